@@ -1,10 +1,61 @@
-"""The contract and the suites that hold a device to it. Importing this needs no torch.
+"""The contract, and the suites that test a device against it. Importing this package needs no torch.
 
 What a vendor's package imports::
 
     from conformance import Descriptor, Tolerance, common_facts
+
+The packages ``devices``, ``opinfo`` and ``reports`` belong to the suite. Their names are common ones, so a folder of the
+user's may have the same name and come first in ``sys.path``. This module therefore has them imported from where the suite
+is installed, whatever ``sys.path`` says. Every process of the suite imports it first.
 """
 
-from devices.descriptor import Autocast, Capability, Descriptor, Fact, Tolerance, common_facts
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+#: The folder that holds the packages of the suite.
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_OURS: Final = frozenset({"devices", "opinfo", "reports"})
+
+
+class _Ours:
+    """Finds the suite's packages beside this one."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(_ROOT)]) if name in _OURS else None
+
+
+def _put_ours_first() -> None:
+    """Raises ImportError if another package of the same name is imported already: Python cannot hold both."""
+    for name in sorted(_OURS & sys.modules.keys()):
+        folders = [*getattr(sys.modules[name], "__path__", ())]
+        if os.path.realpath(folders[0] if folders else "") != str(_ROOT / name):
+            where = getattr(sys.modules[name], "__file__", None) or next(iter(folders), "memory")
+            raise ImportError(
+                f"torch-conformance has a package named '{name}', but another module of that name was imported "
+                f"before it, from {where}. Import conformance first, or rename the other module."
+            )
+    sys.meta_path.insert(0, _Ours)
+
+
+_put_ours_first()
+
+from devices.descriptor import (  # noqa: E402  (found by the lines above)
+    Autocast,
+    Capability,
+    Descriptor,
+    Fact,
+    Tolerance,
+    common_facts,
+)
 
 __all__ = ["Autocast", "Capability", "Descriptor", "Fact", "Tolerance", "common_facts"]

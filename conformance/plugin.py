@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,18 +21,13 @@ import pytest
 
 from conformance.run import pytest_adapter as pytest_
 from devices.errors import ConformError, with_cause
+from devices.torch_version import NoTorch, has_torch, require_torch
 
 if TYPE_CHECKING:
     from conformance.run.careful import Runner
     from conformance.run.fork_client import ForkServer
     from conformance.run.session import Session
     from conformance.run.worker import Worker, WorkerOrders
-
-
-class NoTorch(ConformError):
-    """torch cannot be imported, so nothing can be tested."""
-
-    exit_code = 3
 
 
 @dataclass
@@ -73,16 +69,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Check the command line. Without ``-n`` set up one worker: a crash then ends the worker, and not the run."""
     if hasattr(config, "workerinput"):
-        return
+        return None
     _check_command_line(config)
     if not pytest_.takes_the_suite(config):
-        return
+        return None
     from conformance.run.xdist_adapter import prepare_options
     from devices import autoload
 
+    try:
+        require_torch()
+    except ConformError as error:  # before anything imports torch; pytest prints usage errors alike
+        print(f"ERROR: {error}", file=sys.stderr)
+        return error.exit_code
     if autoload.INSTALLED:
         autoload.put_off()
     try:
@@ -90,6 +91,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     except ConformError as error:
         pytest_.end_run(error)
     _begin_loading(config)
+    return None
 
 
 def _check_command_line(config: pytest.Config) -> None:
@@ -123,7 +125,7 @@ def _check_command_line(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """The number of workers for ``-n auto``: workers per device times devices, bounded by memory. None leaves the number
     to xdist."""
-    if not pytest_.takes_the_suite(config):
+    if not pytest_.takes_the_suite(config) or not has_torch():
         return None
     _check_command_line(config)
     from conformance.plan.selection import find_descriptor
@@ -138,7 +140,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         server = config.stash.get(_SERVER, None)
         return useful_workers(known(found, request.descriptor, server).descriptor)
     except ConformError:
-        return None  # pytest_configure reports what is wrong
+        return None  # pytest_cmdline_main and pytest_configure report what is wrong
 
 
 def _begin_loading(config: pytest.Config) -> None:

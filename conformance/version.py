@@ -1,3 +1,3 @@
 """The suite's version: part of every plan's hash, and what ``conform --version`` says."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -1,4 +1,4 @@
-"""What is planned, run, expected and reported: a cell, its outcome, and the verdict on it."""
+"""A cell, its outcome and its verdict: the data that plans, runs, manifests and reports share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devices.failure import Failure, Word
 class CellKey(NamedTuple):
     """The identity of a cell: clause x op x dtype.
 
-    Clauses that are not about single ops put the name of their case in ``op`` and leave ``dtype`` empty.
+    A cell of a case has the name of the case in ``op`` and an empty ``dtype``.
     """
 
     clause: str
@@ -27,7 +27,7 @@ class CellKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CellKey:
-        """Read ``clause::op[dtype]`` back. Raises ValueError where the text has another form."""
+        """Read ``clause::op[dtype]`` or ``clause::case``. Raises ValueError if the text has another form."""
         clause, separator, rest = text.partition("::")
         if not separator or not clause or not rest:
             raise ValueError(f"expected a cell such as 'layout.values::add[float32]', got {text!r}")
@@ -38,7 +38,7 @@ class CellKey(NamedTuple):
 
 
 class CallKey(NamedTuple):
-    """The identity of a call in a cell: the sample's number, and the layout of its inputs."""
+    """The identity of a call in a cell: the number of the sample and the layout of its inputs."""
 
     sample: int
     layout: str
@@ -48,13 +48,13 @@ class CallKey(NamedTuple):
 
 
 class Outcome(Word):
-    """What became of a cell when it was run."""
+    """The outcome of a cell that was run."""
 
     PASS = "pass"
     FAIL = "fail"
-    ERROR = "error"  # the check itself could not be made, or nothing was checked: our mistake
-    BLOCKED = "blocked"  # the device made the check impossible: another clause must hold first
-    UNSUPPORTED = "unsupported"  # raised NotImplementedError, or a declared refusal
+    ERROR = "error"  # the check could not be made, or nothing was checked: a mistake of the suite
+    BLOCKED = "blocked"  # the device made the check impossible: it fails another clause first
+    UNSUPPORTED = "unsupported"  # the device raised NotImplementedError, or does not declare it
     AMBIGUOUS = "ambiguous-reference"  # the references differ, and the device equals neither
     CRASH = "crash"
     HANG = "hang"
@@ -62,25 +62,24 @@ class Outcome(Word):
 
 
 class Verdict(Word):
-    """The outcome of a cell held against what the manifest expects of it."""
+    """The outcome of a cell compared with what the manifest expects."""
 
     OK = "ok"
     EXPECTED = "expected"
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     FLAKY = "flaky"
-    MISSING = "missing"  # planned, and without an outcome
+    MISSING = "missing"  # planned, but without an outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen of one cell.
+    """The observation of one cell.
 
-    ``layouts`` are the stable ids of the layouts that failed (empty where the clause has none),
-    ``raises`` the name of the exception type that decided the outcome, if one did, and ``said`` its
-    text, in the device's own words; None where only ``message`` is known, which is the text of the
-    report. ``declared`` says of an unsupported cell that nothing was tried, because the descriptor
-    does not declare what its clause requires.
+    ``layouts`` are the stable ids of the layouts that failed (empty if the clause has none). ``raises`` is the name of
+    the exception type that decided the outcome, if there was one, and ``said`` the device's own text of it; ``said`` is
+    None if only ``message``, the text of the report, is known. ``declared`` is True for an unsupported cell that was
+    not tried, because the descriptor does not declare what its clause requires.
     """
 
     outcome: Outcome
@@ -98,7 +97,7 @@ class Observed:
 
 
 class Seen(NamedTuple):
-    """A public bug of another device that showed in such a cell."""
+    """A public bug of another device that shows in this cell."""
 
     reference: str  # "pytorch#139006"
     backend: str
@@ -114,23 +113,23 @@ def told(seen: Sequence[Seen]) -> str:
     return ", ".join(map(str, seen[:3])) + more
 
 
-#: Where a NaN is found and a number expected, or the other way round: records hold no infinities.
+#: The error in ulps if only one of result and reference is NaN. (Records cannot hold infinities.)
 MOST_ULPS: Final = 1e300
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen in a cell: the fields that a worker reports and that the record keeps, listed once.
+    """The fields that a worker reports of a cell and that the record keeps.
 
     ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
-    the layouts that failed, ``ran_layouts`` of those that ran, both sorted. ``worst_error`` is the largest absolute
-    difference seen, None if nothing was compared by value. ``ulps`` is the largest error in units in the last place of
-    the result, of a passing cell too, and ``ulps_at`` the operands; None if none was measured. ``reached`` counts the pairs
-    of instructions and the states that the drawn programs of a case reached. ``failure`` is the failure that is shown, of ``failed``
-    failing checks; ``also`` are failures of other kinds, one of each. ``note`` says why a cell is unsupported or an error, or what else is worth reporting. ``raises`` is
-    the type of the exception that decided the outcome, ``said`` its text, in the device's own words, for a cell
-    without a failure. ``blocked_by`` is the clause that must hold before a blocked cell can be judged. ``repro`` is a
-    path in the results folder. ``seen`` are public bugs of other devices that showed in such a cell. ``seconds`` is wall
-    time.
+    the layouts that failed, ``ran_layouts`` of the layouts that ran, both sorted. ``worst_error`` is the largest
+    absolute difference, None if nothing was compared by value. ``ulps`` is the largest error in units in the last
+    place, also of a passing cell, and ``ulps_at`` the operands at which it occurred; None if no error was measured.
+    ``reached`` counts the pairs of instructions and the states that the random programs of a case covered. ``failure``
+    is the failure that reports show; there are ``failed`` failing checks. ``also`` has one failure of each other kind.
+    ``note`` says why a cell is unsupported or an error, or is a remark. ``raises`` is the type of the exception that
+    decided the outcome; ``said`` is the device's own text of it, for a cell without a failure. ``blocked_by`` is the
+    clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen`` are
+    public bugs of other devices that show in this cell. ``seconds`` is wall time.
     """
 
     checks: int = 0
@@ -160,7 +159,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(text for text in (failure, self.note) if text)
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
-        """What a manifest is held against."""
+        """The observation that is compared with the manifest."""
         said = self.said if self.failure is None else self.failure.said or ""
         layouts = frozenset(self.layouts)
         return Observed(outcome, layouts, self.raises, self.message, declared, said)
@@ -171,11 +170,11 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a cell in a worker: the data that flows from there to the session.
+    """The result of a cell in a worker, as the worker sends it to the session.
 
-    ``call`` is the call that ended the cell's process, if it is known; ``judged`` says that it had returned, and that its
-    answer was judged. ``script`` is the text of the repro, if it came
-    from a worker on another machine. ``others`` are the other runs of a flaky cell.
+    ``call`` is the call that ended the cell's process, if it is known; ``judged`` is True if that call had returned and
+    its answer was being judged. ``script`` is the text of the repro if the worker is on another machine. ``others`` are
+    the other runs of a flaky cell.
     """
 
     cell: CellKey
@@ -188,5 +187,5 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observed(self) -> Observed:
-        """The part of it that a manifest is held against."""
+        """The part that is compared with the manifest."""
         return self.observed_as(self.outcome, self.declared)

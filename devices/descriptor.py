@@ -1,4 +1,4 @@
-"""What a device declares about itself, in the words of ``vocabulary.toml``."""
+"""What a device declares about itself, in terms of ``vocabulary.toml``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class DescriptorError(ConformError):
 
 
 def names(text: str) -> frozenset[str]:
-    """The names in a text, separated by white space: how descriptors write long sets of them."""
+    """The names in a text separated by white space, which is how descriptors write long sets."""
     return frozenset(text.split())
 
 
 class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``vocabulary.toml``, which documents it."""
+    """The content of ``vocabulary.toml``; its comments explain the fields."""
 
     capabilities: dict[str, str]
     functions: dict[str, str]
@@ -87,7 +87,7 @@ def check_names(what: str, names: object, known: Mapping[str, object] | frozense
             )
 
 
-#: Seconds by which the first use of an op may take longer, unless a descriptor says otherwise.
+#: The additional seconds that the first use of an op may take, unless the descriptor sets ``first_use``.
 FIRST_USE: Final = 30.0
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")  # names become folders, file names and URLs
@@ -109,7 +109,7 @@ _Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
 def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
-    """A copy of a value in its form. Raises DescriptorError."""
+    """The value converted to ``form``. Raises DescriptorError if it has another form."""
     try:
         return msgspec.convert(given, form)
     except msgspec.ValidationError:
@@ -118,7 +118,7 @@ def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a result may be from its reference: ``|got - want| <= atol + rtol * |want|``."""
+    """How far a result may be from its reference: ``|result - reference| <= atol + rtol * |reference|``."""
 
     rtol: float
     atol: float
@@ -128,8 +128,9 @@ class Tolerance:
             _in_form(name, value, _Finite, "a number from 0, and finite")
 
 
-#: What autocast does with an op. "float32_by_default": unless the call asks for a dtype; "promote": in the widest dtype
-#: of its operands; "refused": it raises; "unlisted": in what it is given; "composed": as the ops that it is composed of.
+#: How autocast runs an op. "lower": in the lower precision. "float32": in float32. "float32_by_default": in float32 unless
+#: the call names a dtype. "promote": in the widest dtype of its operands. "refused": raises. "unlisted": in the dtype of its
+#: inputs. "composed": as the ops that it is composed of.
 AUTOCAST_POLICIES: Final = names(
     "lower float32 float32_by_default promote refused unlisted composed"
 )
@@ -137,7 +138,7 @@ AUTOCAST_POLICIES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """Ops (of torch.ops.aten) whose policy under autocast is another than that of torch's common lists, and why."""
+    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the reason."""
 
     policy: str
     ops: frozenset[str]
@@ -154,11 +155,11 @@ class Autocast:
 
 
 def common_facts(**more: str | None) -> dict[str, str]:
-    """The facts that every machine knows: torch (left out where not installed), os, arch, python; and ``more``.
+    """The facts that every machine knows, and ``more``: torch, os, arch and python.
 
-    Values are as the machine gives them ("2.13.0+cpu"), in lower case for os and arch; torch's
-    version is read from the metadata of its distribution, so torch is not imported. What the machine
-    does not know (None, or an empty text) is left out, never guessed.
+    Values are as the machine reports them ("2.13.0+cpu"), in lower case for os and arch. The version of torch comes
+    from the metadata of its distribution, so torch is not imported. Facts that are unknown (None or empty) are left
+    out.
     """
     facts = {
         "os": platform.system().lower(),
@@ -166,7 +167,7 @@ def common_facts(**more: str | None) -> dict[str, str]:
         "python": platform.python_version(),
         **more,
     }
-    # A machine that only reads reports has no torch, and does not know this fact.
+    # A machine that only reads reports may not have torch.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         facts["torch"] = importlib.metadata.version("torch")
     return {name: value for name, value in facts.items() if value}
@@ -174,7 +175,7 @@ def common_facts(**more: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedFacts:
-    """Reads facts and holds them to the vocabulary. Raises DescriptorError."""
+    """Calls a descriptor's ``facts`` and checks the result against the vocabulary. Raises DescriptorError."""
 
     device: str
     read: Callable[[], Mapping[str, str]]
@@ -193,7 +194,7 @@ class _CheckedFacts:
             ) from error
 
 
-#: The form of each field's value, and how a message says it. A rule about two fields is in _check_together.
+#: The form of each field's value, and its description in messages. Rules about two fields are in _check_together.
 _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("torch_type title", Annotated[str, msgspec.Meta(pattern=r"\S")], "a non-empty string"),
     ("torch_type", _matching("[^:]*"), "a device type without an index"),
@@ -231,69 +232,87 @@ _ENTRIES: Final[tuple[tuple[str, Any, str], ...]] = (
     ("tolerances", Tolerance, "a Tolerance(rtol, atol)"),
     ("functions", _Path, "a name inside the device's module, such as 'memory._snapshot'"),
 )
-"""The same for each value of a mapping."""
+"""The same for the values of fields that are mappings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Descriptor:
-    """What a device is, and what it declares. Raises DescriptorError where a field is impossible.
+    """A device and what it declares. Raises DescriptorError if a field has an impossible value.
 
-    Two descriptors are equal only if they are the same object: they hold functions.
+    Descriptors are compared by identity, because they contain functions.
     """
 
     name: str  # the name users give to --device, and the name of the folder
     torch_type: str  # as in torch.device(torch_type)
-    title: str  # for people
-    default: bool = False  # used where no device is named and there is no accelerator
-    sources: tuple[str, ...] = ()  # of what it declares: headers, pages, issues
+    title: str  # the name that people read
+    default: bool = False  # used if the user names no device and the machine has no accelerator
+    sources: tuple[str, ...] = ()  # where its declarations come from: headers, pages, issues
     module: str | None = None  # to import before the device is used
     init: str | None = None  # a function of that module, called after the import
-    # What calls on the device need around them: "package.module:context_manager", called without arguments.
+    # A context that calls on the device need: "package.module:context_manager", called without arguments.
     around: str | None = None
     capabilities: frozenset[str] = field()
-    dtypes: frozenset[str] = field()  # that can be allocated and converted to and from float32
-    pointers: bool | None = None  # declares the capability of this name; None: as storage is
-    dtypes_by_op: Mapping[str, frozenset[str]] = field(default_factory=dict)  # narrower than dtypes
+    dtypes: frozenset[str] = (
+        field()
+    )  # dtypes that can be allocated, and converted to and from float32
+    pointers: bool | None = (
+        None  # declares the capability "pointers"; None: declared if "storage" is
+    )
+    dtypes_by_op: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # for ops that support fewer dtypes
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)  # by dtype
     flushes_subnormals: frozenset[str] = (
         frozenset()
-    )  # dtypes whose subnormals may be taken for zeros
+    )  # dtypes whose subnormal numbers may be treated as zeros
     transformed_sums: frozenset[str] = (
         frozenset()
     )  # ops whose algorithm transforms operands (Winograd, FFT)
-    alignment: int = 64  # bytes, of an allocation's base
+    alignment: int = 64  # of the start of an allocation, in bytes
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
-    # Where it is coarser: requests above so many bytes may get so many bytes more.
+    # For large requests: a request above the key's number of bytes may get up to the value's number of bytes more.
     granularity_above: Mapping[int, int] = field(default_factory=dict)
-    cached_by_shape: int = 0  # bytes of device memory that it may keep for each new shape
-    stream_pool_size: int | None = None  # distinct streams before they repeat
-    priorities: tuple[int, int] | None = None  # of streams, as numbers: the least, the greatest
-    concurrent_launches: int | None = None  # that one stream's work does not hold up
-    busy: Callable[[float], None] | None = None  # keeps the current stream busy for milliseconds
-    # Makes an object: close() holds up the current stream, open() releases it. More exact than busy.
+    cached_by_shape: int = 0  # bytes of device memory that the device may cache for each new shape
+    stream_pool_size: int | None = (
+        None  # the number of distinct streams before torch hands out the first again
+    )
+    priorities: tuple[int, int] | None = None  # the lowest and the highest priority of a stream
+    concurrent_launches: int | None = (
+        None  # how many kernels can be queued while one stream is blocked
+    )
+    busy: Callable[[float], None] | None = (
+        None  # keeps the current stream busy for this many milliseconds
+    )
+    # Returns an object whose close() blocks the current stream and whose open() releases it. More exact than busy.
     gate: Callable[[], Any] | None = None
-    fail: Callable[[], None] | None = None  # queues work that fails and does no other harm
+    fail: Callable[[], None] | None = None  # queues work that fails without other effects
     autoload: str | None = None  # the entry point of "torch.backends": "package.module:function"
-    statistics: frozenset[str] = STATISTICS  # the counters it keeps (allocator_statistics)
-    settings: frozenset[str] = frozenset()  # the keys that take effect (allocator_settings)
+    statistics: frozenset[str] = (
+        STATISTICS  # the counters that the allocator has (allocator_statistics)
+    )
+    settings: frozenset[str] = (
+        frozenset()
+    )  # the keys of settings that have an effect (allocator_settings)
     functions: Mapping[str, str] = field(default_factory=dict)  # role -> "memory._snapshot"
-    workers_per_device: int = 1  # processes that may share one device
-    time_scale: float = 1.0  # a cell may take so many times longer before it counts as hung
-    # Seconds by which the first cell of an op and dtype in a process may take longer: kernels are compiled then.
+    workers_per_device: int = 1  # the number of processes that may share one device
+    time_scale: float = 1.0  # factor on all time limits
+    # Additional seconds for the first cell of an op and dtype in a process, when kernels are compiled.
     first_use: float = FIRST_USE
     permitted_fallbacks: frozenset[str] = frozenset()  # ops that may run on the CPU
     not_captured: frozenset[str] = frozenset()  # globs of ops that cannot be captured in graphs
-    # Whether an assertion on the device ends the process, or leaves the device unusable (device_assert).
+    # Whether a failed assertion on the device ends the process or makes the device unusable (device_assert).
     assertions_are_fatal: bool = True
-    autocast: tuple[Autocast, ...] = ()  # where its lists differ from torch's common ones
-    captures_default_stream: bool = True  # False: graphs are captured on other streams only
+    autocast: tuple[Autocast, ...] = ()  # differences from torch's common autocast lists
+    captures_default_stream: bool = True  # False: graphs can be captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
-    unavailable: Callable[[], str | None] = lambda: None  # None, or one line on why not usable here
+    unavailable: Callable[[], str | None] = lambda: (
+        None
+    )  # one line that says why the device cannot be used on this machine, or None
     device_count: Callable[[], int] = lambda: 1
-    # Waits for these tensors and raises late errors; None: ops raise at once.
+    # Waits for these tensors and raises late errors; None: ops raise immediately.
     settle: Callable[[Sequence[Any]], None] | None = None
-    to_device: Callable[[Any], Any] | None = None  # a CPU tensor to the device; None: .to()
-    from_device: Callable[[Any], Any] | None = None  # the way back; None: .cpu()
+    to_device: Callable[[Any], Any] | None = None  # copies a CPU tensor to the device; None: .to()
+    from_device: Callable[[Any], Any] | None = None  # copies a tensor to the CPU; None: .cpu()
     expectations: Path | None = None  # filled in by the registry: expected.toml, if there is one
     folder: Path | None = None  # filled in by the registry
 
@@ -310,15 +329,16 @@ class Descriptor:
             raise DescriptorError(f"device '{self.name}': {error}") from None
 
     def dtypes_of(self, op: str) -> frozenset[str]:
-        """The dtypes that the device declares for one op."""
+        """The dtypes that the device declares for an op."""
         return self.dtypes_by_op.get(op, self.dtypes)
 
     def first_time(self, seconds: float) -> float:
-        """How long something may take (seconds) that takes ``seconds`` at most, where it is the first of its process."""
+        """The time limit in seconds for the first use of something in a process, if later uses take at most
+        ``seconds``."""
         return seconds * self.time_scale + self.first_use
 
     def function(self, role: str) -> str:
-        """The name, in the device's own module, of the function for a role. Raises DescriptorError."""
+        """The name of the function for a role, in the device's own module. Raises DescriptorError if none is declared."""
         check_names("function", (role,), FUNCTIONS)
         if role not in self.functions:
             raise DescriptorError(
@@ -336,7 +356,7 @@ class Descriptor:
         check_names("dtype", self.flushes_subnormals, DTYPES)
 
     def _freeze(self) -> None:
-        """Check each value's form, and keep a copy that nobody can change."""
+        """Check the form of each value, and replace it by an immutable copy."""
         for fields, form, wanted in _FORMS:
             for name in fields.split():
                 value = _in_form(name, getattr(self, name), form, wanted)
@@ -345,7 +365,9 @@ class Descriptor:
         for name, form, wanted in _ENTRIES:
             for key, value in getattr(self, name).items():
                 _in_form(f"{name}['{key}']", value, form, wanted)
-        if not isinstance(self.facts, _CheckedFacts):  # it is one already after replace()
+        if not isinstance(
+            self.facts, _CheckedFacts
+        ):  # dataclasses.replace() passes one that is wrapped already
             object.__setattr__(self, "facts", _CheckedFacts(self.name, self.facts))
 
     def _check_together(self) -> None:

@@ -1,4 +1,4 @@
-"""Errors that are shown to people in one line, without a traceback, and the wording they share."""
+"""Errors that users see as one line, without a traceback, and the wording that messages share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 
 class ConformError(Exception):
-    """Something the user can act on: what was expected, what came, what to do.
+    """An error that the user can fix. Its text says what was expected, what was found, and what to do.
 
-    ``exit_code`` is what the command line exits with where the error ends it; 4 (usage) unless a
-    subclass says otherwise.
+    ``exit_code`` is the exit code of the command that the error ends: 4 (usage) unless a subclass sets another.
     """
 
     exit_code: int = 4
@@ -24,7 +23,7 @@ def first_line(error: BaseException) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """An exception in a line: its type and the first line of its text, or where it was raised if it has none."""
+    """An exception in one line: its type and the first line of its text. If it has no text, where it was raised."""
     name, line = type(error).__name__, first_line(error)
     if line:
         return f"{name}: {line}"
@@ -33,7 +32,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def with_cause(error: BaseException) -> str:
-    """The same, with the first exception of those that led to it."""
+    """An exception in one line, with the first exception in the chain that led to it."""
     first = error
     while first.__cause__ is not None:
         first = first.__cause__
@@ -41,11 +40,11 @@ def with_cause(error: BaseException) -> str:
 
 
 def listing(names: Iterable[str]) -> str:
-    """The names sorted, quoted and joined by commas; 'none' where there are none."""
+    """The names sorted, quoted and joined by commas; 'none' if there are none."""
     return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """What may have been meant by ``word``: "; did you mean 'x' or 'y'?", or nothing."""
+    """A suggestion for a misspelled word: "; did you mean 'x' or 'y'?". Empty if no known name is similar."""
     near = get_close_matches(word, sorted(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

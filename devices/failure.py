@@ -1,7 +1,7 @@
-"""A failed check as data: what was asked for, what was found instead, where, and in which call.
+"""A failed check as data: what was expected, what was found, where, and in which call.
 
-Everything that groups, minimises, matches or shows failures works on these fields. The text for people is made
-from them, and nothing reads it back.
+Everything that groups, minimises, matches or shows failures uses these fields. Messages are made from them and are
+never parsed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def sentence(
     total: int,
     first: tuple[int, ...],
 ) -> str:
-    """The text of a failure. It uses builtins only: repro scripts carry this function."""
+    """The text of a failure. Uses builtins only, because repro scripts contain this function."""
     values = (("expected", expected), ("found", found))
     text = detail or ", ".join(f"{name} {value}" for name, value in values if value != "")
     if count:
@@ -29,14 +29,14 @@ def sentence(
 
 
 class Word(str, Enum):
-    """An enumeration whose values are texts, which files and pages show."""
+    """An enumeration whose values are the texts in files and on pages."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 class Kind(Word):
-    """What kind of promise was broken. The values are stable: manifests, files and pages use them."""
+    """The kind of a failure. The values are stable: manifests, files and pages use them."""
 
     VALUES = "values"  # elements differ from the reference
     SHAPE = "shape"
@@ -44,8 +44,8 @@ class Kind(Word):
     DEVICE = "device"  # a tensor is on another device, or another index, than asked for
     STRIDES = "strides"
     OFFSET = "offset"  # the storage offset
-    ALIAS = "alias"  # shares memory that it must not share
-    NOT_ALIASED = "not_aliased"  # does not share the memory that it must share
+    ALIAS = "alias"  # a result shares memory that it must not share
+    NOT_ALIASED = "not_aliased"  # a result does not share the memory that it must share
     BYTES = "bytes"  # bytes changed that nothing may write: outside a view, between elements, of an input
     STORAGE = "storage"  # the storage is too small, or of the wrong size
     MOVED = "moved"  # a tensor that must stay in place has a new address or new strides
@@ -53,17 +53,17 @@ class Kind(Word):
     RAISED = "raised"  # an exception where the reference raises none
     NOT_RAISED = "not_raised"  # no exception where one is documented
     NOT_WARNED = "not_warned"
-    COUNT = "count"  # another number of things: outputs, devices, events, calls
+    COUNT = "count"  # a wrong number of things: outputs, devices, events, calls
     ORDER = "order"  # work was not done in the order that the program asked for
     PRECISION = "precision"
     NOT_DETERMINISTIC = "not_deterministic"
-    STATE = "state"  # an object or a query answers what is not so
+    STATE = "state"  # an object or a query gives a wrong answer
     MEMORY = "memory"  # the allocator's counters or blocks
     ENDED = "ended"  # a process died, hung or ended with the wrong status
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """Where the elements of a tensor lie. Sizes, strides and offset in elements."""
+    """The layout of a tensor. Sizes, strides and offset are in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -76,8 +76,8 @@ class Geometry(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where two tensors differ: ``count`` of ``total`` elements (or bytes), the first at ``first``;
-    ``error`` is the largest absolute difference, ``relative`` the largest relative one."""
+    """How two tensors differ: in ``count`` of ``total`` elements (or bytes), the first at index ``first``. ``error`` is
+    the largest absolute difference, ``relative`` the largest relative difference."""
 
     count: int
     total: int
@@ -87,18 +87,17 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One check that did not hold.
+    """One failed check.
 
-    ``subject`` names what was judged ("output 0", "input 1", "allocated bytes"). ``expected`` and
-    ``found`` are short texts or values as Python writes them. ``detail`` is a sentence of its own for a
-    failure that the other fields do not describe. ``raises`` is the type of the exception that was raised, or
-    that should have been; ``said`` is the text of the exception that the device raised, in its own words: the only
-    text that a manifest's ``match`` is held against. ``check`` says what sort of check it was: ``inputs`` (a call on inputs in a layout),
-    ``target`` (a call into an ``out=`` target in a layout), or the name of a directed check. ``layout`` is the
-    stable id of the failing layout, ``call`` the call as Python, with
-    ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` is a drawn program after
-    which it failed, in words. Where neither is known, ``expected`` and ``found`` are empty, and the subject is
-    a sentence that says what must hold.
+    ``subject`` names the thing that was judged ("output 0", "input 1", "allocated bytes"). ``expected`` and ``found``
+    are short texts, or values as Python writes them. ``detail`` is a sentence for a failure that the other fields do
+    not describe. ``raises`` is the type of the exception that was raised or should have been raised. ``said`` is the
+    text of the device's exception; a manifest's ``match`` is searched for in this text only. ``check`` is the sort of
+    check: ``inputs`` (a call on inputs in a layout), ``target`` (a call into an ``out=`` target in a layout), or the
+    name of a directed check. ``layout`` is the stable id of the failing layout, ``call`` the call as Python, with
+    ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` describes the random program after
+    which the check failed. If ``expected`` and ``found`` are empty, the subject is a sentence that states the
+    requirement.
     """
 
     kind: Kind
@@ -119,14 +118,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def title(self) -> str:
-        """How it failed in a word or two, for headings: ``strides``, ``not raised``, ``raised RuntimeError``."""
+        """The failure in a word or two, for headings: ``strides``, ``not raised``, ``raised RuntimeError``."""
         if self.kind is Kind.RAISED and self.raises:
             return f"raised {self.raises}"
         return self.kind.value.replace("_", " ")
 
     @property
     def message(self) -> str:
-        """What was wrong, for people; without the layout and the call."""
+        """The failure for people, without its layout and call."""
         where = self.where or Difference(0, 0)
         after = f"after {self.program}" if self.program else ""
         subject = ": ".join(part for part in (after, self.subject) if part)
@@ -135,7 +134,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def report(self, failed: int, checks: int) -> str:
-        """The text of a report: in which layout, what was wrong, and how many checks of all failed."""
+        """The text of a report: the layout, the failure, and the number of failing checks."""
         where = f"[{self.layout}] " if self.layout else ""
         more = f" ({failed} failing checks of {checks})" if failed > 1 else ""
         return f"{where}{self.message}{more}"

@@ -1,4 +1,4 @@
-"""Files: the cache folder, files that are written whole or not at all, names from outside made harmless, TOML."""
+"""Files: the cache folder, files that are replaced atomically, safe file names, and TOML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Made = TypeVar("_Made")
 
 
 def cache_root() -> Path:
-    """The folder for what this package can make again: ``$TORCH_CONFORMANCE_CACHE``, else the user's cache folder."""
+    """The folder for files that can be made again: ``$TORCH_CONFORMANCE_CACHE``, or else the user's cache folder."""
     if explicit := os.environ.get("TORCH_CONFORMANCE_CACHE"):
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -33,7 +33,8 @@ def cache_root() -> Path:
 
 @contextmanager
 def explained(kind: Callable[[str], Exception], path: object, problem: str) -> Iterator[None]:
-    """Raise an OSError of the block as ``kind``: the file, the problem ("cannot be written") and its reason."""
+    """Within this context, an OSError becomes an error of type ``kind`` with the file, the problem ("cannot be
+    written") and the reason."""
     try:
         yield
     except OSError as error:
@@ -64,8 +65,8 @@ def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose content takes the place of ``path`` when the block ends, all at once; nothing changes
-    where the block raises. Parent folders are made. Raises OSError."""
+    """A context with a stream whose content atomically replaces ``path`` at the end. If the context raises, the file is
+    unchanged. Creates parent folders. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -80,25 +81,25 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that readers see the old content or the new, never a part. Raises OSError."""
+    """Replace a file atomically: a reader sees either the old content or the new one. Raises OSError."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def file_name(text: str) -> str:
-    """The text as a file name that is harmless on every system."""
+    """A file name for any text that is valid on every system."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", text) or "_"
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a relative path that came from outside stays in its folder, on POSIX and on Windows."""
+    """Whether a relative path from outside stays inside its folder, by the rules of POSIX and of Windows."""
     parts = PurePosixPath(path.replace("\\", "/"))
     inside = not parts.is_absolute() and ".." not in parts.parts
     return inside and bool(path) and path.isprintable() and ":" not in path
 
 
 def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:
-    """What a TOML file says, checked by msgspec. Raises ``error``, which names the file."""
+    """The content of a TOML file, checked and converted by msgspec. Raises ``error``, which names the file."""
     try:
         data = tomllib.loads(read_regular(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
@@ -107,7 +108,7 @@ def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:
 
 
 def converted(data: object, kind: type[_Made], where: str, error: type[Exception]) -> _Made:
-    """Data as ``kind``, checked by msgspec. Raises ``error``, which names the place."""
+    """The data converted to ``kind`` by msgspec. Raises ``error``, which names the place."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as problem:

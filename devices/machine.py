@@ -1,4 +1,5 @@
-"""What descriptors ask the machine: modules, drivers and their versions. Nothing here imports torch by itself."""
+"""What descriptors ask the machine: installed modules, drivers and their versions. Importing this module does not
+import torch."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from typing import Any
 
 
 def lent(name: str) -> Any:
-    """Import a module when it is needed. Only for functions that run on the device."""
+    """Import a module at the moment when it is needed. For functions that run on the device only."""
     return importlib.import_module(name)
 
 
 def counting(module: str) -> Callable[[], int]:
-    """A descriptor's ``device_count``: it asks the module, which is imported when it is called."""
+    """A ``device_count`` for a descriptor, which imports the module and asks it when it is called."""
     return lambda: int(lent(module).device_count())
 
 
 def is_installed(name: str) -> bool:
-    """Whether a top-level module can be found, without importing it."""
+    """Whether a top-level module can be found; it is not imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a stub in sys.modules without a spec
@@ -32,7 +33,7 @@ def is_installed(name: str) -> bool:
 
 
 def torch_lacks(library: str) -> str | None:
-    """Why the installed torch cannot drive a device; None if its ``lib`` folder holds ``library``.
+    """The reason why the installed torch cannot drive a device; None if torch's ``lib`` folder contains ``library``.
 
     ``library`` is a name without prefix and suffix, such as ``torch_cuda``.
     """
@@ -49,7 +50,7 @@ def torch_lacks(library: str) -> str | None:
 
 
 def torch_has_header(path: str) -> bool:
-    """Whether the installed torch comes with a C++ header, ``ATen/ATen.h`` for example. False without torch."""
+    """Whether the installed torch includes a C++ header, such as ``ATen/ATen.h``. False without torch."""
     spec = importlib.util.find_spec("torch") if is_installed("torch") else None
     folders = spec.submodule_search_locations or () if spec is not None else ()
     return any((Path(each) / "include" / path).exists() for each in folders)
@@ -60,7 +61,7 @@ def _file_names(library: str) -> tuple[str, ...]:
 
 
 def loads(*libraries: str) -> bool:
-    """Whether one of a driver's shared libraries can be loaded."""
+    """Whether one of these shared libraries of a driver can be loaded."""
     for name in libraries:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
@@ -69,7 +70,7 @@ def loads(*libraries: str) -> bool:
 
 
 def version_in(path: str | Path, pattern: str = r"\d+(?:\.\d+)+") -> str:
-    """The first version in a text file; empty if there is none, or no such file."""
+    """The first version number in a text file; empty if there is none, or no such file."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -79,6 +80,6 @@ def version_in(path: str | Path, pattern: str = r"\d+(?:\.\d+)+") -> str:
 
 
 def plain_version(text: str | None) -> str:
-    """The leading numbers of a version that is not valid under PEP 440 ("6.2.41-dd7f" is "6.2.41")."""
+    """The leading numbers of a version that is not valid under PEP 440 ("6.2.41" for "6.2.41-dd7f")."""
     found = re.match(r"\d+(?:\.\d+)*", text or "")
     return found.group() if found else ""

@@ -1,4 +1,4 @@
-"""The manifest: what a device's ``expected.toml`` says, read and checked."""
+"""Reads and checks manifests: the ``expected.toml`` of a device, with its expected failures."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from devices.files import explained, read_regular, tomllib
 
 
 class ConditionError(ValueError):
-    """A condition that is malformed, or that cannot be decided on this machine."""
+    """A condition that is malformed or cannot be evaluated on this machine."""
 
 
 def public_version(version: str) -> str:
-    """A version without its local part: "2.13.0" for "2.13.0+cpu".
+    """The version without its local part: "2.13.0" for "2.13.0+cpu".
 
-    Builds of one version differ in the local part only, so conditions ignore it.
+    Conditions ignore the local part: builds of one version differ in nothing else.
     """
     return version.partition("+")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One fact and what it must be: a PEP 440 specifier for versions, a glob for the others."""
+    """A fact and its required value: a PEP 440 specifier for a version, a glob for any other fact."""
 
     fact: str
     wanted: str
@@ -55,16 +55,15 @@ class Condition:
         return cls(fact, wanted)
 
     def holds(self, facts: Mapping[str, str]) -> bool:
-        """Whether it holds on a machine with these facts. Raises ConditionError if that is not known.
+        """True if a machine with these facts meets the condition. Raises ConditionError if the fact is missing.
 
-        A pre-release counts as its release (2.14.0.dev20260901 is not before 2.14) unless the
-        specifier names a pre-release itself: PEP 440 alone would have a nightly build satisfy
-        neither "<2.14" nor ">=2.14".
+        A pre-release counts as its release (2.14.0.dev20260901 is not before 2.14), unless the specifier names a
+        pre-release itself: by PEP 440 alone, a nightly build would satisfy neither "<2.14" nor ">=2.14".
         """
         if self.fact not in facts:
             raise ConditionError(
-                f"it depends on the fact '{self.fact}', which this machine does not know"
-                f" (known here: {listing(facts)}): let the descriptor's facts() give it"
+                f"the condition needs the fact '{self.fact}', which is not known on this machine"
+                f" (known: {listing(facts)}): let the descriptor's facts() return it"
             )
         value = facts[self.fact]
         if self.fact not in VERSION_FACTS:
@@ -73,7 +72,7 @@ class Condition:
             version = Version(public_version(value))
         except InvalidVersion:
             raise ConditionError(
-                f"it depends on the version '{self.fact}', and this machine's is {value!r}, which"
+                f"the condition needs the version '{self.fact}', but its value here is {value!r}, which"
                 " is not a version (PEP 440): let the descriptor's facts() normalise it"
             ) from None
         specifiers = _specifiers(self.fact, self.wanted)
@@ -93,17 +92,19 @@ def _specifiers(fact: str, wanted: str) -> SpecifierSet:
         ) from None
     for specifier in specifiers:
         if specifier.operator == "===":
-            raise ConditionError(f"'{fact}' compares text with '===': write '==', got {wanted!r}")
+            raise ConditionError(
+                f"'{fact}' uses '===', which compares texts: write '==', got {wanted!r}"
+            )
         if "+" in specifier.version:
             raise ConditionError(
-                f"'{fact}' names the local version '{specifier.version}', which is never compared:"
+                f"'{fact}' has the local version '{specifier.version}', which conditions ignore:"
                 f" write '{specifier.operator}{public_version(specifier.version)}'"
             )
     return specifiers
 
 
 class ExpectedOutcome(Word):
-    """What a block expects of its cells."""
+    """The outcome that a block expects of its cells."""
 
     FAIL = "fail"
     CRASH = "crash"
@@ -114,7 +115,7 @@ class ExpectedOutcome(Word):
 
 
 class CauseKind(Word):
-    """Who must fix the cause."""
+    """The kind of a cause, which says who must fix it."""
 
     NOT_IMPLEMENTED = "not-implemented"
     DEVICE_BUG = "device-bug"
@@ -146,8 +147,8 @@ class Block:
     kind: CauseKind | None = None
     reason: str
     issue: str | None = None
-    expires: date | None = None  # the last day on which it holds
-    min_pass_rate: float | None = None  # of a flaky cell's runs, 0 to 1
+    expires: date | None = None  # the last day on which the block is valid
+    min_pass_rate: float | None = None  # the share of a flaky cell's runs that must pass, 0 to 1
 
     @property
     def where(self) -> str:
@@ -156,11 +157,11 @@ class Block:
 
     @property
     def axes(self) -> tuple[tuple[str, ...], ...]:
-        """Its patterns of clause, op and dtype."""
+        """The patterns of clause, op and dtype."""
         return (self.clause, self.op, self.dtype)
 
     def is_expired(self, today: date) -> bool:
-        """Whether its last day has passed."""
+        """True if the block's last day has passed."""
         return self.expires is not None and self.expires < today
 
 
@@ -169,18 +170,18 @@ def place(path: Path | None, line: int) -> str:
     return f"{path}:{line}" if path else f"line {line}"
 
 
-#: Names that exist, by the key of a block that may hold them; other keys may hold any.
+#: The names that exist, by the key of a block; keys that are not listed take any name.
 Known = Mapping[str, Collection[str]]
 _ANY: Final[Known] = MappingProxyType({})
 
 
 class ManifestError(ConformError):
-    """A manifest that cannot be read or applied: each problem with file, line and what to do."""
+    """A manifest that cannot be read or applied. The text gives file, line and advice for each problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The blocks of one manifest, in the file's order; ``inactive`` do not hold on this machine."""
+    """The blocks of one manifest in the file's order; the conditions of ``inactive`` blocks are not met here."""
 
     blocks: tuple[Block, ...] = ()
     inactive: tuple[Block, ...] = ()
@@ -188,8 +189,9 @@ class Manifest:
 
     @classmethod
     def load(cls, path: Path, known: Known = _ANY) -> Manifest:
-        """Read a manifest. Clauses and layouts are checked where the known ones are given, as ``clause``
-        and ``layouts``. Raises ManifestError, which names every block that has a problem.
+        """Read a manifest. Raises ManifestError, which names every block that has a problem.
+
+        ``known`` may list the existing clauses and layouts (``clause``, ``layouts``); other names are then refused.
         """
         try:
             with explained(ManifestError, path, "expected the path of an expected.toml"):
@@ -197,13 +199,13 @@ class Manifest:
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             raise ManifestError(
-                f"{place(path, line)}: the manifest is not UTF-8 text: save it as UTF-8"
+                f"{place(path, line)}: the manifest is not UTF-8: save it as UTF-8"
             ) from None
         return cls.parse(text, path, known)
 
     @classmethod
     def parse(cls, text: str, path: Path | None = None, known: Known = _ANY) -> Manifest:
-        """Read a manifest from its text; as ``load``."""
+        """Read a manifest from its text, as ``load`` does from its file."""
         tables, lines = _tables(text, path)
         blocks: list[Block] = []
         problems: list[str] = []
@@ -217,9 +219,9 @@ class Manifest:
         return cls(tuple(blocks), (), path)
 
     def active(self, facts: Mapping[str, str]) -> Manifest:
-        """The manifest as it holds on a machine with these facts; the rest goes to ``inactive``.
+        """The manifest with the blocks whose conditions these facts meet; the other blocks become ``inactive``.
 
-        Raises ManifestError where a block depends on a fact that the machine does not know.
+        Raises ManifestError if a block needs a fact that is missing.
         """
         here: list[Block] = []
         elsewhere: list[Block] = []
@@ -237,7 +239,7 @@ class Manifest:
         return replace(self, blocks=tuple(here), inactive=(*self.inactive, *elsewhere))
 
 
-# Headers, and the strings and comments that may hold what looks like one, in TOML's grammar.
+# Headers, and the strings and comments that may contain the text of a header, in TOML's grammar.
 _TOKENS: Final = re.compile(
     r'"""(?:\\.|[^\\])*?"""(?:"{0,2})'
     r"|'''.*?'''(?:'{0,2})"
@@ -257,19 +259,19 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
     try:
         document = tomllib.loads(text)
     except RecursionError:
-        raise ManifestError(f"{prefix}not TOML that can be read: nested too deeply") from None
+        raise ManifestError(f"{prefix}the TOML is nested too deeply to be read") from None
     except ValueError as error:  # TOMLDecodeError; bare where a number has too many digits
         raise ManifestError(_syntax_error(str(error), text, path)) from None
     for key in document:
         if key != "expect":
-            raise ManifestError(f"{prefix}unknown key '{key}' outside of any block: {_HOW}")
+            raise ManifestError(f"{prefix}the key '{key}' is outside of any block: {_HOW}")
     tables = document.get("expect", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ManifestError(f"{prefix}'expect' must be a list of tables: {_HOW}")
     lines = header_lines(text)
     if len(lines) != len(tables):
         raise ManifestError(
-            f"{prefix}{len(tables)} blocks under {len(lines)} [[expect]] headers: {_HOW}"
+            f"{prefix}not every block has an [[expect]] header (blocks: {len(tables)}, headers: {len(lines)}): {_HOW}"
         )
     return tables, lines
 
@@ -280,7 +282,7 @@ def header_lines(text: str) -> list[int]:
 
 
 def comment_lines(text: str) -> frozenset[int]:
-    """The lines, from 0, of a TOML text that hold nothing but a comment."""
+    """The lines, from 0, of a TOML text that have only a comment."""
     return frozenset(
         line
         for line, token in _tokens(text)
@@ -315,9 +317,9 @@ def _syntax_error(message: str, text: str, path: Path | None) -> str:
 
 # -- one block ------------------------------------------------------------------------------------
 
-#: The keys of a block in canonical order, with what to write; the first sentence of an error says what is wrong.
+#: The keys of a block in canonical order, each with the advice that ends its error messages.
 _ADVICE: Final[Mapping[str, str]] = {
-    "clause": 'name the clauses that it is about, such as clause = "layout.values"',
+    "clause": 'name one clause or several, such as clause = "layout.values"',
     "op": "name at least one op, or leave the key out",
     "dtype": "name at least one dtype, or leave the key out",
     "layouts": "name at least one layout, or leave the key out",
@@ -328,19 +330,19 @@ _ADVICE: Final[Mapping[str, str]] = {
     "kind": f"write one of {', '.join(repr(each.value) for each in CauseKind)}",
     "reason": "write a sentence that says what causes it",
     "issue": "write the address in full, such as 'https://github.com/pytorch/pytorch/issues/1'",
-    "expires": "write the last day on which it holds, such as expires = 2027-03-01",
-    "min_pass_rate": "write the share of its runs that must pass, such as min_pass_rate = 0.9",
+    "expires": "write the last day on which the block is valid, such as expires = 2027-03-01",
+    "min_pass_rate": "write the share of a cell's runs that must pass, such as min_pass_rate = 0.9",
 }
 KEYS: Final = tuple(_ADVICE)
 _REQUIRED: Final = ("clause", "outcome", "reason")
 
 
 class BlockError(ValueError):
-    """What is wrong with a block, without its place."""
+    """A problem of a block; the text does not name the place."""
 
 
 def read_block(table: Mapping[str, object], line: int, path: Path | None, known: Known) -> Block:
-    """Check a block's table and build it. Raises BlockError for the first problem."""
+    """Check the table of a block and make the block. Raises BlockError for the first problem."""
     for key in table:
         if key not in KEYS:
             raise BlockError(f"unknown key '{key}'{suggestion(key, KEYS)} (known: {listing(KEYS)})")
@@ -355,7 +357,9 @@ def read_block(table: Mapping[str, object], line: int, path: Path | None, known:
             if key not in table:
                 raise BlockError(f"outcome 'flaky' needs '{key}': {_ADVICE[key]}")
     elif "min_pass_rate" in table:
-        raise BlockError(f"'min_pass_rate' goes with outcome 'flaky' only, not '{block.outcome}'")
+        raise BlockError(
+            f"'min_pass_rate' is for outcome 'flaky' only, and this block has '{block.outcome}'"
+        )
     return block
 
 
@@ -372,15 +376,17 @@ def _text(key: str, value: object, known: Collection[str] | None = None) -> str:
 
 
 def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
-    """A list of strings, none blank, at least one."""
+    """A list of at least one string; none may be blank."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise BlockError(f"'{key}' must be {wanted}, got {_shown(value)}")
     if not value:
         raise BlockError(f"'{key}' is an empty list: {_ADVICE[key]}")
     for item in value:
         if not item or item != item.strip():
-            raise BlockError(f"'{key}' holds {item!r}, which is blank or has spaces around it")
-    return tuple(dict.fromkeys(value))  # a name that is written twice counts once
+            raise BlockError(
+                f"'{key}' has the name {item!r}, which is blank or has spaces around it"
+            )
+    return tuple(dict.fromkeys(value))  # without duplicates
 
 
 def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, ...]:
@@ -390,9 +396,11 @@ def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, 
     for pattern in patterns:
         prefix = pattern.removesuffix("*")
         if "*" in prefix:
-            raise BlockError(f"'{key}' holds {pattern!r}: a '*' may only stand once, at the end")
+            raise BlockError(
+                f"'{key}' has the pattern {pattern!r}: only one '*' is allowed, at the end"
+            )
         if pattern == prefix:
-            _check_known(key, pattern, known, "; give one, or a prefix and '*'")
+            _check_known(key, pattern, known, "; write one of them, or a prefix and '*'")
         elif known is not None and not any(name.startswith(prefix) for name in known):
             raise BlockError(f"no {key} begins with {prefix!r}{suggestion(prefix, known)}")
     return patterns
@@ -402,14 +410,16 @@ def _layouts(key: str, value: object, known: Collection[str] | None) -> frozense
     layouts = _texts(key, value, "a list of layout names")
     for layout in layouts:
         if "*" in layout:
-            raise BlockError(f"'layouts' holds {layout!r}: name each layout in full, without '*'")
+            raise BlockError(
+                f"'layouts' has the pattern {layout!r}: name each layout in full, without '*'"
+            )
         _check_known("layout", layout, known)
     return frozenset(layouts)
 
 
 def _check_known(what: str, name: str, known: Collection[str] | None, advice: str = "") -> None:
     if known is not None and name not in known:
-        count = f"{len(known)} {what}{'' if len(known) == 1 else 's'} are known"
+        count = "1 is known" if len(known) == 1 else f"{len(known)} are known"
         raise BlockError(f"unknown {what} {name!r}{suggestion(name, known)} ({count}{advice})")
 
 

@@ -1,9 +1,10 @@
-"""Pinned examples: calls and programs on which a device once deviated, kept in ``pinned.jsonl`` in its folder.
+"""Pinned examples: calls and programs for which a device once deviated, stored in ``pinned.jsonl`` in the device's
+folder.
 
-One JSON object a line, sorted by cell and id, so that branches which pin different examples merge. Every
-plan of the device includes them. A line of format 1 holds a ``call`` in ``layouts``, a line of format 2 the
-``program`` of a case that draws programs. What these mean is up to the suite (``conformance/search/explore``);
-here they are plain data.
+The file has one JSON object in each line, sorted by cell and id, so that branches that pin different examples can be
+merged. Every plan of the device includes them. A line of format 1 contains a ``call`` in ``layouts``, a line of format
+2 the ``program`` of a case that runs random programs. Their meaning is defined in ``conformance/search/explore``; here
+they are plain data.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from devices.files import explained, read_regular, write_whole
 FILE: Final = "pinned.jsonl"
 CALL, PROGRAM = 1, 2  # formats of lines
 
-#: How a pinned example is named among layouts: ``pinned:1f0c9a2b``.
+#: The names of pinned examples, which take the place of a layout: ``pinned:1f0c9a2b``.
 PREFIX: Final = "pinned:"
 
 
 class PinnedError(ConformError):
-    """A ``pinned.jsonl`` that cannot be read or written. The text names file and line, and what to do."""
+    """A ``pinned.jsonl`` cannot be read or written. The text names the file and line, and says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """One pinned example: a call, or a program where ``dtype`` is empty and ``op`` is the name of a case.
+    """One pinned example: a call; or a program, in which case ``dtype`` is empty and ``op`` is the name of a case.
 
-    ``kind`` is how it failed when it was found (``values``, ``strides``, …). The fields of the other
-    format are empty.
+    ``kind`` is the kind of its failure when it was found (``values``, ``strides``, …). Fields of the other format are
+    empty.
     """
 
     clause: str
@@ -62,7 +63,7 @@ class Pinned:
 
     @property
     def id(self) -> str:
-        """Eight hex digits over the cell and what is pinned: equal examples have one id."""
+        """Eight hexadecimal digits over the cell and the pinned content. Equal examples have equal ids."""
         held = [self.call, self.layouts] if self.format == CALL else [list(self.program)]
         parts = [self.clause, self.op, self.dtype, *held]
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
@@ -70,7 +71,7 @@ class Pinned:
 
     @property
     def layout(self) -> str:
-        """Its name among the layouts in a report or a manifest."""
+        """Its name in place of a layout in reports and manifests."""
         return PREFIX + self.id
 
 
@@ -78,7 +79,7 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class _Line(msgspec.Struct, kw_only=True, tag_field="format", forbid_unknown_fields=True):
-    """What the lines of both formats hold."""
+    """The fields that lines of both formats have."""
 
     id: str
     clause: _Text
@@ -105,7 +106,7 @@ _LINES: Final[msgspec.json.Decoder[_CallLine | _ProgramLine]] = msgspec.json.Dec
 
 
 def by_item(pins: Iterable[Pinned]) -> dict[tuple[str, str], tuple[Pinned, ...]]:
-    """Pinned examples by op and dtype; programs by the name of their case, with an empty dtype."""
+    """Pinned examples by op and dtype. Programs are under the name of their case, with an empty dtype."""
     found: dict[tuple[str, str], tuple[Pinned, ...]] = {}
     for pin in pins:
         found[pin.op, pin.dtype] = (*found.get((pin.op, pin.dtype), ()), pin)
@@ -113,7 +114,7 @@ def by_item(pins: Iterable[Pinned]) -> dict[tuple[str, str], tuple[Pinned, ...]]
 
 
 def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
-    """The pinned examples of a device folder; none if it has no file. Raises PinnedError."""
+    """The pinned examples of a device's folder; none if there is no file. Raises PinnedError."""
     if folder is None or not (path := folder / FILE).exists():
         return ()
     try:
@@ -140,12 +141,12 @@ def _read(line: str, place: str) -> Pinned:
 
 
 def ordered(pinned: Iterable[Pinned]) -> tuple[Pinned, ...]:
-    """By cell, then by id."""
+    """The examples sorted by cell, then by id."""
     return tuple(sorted(pinned, key=lambda p: (p.cell, p.id)))
 
 
 def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
-    """Add examples to a device folder's file; returns those that were not in it. Raises PinnedError."""
+    """Add examples to the file in a device's folder. Returns those that were not in it yet. Raises PinnedError."""
     before = {p.id: p for p in read_pinned(folder)}
     fresh = {p.id: p for p in new if p.id not in before}
     path = folder / FILE
@@ -158,7 +159,7 @@ def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
 
 
 def line_of(pinned: Pinned) -> str:
-    """The example as its line of the file."""
+    """The example as a line of the file."""
     other = {"program"} if pinned.format == CALL else {"call", "layouts"}
     held = {name: value for name, value in asdict(pinned).items() if name not in other}
     line = {"id": pinned.id, **held, "format": pinned.format}
@@ -166,6 +167,6 @@ def line_of(pinned: Pinned) -> str:
 
 
 def digest(pinned: Iterable[Pinned]) -> str:
-    """What a plan's hash says of its pinned examples: ``none``, or 16 hex digits over their ids."""
+    """The part of a plan's hash for pinned examples: ``none``, or 16 hexadecimal digits over their ids."""
     ids = " ".join(sorted(p.id for p in pinned))
     return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest() if ids else "none"

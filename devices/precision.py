@@ -1,11 +1,11 @@
-"""A device's largest errors, as ``precision.toml`` in its folder keeps them. Needs no torch.
+"""The largest known errors of a device, stored in ``precision.toml`` in its folder. Does not need torch.
 
     [float32]
     exp = 0.5453
 
-    [[raised]]  # a maximum that rose, and why
+    [[raised]]  # a maximum that was raised, and why
 
-The maxima are in units in the last place. They only fall, unless a reason is given.
+The maxima are in units in the last place. They are only lowered, unless a reason is given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Maxima = dict[str, float]
 
 
 class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A maximum that rose."""
+    """A maximum that was raised, with the reason."""
 
     op: str
     dtype: str
@@ -41,7 +41,7 @@ class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file: the maxima by op, for each dtype."""
+    """The content of the file: the maxima by dtype and op."""
 
     float32: _Maxima = {}
     bfloat16: _Maxima = {}
@@ -49,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raised: tuple[Raised, ...] = ()
 
     def of(self, op: str, dtype: str) -> float | None:
-        """The maximum on record; None if there is none."""
+        """The recorded maximum; None if there is none."""
         found: Mapping[str, float] = getattr(self, dtype, {})
         return found.get(op)
 
@@ -61,7 +61,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def record_of(folder: Path | None) -> Record:
-    """What a device's folder has on record; nothing without the file. Raises ConformError."""
+    """The record in a device's folder; an empty one if there is no file. Raises ConformError."""
     path = folder / FILE if folder is not None else None
     if path is None or not path.is_file():
         return Record()
@@ -71,8 +71,8 @@ def record_of(folder: Path | None) -> Record:
 def updated(
     record: Record, measured: Mapping[tuple[str, str], float], reason: str | None
 ) -> tuple[Record, list[str]]:
-    """The record with the errors that were ``measured`` by op and dtype, and the maxima that would have to rise: with
-    a reason they do. Errors are rounded up to four digits after the point."""
+    """The record with newly ``measured`` errors, by op and dtype, and texts for the maxima that would have to be
+    raised. They are raised only if a ``reason`` is given. Errors are rounded up to four decimal places."""
     maxima = {name: dict(getattr(record, name)) for name in ("float32", "bfloat16", "float16")}
     raised, refused = list(record.raised), []
     for (op, dtype), error in sorted(measured.items()):

@@ -1,4 +1,4 @@
-"""Where descriptors come from: built-in folders, entry points, and a path that the user gives."""
+"""Finds descriptors: in the built-in folders, through entry points, and in a file that the user names."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NAME: Final = "DESCRIPTOR"
 
 
 class UnknownDevice(ConformError):
-    """No descriptor has this name. The text lists the names that exist."""
+    """There is no descriptor of this name. The text lists the names that exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The devices by name, and the errors of those that could not be loaded, by the name they would have."""
+    """The devices by name, and the errors of those that could not be loaded, by the name that they would have."""
 
     devices: Mapping[str, Descriptor]
     broken: Mapping[str, DescriptorError]
 
     def get(self, name: str) -> Descriptor:
-        """The device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
+        """The device with this name. Raises UnknownDevice, or DescriptorError if it could not be loaded."""
         if name in self.devices:
             return self.devices[name]
         if name in self.broken:
@@ -50,18 +50,17 @@ class Registry:
         )
 
     def default(self, accelerator: str | None) -> Descriptor:
-        """The device to use where none is named.
+        """The device to use if the user names none.
 
-        ``accelerator`` is the torch type of the machine's accelerator, or None if it has none. Of several
-        descriptors that declare this type (CUDA and ROCm are both "cuda") the first that is usable here is
-        taken. Without a descriptor for it, the one that declares itself the ``default`` is taken, else one of
-        the CPU. Raises UnknownDevice where there is neither.
+        ``accelerator`` is the torch type of the machine's accelerator, or None. Of several descriptors for this type
+        (CUDA and ROCm are both "cuda"), the first that can be used here is chosen. If there is none, the device that
+        declares itself the ``default`` is chosen, or else one of the CPU. Raises UnknownDevice if there is neither.
         """
         known = self.devices.values()
         fitting = [each for each in known if each.torch_type == accelerator != "cpu"]
         candidates = chain(
             (each for each in fitting if each.unavailable() is None),
-            fitting,  # none is usable: the unavailable() of the first says why
+            fitting,  # if none can be used, the first one's unavailable() says why
             (each for each in known if each.default),
             (each for each in known if each.torch_type == "cpu"),
         )
@@ -71,7 +70,7 @@ class Registry:
 def discover(
     folder: Path = _BUILT_IN, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None
 ) -> Registry:
-    """Load every built-in device and every entry point; a broken one does not hide the others."""
+    """Load every built-in device and every entry point. A device that cannot be loaded does not affect the others."""
     devices: dict[str, Descriptor] = {}
     broken: dict[str, DescriptorError] = {}
     for path in folder.glob("*/descriptor.py"):
@@ -87,7 +86,7 @@ def discover(
             device = _from_entry_point(entry)
             if device.name in devices:
                 raise DescriptorError(
-                    f"{_source(entry)} gives a device named '{device.name}', but there already is one from"
+                    f"{_source(entry)} provides a device named '{device.name}', but there already is one from"
                     f" {devices[device.name].folder}: rename it, or use it with --descriptor PATH"
                 )
             devices[device.name] = device
@@ -101,17 +100,18 @@ def discover(
 
 @cache
 def installed() -> Registry:
-    """The installed devices, looked up once per process."""
+    """The registry of installed devices, created once per process."""
     return discover()
 
 
 def get(name: str) -> Descriptor:
-    """The installed device with this name. Raises UnknownDevice, or DescriptorError if it is broken."""
+    """The installed device with this name. Raises UnknownDevice, or DescriptorError if it could not be loaded."""
     return installed().get(name)
 
 
 def find(name: str, path: str | Path | None) -> Descriptor:
-    """The device that the file describes; without one the installed device with this name. Raises as they do."""
+    """The device that the file ``path`` describes, or without a path the installed device. Raises UnknownDevice and
+    DescriptorError."""
     return load_file(Path(path)) if path else get(name)
 
 
@@ -126,14 +126,14 @@ def load_file(path: Path) -> Descriptor:
     if spec is None or spec.loader is None:
         raise DescriptorError(f"{file}: not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses in it look up their module
+    sys.modules[name] = module  # needed because dataclasses look up their module there
     with _loading(str(file)):
         spec.loader.exec_module(module)
     return _placed(_descriptor_in(module, str(file)), file.parent)
 
 
 def _from_folder(path: Path, folder: Path) -> Descriptor:
-    """The device of a folder that has its name; a built-in one is imported as part of its package."""
+    """The device of a folder with the same name. A built-in device is imported as part of its package."""
     name = path.parent.name
     if folder == _BUILT_IN:
         with _loading(str(path)):
@@ -155,7 +155,7 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint) -> Descriptor:
         found = _descriptor_in(found, _source(entry))
     if not isinstance(found, Descriptor):
         raise DescriptorError(
-            f"{_source(entry)} gives {found!r}: expected a Descriptor, or a module that holds one as {_NAME}"
+            f"{_source(entry)} provides {found!r}: expected a Descriptor, or a module that has one as {_NAME}"
         )
     file = getattr(sys.modules.get(entry.module), "__file__", None)
     return _placed(found, Path(file).resolve().parent) if file else found
@@ -171,7 +171,7 @@ def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
 
 
 def _placed(device: Descriptor, folder: Path) -> Descriptor:
-    """The descriptor with its folder and manifest, unless it names others itself."""
+    """The descriptor with its folder and manifest filled in, unless it names its own."""
     folder = device.folder or folder
     manifest = folder / "expected.toml"
     expectations = device.expectations or (manifest if manifest.is_file() else None)
@@ -185,12 +185,13 @@ def _source(entry: importlib.metadata.EntryPoint) -> str:
 
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
-    """Raise what goes wrong as a DescriptorError of one line; without the type if the text is written for people."""
+    """Within this context, every exception becomes a DescriptorError of one line, with the exception's type unless the
+    text was written for people."""
     try:
         yield
     except (Exception, SystemExit) as error:
         what = f"loading it raised {type(error).__name__}: {error}"
-        if isinstance(error, DescriptorError):
+        if isinstance(error, ConformError):
             what = str(error)
         elif isinstance(error, SyntaxError):
             what = f"line {error.lineno}: not valid Python: {error.msg}"

@@ -1,9 +1,9 @@
-"""Which blocks of a manifest match a cell, what they expect of it, and the verdict on what was observed.
+"""Matches the blocks of a manifest with cells, and judges what was observed of a cell by them.
 
-On each axis (clause, op, dtype) an exact name is more specific than a prefix, and a longer prefix more
-specific than a shorter one; of a list, the most specific pattern that matches counts. A block is overridden
-by one that is at least as specific on every axis and more specific on one. The blocks that nothing overrides
-decide; if they expect different outcomes of one cell, that is a conflict.
+On each axis (clause, op, dtype) an exact name is more specific than a prefix, and a longer prefix is more specific than
+a shorter one; in a list, the most specific pattern that matches counts. A block is overridden by a block that is at
+least as specific on every axis and more specific on one. The blocks that are not overridden decide. If they expect
+different outcomes of one cell, they conflict.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
 
 
 class ManifestConflict(ManifestError):
-    """Two blocks expect different outcomes of one cell, and neither overrides the other."""
+    """Two blocks that expect different outcomes of one cell, and of which neither overrides the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """What the manifest expects of a cell.
 
-    ``layouts`` is the union over all ``blocks``, None if one of them allows any layout. Each
-    block is a separate cause, so a failure is as expected if one of them describes it.
+    ``layouts`` is the union over all ``blocks``; None if one of them allows any layout. Each block stands for a
+    separate cause, so a failure is expected if one of the blocks describes it.
     """
 
     outcome: ExpectedOutcome
     layouts: frozenset[str] | None
-    deciding: tuple[Block, ...]  # those that nothing overrides
+    deciding: tuple[Block, ...]  # the blocks that are not overridden
     blocks: tuple[Block, ...]  # all that match and expect this outcome, the deciding ones first
     overridden: tuple[Block, ...] = ()  # that match and expect another outcome
 
     @property
     def min_pass_rate(self) -> float | None:
-        """The share of its runs that a flaky cell must pass: the strictest of the deciding blocks."""
+        """The share of its runs that a flaky cell must pass: the largest one that a deciding block demands."""
         rates = [each.min_pass_rate for each in self.deciding if each.min_pass_rate is not None]
         return max(rates, default=None)
 
     def is_expired(self, today: date) -> bool:
-        """Whether every deciding block has expired."""
+        """True if every deciding block has expired."""
         return all(block.is_expired(today) for block in self.deciding)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """All blocks that match a cell, and what they expect, or the two that conflict."""
+    """All blocks that match a cell, and the expectation that they make or the two blocks that conflict."""
 
     blocks: tuple[Block, ...] = ()
     expectation: Expectation | None = None
@@ -61,10 +61,10 @@ _NOTHING: Final = Match()
 
 
 class Matcher:
-    """Finds what the blocks of a manifest expect of cells.
+    """Finds the expectations of cells by the blocks of a manifest.
 
-    ``manifest`` should be the active one (``Manifest.active``): conditions are not evaluated here. Cells that
-    the same blocks match in the same way share one result.
+    ``manifest`` should be the active one (``Manifest.active``): conditions are not evaluated here. Cells that the same
+    blocks match in the same way share one result.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -75,7 +75,7 @@ class Matcher:
         self._results: dict[frozenset[tuple[int, int, int, int]], Match] = {}
 
     def expect(self, key: CellKey) -> Expectation | None:
-        """What is expected of a cell; None where no block matches. Raises ManifestConflict."""
+        """The expectation of a cell; None if no block matches. Raises ManifestConflict."""
         match = self.match(key)
         if match.conflict is not None:
             raise ManifestConflict(conflict_text(match.conflict, key))
@@ -98,7 +98,7 @@ class Matcher:
         deciding = {
             index
             for index, *own in ranks
-            # Another is as specific on every axis, and more specific on one.
+            # A block decides unless another is as specific on every axis and more specific on one.
             if not any(other != own and all(map(ge, other, own)) for _, *other in ranks)
         }
         decide = tuple(block for index, block in blocks.items() if index in deciding)
@@ -116,23 +116,22 @@ class Matcher:
 
 
 def any_matches(patterns: Iterable[str], name: str) -> bool:
-    """Whether one of a block's patterns matches a name."""
+    """True if one of a block's patterns matches the name."""
     return any(pattern_matches(pattern, name) for pattern in patterns)
 
 
 def pattern_matches(pattern: str, name: str) -> bool:
-    """Whether a block's pattern (an exact name, or a prefix and ``*``) matches a name."""
+    """True if a block's pattern (an exact name, or a prefix and ``*``) matches the name."""
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -> str:
-    """What a conflict is about and how to resolve it; ``cells`` is the number of cells that have it."""
+    """A message about a conflict and how to resolve it; ``cells`` is the number of cells that have it."""
     one, other = conflict
-    more = f" and {cells - 1} more" if cells > 1 else ""
+    more = f" (and {cells - 1} more {'cell' if cells == 2 else 'cells'})" if cells > 1 else ""
     return (
-        f"{other.where}: this block expects '{other.outcome}' of {key}{more}, but the one at"
-        f" {one.where} expects '{one.outcome}'; neither is more specific: narrow one of them, or"
-        " add a block for just these cells"
+        f"{other.where}: this block expects '{other.outcome}' of {key}{more}, but the block at {one.where} expects"
+        f" '{one.outcome}', and neither is more specific: narrow one of them, or add a block for these cells only"
     )
 
 
@@ -142,7 +141,7 @@ _EXACT: Final = sys.maxsize  # more specific than any prefix
 class _Axis(dict[str, dict[int, int]]):
     """The patterns of all blocks on one axis.
 
-    ``axis[name]`` are the blocks that match a name, by index, and how specific the match is: the length of the
+    ``axis[name]`` maps the index of each block that matches the name to how specific the match is: the length of the
     longest prefix, or ``_EXACT``.
     """
 
@@ -166,14 +165,14 @@ class _Axis(dict[str, dict[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, the reason for people (may be empty), and the blocks of the manifest it rests on."""
+    """A verdict, its reason for people (may be empty), and the blocks of the manifest that it is based on."""
 
     verdict: Verdict
     why: str = ""
     blocks: tuple[Block, ...] = ()
 
 
-_MISSING: Final = Judgement(Verdict.MISSING, "planned but not run: the run is incomplete")
+_MISSING: Final = Judgement(Verdict.MISSING, "planned, but not run: the run is incomplete")
 _RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
 
@@ -184,12 +183,12 @@ def judge(
     ran: frozenset[str] | None = None,
     expired: bool = False,
 ) -> Judgement:
-    """Judge a cell, strictly both ways and by the exact outcome.
+    """Judge a cell by its exact outcome: failures that are not expected and expected failures that do not occur both
+    count.
 
-    ``ran`` are the layouts that were run: an expected layout among them that did not fail is an
-    improvement. Without it no layout is taken to have passed. ``expired`` says that the
-    expectation's last day has passed: a flaky block then allows nothing; other blocks still hold
-    (lint reports them).
+    ``ran`` are the layouts that were run: an expected layout among them that did not fail is an improvement. If ``ran``
+    is None, no layout is taken to have passed. ``expired`` is True if the last day of the expectation has passed: a
+    flaky block then allows nothing; other blocks still apply (lint reports them).
 
     ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
     observed      no block    fail         crash        hang         unsupported  blocked      flaky
@@ -205,13 +204,13 @@ def judge(
     not-run       missing     missing      missing      missing      missing      missing      missing
     ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
 
-    ``*``: a regression instead if a layout failed that is not listed, if layouts are listed and none
-    failed, or if no block describes this exception; an improvement instead (not for flaky) if a
-    listed layout passed. An expired flaky expectation counts as no block.
+    ``*``: a regression instead if a layout failed that is not listed, if layouts are listed and none failed, or if no
+    block describes this exception; an improvement instead (not for flaky) if a listed layout passed. An expired flaky
+    expectation counts as no block.
 
-    A cell that is unsupported by declaration is ``ok`` without a block, and counted separately, never
-    as a pass. With a block it is an ``improvement``, whatever the block expects: the descriptor says
-    what a device does not support, so the block must be removed.
+    A cell that is unsupported by declaration is ``ok`` if no block matches it; it is counted separately, never as a
+    pass. With a block it is an ``improvement``, whatever the block expects: the block must be removed, because the
+    descriptor states what a device does not support.
     """
     outcome = observed.outcome
     if outcome is Outcome.NOT_RUN:
@@ -226,20 +225,20 @@ def judge(
     if outcome is Outcome.UNSUPPORTED and observed.declared:
         return says(Verdict.IMPROVEMENT, f"unsupported by declaration, {expected}: {_RECORD}")
     if outcome is Outcome.ERROR:
-        why = f"the check could not be made{_details(observed)}; a manifest cannot expect that"
+        why = f"the check could not be made{_details(observed)}; a manifest cannot list that"
         return says(Verdict.REGRESSION, why)
     flaky = expectation.outcome is ExpectedOutcome.FLAKY
     if flaky and expired:
         plain = _without_block(observed)
-        over = f"it is no longer allowed to be flaky: expired ({_places(expectation.blocks)})"
+        over = f"the block that allowed the cell to be flaky has expired ({_places(expectation.blocks)})"
         return says(plain.verdict, f"{plain.why or 'passes'}; {over}")
     if outcome is Outcome.PASS:
         if flaky:
             return says(Verdict.FLAKY, f"{outcome}, {expected}")
         return says(Verdict.IMPROVEMENT, f"passes, {expected}: {_RECORD}")
     if expectation.outcome is ExpectedOutcome.CRASH and outcome is Outcome.FAIL:
-        how = "`conform manifest update --reason TEXT RUN RUN` records how"
-        return says(Verdict.IMPROVEMENT, f"fails and no longer crashes, {expected}: {how}")
+        how = "`conform manifest update --reason TEXT RUN RUN` records the failure instead"
+        return says(Verdict.IMPROVEMENT, f"fails, but no longer crashes; {expected}: {how}")
     if outcome.value != ("fail" if flaky else expectation.outcome.value):
         return says(Verdict.REGRESSION, f"{outcome}{_details(observed)}, {expected}")
     if differs := _differs(expectation, observed):
@@ -259,17 +258,17 @@ def _without_block(observed: Observed) -> Judgement:
     if observed.outcome is Outcome.AMBIGUOUS:
         return Judgement(Verdict.OK, "ambiguous reference: not counted")
     if observed.outcome is Outcome.UNSUPPORTED and observed.declared:
-        return Judgement(Verdict.OK, "unsupported by declaration: never a pass")
-    why = f"{observed.outcome}{_details(observed)}, but no block of the manifest expects it"
+        return Judgement(Verdict.OK, "unsupported by declaration; does not count as a pass")
+    why = f"{observed.outcome}{_details(observed)}; the manifest does not list it"
     return Judgement(Verdict.REGRESSION, why)
 
 
 def judge_flaky(
     expectation: Expectation, seen: Sequence[Observed], *, expired: bool = False
 ) -> Judgement:
-    """Judge what several runs saw of a flaky cell: each of them, and the share of them that passed.
+    """Judge a flaky cell by several runs: each run by itself, then the share of runs that passed.
 
-    A single run says nothing about a rate, so it is judged as by ``judge``. Missing outcomes are not counted.
+    A single run says nothing about a share, so it is judged as by ``judge``. Missing outcomes are not counted.
     """
     for each in seen:
         if (alone := judge(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
@@ -281,31 +280,31 @@ def judge_flaky(
     passed = sum(each.outcome is Outcome.PASS for each in made)
     share = f"passes in {passed} of {len(made)} runs"
     if passed / len(made) < floor:
-        why = f"{share}, expected at least {floor:g} of them ({_places(expectation.blocks)})"
+        why = f"{share}; expected a share of at least {floor:g} ({_places(expectation.blocks)})"
         return Judgement(Verdict.REGRESSION, why, expectation.blocks)
     why = f"{share}, expected {_expected(expectation)}"
     return Judgement(Verdict.FLAKY, why, expectation.blocks)
 
 
 def _differs(expectation: Expectation, observed: Observed) -> str:
-    """How a cell with the expected outcome differs from what the blocks describe; empty if it does not."""
+    """How a cell with the expected outcome differs from the blocks' description; empty if it does not."""
     outcome, places = observed.outcome, _places(expectation.blocks)
     if expectation.layouts is not None:
         if outside := observed.layouts - expectation.layouts:
             names = _names(outside)
             return f"{outcome} also in the layouts {names}, which are not listed at {places}"
-        # A crash or a hang may be in any layout; a failure knows its own.
+        # The layout of a crash or a hang may be unknown; a failure has one.
         if outcome is Outcome.FAIL and not observed.layouts:
             names = _names(expectation.layouts)
-            return f"{outcome}{_details(observed)} in no layout, expected in {names} ({places})"
+            return f"{outcome}{_details(observed)}, but in none of the expected layouts {names} ({places})"
     if not any(describes(block, observed) for block in expectation.blocks):
         wanted = " or ".join(dict.fromkeys(map(_exception, expectation.blocks)))
-        return f"{outcome}{_details(observed)}, expected with {wanted} ({places})"
+        return f"{outcome}{_details(observed)}; expected {wanted} ({places})"
     return ""
 
 
 def describes(block: Block, observed: Observed) -> bool:
-    """Whether a block expects the exception type, and the exception's text, that were seen."""
+    """True if the block expects the observed exception: its type and its text."""
     if block.raises is not None and block.raises != observed.raises:
         return False
     said = observed.message if observed.said is None else observed.said
@@ -315,7 +314,7 @@ def describes(block: Block, observed: Observed) -> bool:
 def _exception(block: Block) -> str:
     parts = [block.raises] if block.raises else []
     if block.match:
-        parts.append(f"a text that matches {block.match.pattern!r}")
+        parts.append(f"a message that matches {block.match.pattern!r}")
     return " and ".join(parts)
 
 

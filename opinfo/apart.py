@@ -1,9 +1,10 @@
-"""Apart from the vendor: what a device's module leaves behind in this process, and how our own work is kept out of it.
+"""Finds what importing a device's module changes in this process, and keeps these changes out of the suite's own work.
 
-A module may enter modes for ever, replace functions of torch, and change defaults of torch and of the process. Users of
-the device have all that; samples, references and comparisons must not. So a process looks at itself before it imports
-the module, and again afterwards. Defaults are put back. Modes and replaced ops belong to calls on the device: ``Sorting``
-puts them there, and nowhere else. A repro script carries all of this where its device needs it.
+A vendor's module may enter modes that it never leaves, replace functions of torch, and change defaults of torch and of
+the process. Users of the device live with these changes, but samples, references and comparisons must not depend on
+them. The process therefore records its state before it imports the module, and compares afterwards. Changed defaults
+are restored. Modes and replaced ops stay in effect for calls on the device only, which ``Sorting`` recognizes. A repro
+script carries this module if its device needs it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from opinfo.torch_private import (
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A default of torch or of the process: ``done`` says what a module did that has changed it, ``{}`` is the value."""
+    """A default of torch or of the process. ``done`` is the sentence that says how a module changed it, with ``{}`` in
+    place of the new value. ``write`` is None if the default cannot be restored."""
 
     done: str
     read: Callable[[], Any]
-    write: Callable[[Any], Any] | None  # None: it cannot be put back
+    write: Callable[[Any], Any] | None  # None: it cannot be restored
 
 
 def _deterministic() -> tuple[bool, bool]:
@@ -55,7 +57,8 @@ def _make_deterministic(given: tuple[bool, bool]) -> None:
 
 
 def _is_for_all(each: Any) -> bool:
-    """Whether it takes every warning. torch itself adds others, as parts of it are imported."""
+    """Whether a warning filter applies to all warnings. torch adds filters for single warnings when it imports its
+    parts."""
     return bool(each[1:] == (None, Warning, None, 0))
 
 
@@ -65,12 +68,13 @@ def _warning_actions() -> list[str]:
 
 def _set_warning_actions(given: list[str]) -> None:
     kept = [each for each in warnings.filters if each[0] in given or not _is_for_all(each)]
-    warnings.resetwarnings()  # so that the module knows that they have changed
+    warnings.resetwarnings()  # so that the warnings module notices the change of its filters
     warnings.filters[:] = kept  # type: ignore[index]
 
 
 def _flushes_denormals() -> bool:
-    """Whether the processor does: libraries that were built with -ffast-math set it for the thread that loads them."""
+    """Whether the processor flushes denormal numbers to zero. A library built with -ffast-math sets this for the thread
+    that loads it."""
     return not torch.tensor(1e-310, dtype=torch.float64).mul(1.0).item()
 
 
@@ -87,7 +91,7 @@ def _infer(enabled: bool) -> None:
 
 
 def _handle(number: signal.Signals, handler: Any) -> None:
-    # Not the main thread; a handler that Python does not know.
+    # ValueError: not the main thread. TypeError: the handler was not installed from Python.
     with suppress(ValueError, TypeError):
         signal.signal(number, handler)
 
@@ -96,11 +100,11 @@ def _set_collector(enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
 
 
-#: Inference mode comes before gradients, which it changes too.
+#: Inference mode comes before gradient mode, because it changes gradient mode too.
 _DEFAULTS = (
     Default("sets the default dtype to {}", torch.get_default_dtype, torch.set_default_dtype),
     Default("sets inference mode to {}", torch.is_inference_mode_enabled, _infer),
-    Default("sets gradients to {}", torch.is_grad_enabled, torch.set_grad_enabled),
+    Default("sets gradient mode to {}", torch.is_grad_enabled, torch.set_grad_enabled),
     Default(
         "sets autocast of the CPU to {}",
         partial(torch.is_autocast_enabled, "cpu"),
@@ -122,23 +126,31 @@ _DEFAULTS = (
     Default(
         "sets flushing of denormal numbers to {}", _flushes_denormals, torch.set_flush_denormal
     ),
-    Default("draws from torch's generator, or seeds it", _random_state, _set_random_state),
-    Default("draws from Python's generator, or seeds it", random.getstate, random.setstate),
-    Default("sets what becomes of warnings to {}", _warning_actions, _set_warning_actions),
-    Default("sets the garbage collector to {}", gc.isenabled, _set_collector),
-    Default("changes the folder to {}", os.getcwd, os.chdir),
-    Default("starts threads: there are {}", threading.active_count, None),
+    Default(
+        "changes the state of torch's random number generator", _random_state, _set_random_state
+    ),
+    Default(
+        "changes the state of Python's random number generator", random.getstate, random.setstate
+    ),
+    Default("sets the action for all warnings to {}", _warning_actions, _set_warning_actions),
+    Default("sets automatic garbage collection to {}", gc.isenabled, _set_collector),
+    Default("changes the working directory to {}", os.getcwd, os.chdir),
+    Default("starts threads, so that {} are running", threading.active_count, None),
     *(
         Default(f"replaces sys.{name}", partial(getattr, sys, name), partial(setattr, sys, name))
         for name in ("stdout", "stderr", "excepthook")
     ),
     *(
-        Default(f"handles {each.name}", partial(signal.getsignal, each), partial(_handle, each))
+        Default(
+            f"installs a handler for {each.name}",
+            partial(signal.getsignal, each),
+            partial(_handle, each),
+        )
         for each in signal.Signals
     ),
 )
 
-#: Where ops are. What is replaced elsewhere (``torch.save``, ``torch.cuda``) is the device's own business.
+#: The places in torch that hold ops. A vendor may replace functions elsewhere (``torch.save``, ``torch.cuda``).
 _HOMES = ("", "Tensor", "nn.functional", "linalg", "fft", "special")
 
 
@@ -147,7 +159,7 @@ def _home(name: str) -> Any:
 
 
 class Before:
-    """The process as it was."""
+    """The state of the process before the import: the values of the defaults, and the ops of torch by module."""
 
     def __init__(self) -> None:
         self.defaults = [each.read() for each in _DEFAULTS]
@@ -156,7 +168,8 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A name of torch that now means something else. ``own`` says whether torch's is the home's own, or inherited."""
+    """A name of torch that the device's module replaced. ``own`` is true if ``home`` defined the name itself, and false
+    if it inherited the name."""
 
     home: Any
     where: str
@@ -167,7 +180,7 @@ class Replaced:
 
     @property
     def is_op(self) -> bool:
-        """Whether modes see the calls of torch's: then it can be told what they are about."""
+        """Whether torch-function modes see calls of the original, so that calls on the device can be told from others."""
         if isinstance(self.torch, types.FunctionType):
             return self.torch in get_testing_overrides()
         return not isinstance(self.torch, (type, types.ModuleType))
@@ -183,7 +196,8 @@ class Replaced:
 
 
 def _is_of_torch(function: Any) -> bool:
-    """Whether torch defines it: ``torch._dynamo`` replaces functions too. Wrappers copy ``__module__``."""
+    """Whether the function is defined in torch, because ``torch._dynamo`` replaces functions too. Looks at the globals,
+    since wrappers copy ``__module__``."""
     name: str = getattr(function, "__globals__", {}).get("__name__", "")
     return name.partition(".")[0] == "torch"
 
@@ -205,22 +219,26 @@ def _replaced(before: Before) -> Iterator[Replaced]:
 
 # -- calls on the device
 
-#: Their arguments do not say that they are about a device.
+#: Functions that concern a device although none of their arguments names one.
 _ABOUT_DEVICES = ("pin_memory", "is_pinned")
 
 
 class Sorting(TorchFunctionMode):
-    """Sends calls that concern the device through the modes and the replaced ops of its module, and no others.
+    """Applies the modes and replaced ops of the device's module to calls that concern the device, and to no others.
 
-    A call concerns it if a tensor is there, or an argument names it. While FakeTensor answers, none does.
+    A call concerns the device if one of its tensors is there or an argument names it. While FakeTensor runs, no call
+    does.
     """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.modes: tuple[list[Any], list[Any]] = ([], [])  # of functions, of dispatch
+        self.modes: tuple[list[Any], list[Any]] = (
+            [],
+            [],
+        )  # torch-function modes, torch-dispatch modes
         self.replaced: list[Replaced] = []
-        self.theirs: dict[Any, Any] = {}  # the module's op for torch's
+        self.theirs: dict[Any, Any] = {}  # from torch's op to the module's replacement
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -234,7 +252,7 @@ class Sorting(TorchFunctionMode):
         return getattr(func, "__name__", "") in (*_ABOUT_DEVICES, self.kind)
 
     def concerns(self, value: Any) -> bool:
-        """Whether an argument is on the device or names it, or one of several."""
+        """Whether a value is on the device or names it. Looks into lists, tuples and dicts."""
         if value is None or isinstance(value, (int, float, torch.dtype)):
             return False
         if isinstance(value, (list, tuple)):
@@ -247,40 +265,40 @@ class Sorting(TorchFunctionMode):
         return isinstance(device, torch.device) and device.type == self.kind
 
     def take(self, replaced: Replaced) -> None:
-        """Put an op of torch back, and keep the module's for calls on the device."""
+        """Restore an op of torch, and use the module's replacement in calls on the device only."""
         self.replaced.append(replaced)
         ours, theirs = replaced.torch, replaced.theirs
-        if hasattr(ours, "__set__"):  # an attribute: modes see how it is read
+        if hasattr(ours, "__set__"):  # an attribute: a mode sees the call of its getter
             ours, theirs = ours.__get__, theirs.__get__
         self.theirs[ours] = theirs
         replaced.put_back()
 
     def on_device(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a call as it would be made without us."""
+        """Make a call with the module's modes and replaced ops in effect."""
         if is_faking():
             return call(*args, **kwargs)
-        outside = take_modes()  # this one is among them if no op is called
+        outside = take_modes()  # includes this mode, if no op is being called
         for each in self.replaced:
             each.install()
         put_modes(*self.modes)
         try:
             return call(*args, **kwargs)
         finally:
-            self.modes = take_modes()  # the call may have entered or left one
+            self.modes = take_modes()  # the call may have entered or left a mode
             for each in self.replaced:
                 each.put_back()
             put_modes(*outside)
 
 
-#: Replaced names that are listed. Some modules replace hundreds.
+#: The most replaced names that a message lists. Some modules replace hundreds.
 _NAMED = 5
 
 
 @dataclass
 class LeftBehind:
-    """What the module of a device has left behind in this process so far; ``done`` says it for people.
+    """The changes that a device's module has made in this process so far; ``done`` lists them as texts for people.
 
-    Made before the module is imported. ``look()`` is called afterwards, and again after the first calls.
+    Create it before the module is imported. Call ``look()`` afterwards, and again after the first call on the device.
     """
 
     kind: str
@@ -290,7 +308,8 @@ class LeftBehind:
     _replaced: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Look for what was changed, put defaults back, and keep modes and ops for calls on the device."""
+        """Find what changed since the last look, restore defaults, and confine modes and replaced ops to calls on the
+        device."""
         functions, dispatches = take_modes()
         sorting = self.sorting or Sorting(self.kind)
         functions = [*sorting.modes[0], *(each for each in functions if each is not sorting)]
@@ -322,7 +341,7 @@ class LeftBehind:
         self.done += [line for line in lines if line not in self.done]
 
     def _defaults(self) -> Iterator[str]:
-        """Put the defaults back; what was done to them."""
+        """Restore the defaults. Yields a text for each that was changed."""
         for each, old in zip(_DEFAULTS, self.before.defaults, strict=True):
             new = each.read()
             if new != old:
@@ -331,5 +350,5 @@ class LeftBehind:
                     each.write(old)
 
     def on_device(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the descriptor, which calls the device."""
+        """A function of the descriptor that calls the device, wrapped so that the module's modes and ops are in effect."""
         return call if self.sorting is None else partial(self.sorting.on_device, call)

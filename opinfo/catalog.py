@@ -1,7 +1,8 @@
-"""The adapter over torch's own op database: the only module that touches ``torch.testing._internal``.
+"""The adapter over torch's database of ops (OpInfo). Only this module and its neighbours use
+``torch.testing._internal``.
 
-Everything there is private and moves between minor versions, so a test pins each field used
-(``tests/opinfo/test_catalog.py``). Upstream's skips and expected failures are never inherited.
+The database is private and changes between minor versions of torch, so a test pins each field that is used
+(``tests/opinfo/test_catalog.py``). The database's own skips and expected failures are ignored.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import torch
 
 from devices.files import cache_root, write_whole
+from devices.torch_version import supported
 from opinfo.compare import DEFAULT_TOLERANCES
 
-#: Tests of upstream whose tolerance overrides speak of what we compare: a kernel with itself in another
-#: layout or variant. Overrides for gradients, numpy references or Inductor are about other things.
+#: Upstream tests whose tolerance overrides apply here, because they compare a kernel with itself in another layout or
+#: variant. Overrides for gradients, numpy references or Inductor concern other comparisons.
 _TOLERANCE_TESTS = frozenset(
     {None, "test_noncontiguous_samples", "test_variant_consistency_eager", "test_out"}
 )
 
 
-#: The modules of torch that have a ``freeze_rng_state``, by version.
+#: Modules that have a ``freeze_rng_state`` in one of the supported versions of torch.
 _FREEZING = (
     "torch.testing._utils",
     "torch.testing._internal.common_utils",
@@ -39,14 +41,15 @@ _FREEZING = (
 
 
 class UnsupportedTorch(RuntimeError):
-    """The installed torch lacks something that the adapter reads."""
+    """The installed torch lacks something that the adapter needs."""
 
 
 _Value = TypeVar("_Value")
 
 
 class _Field(Generic[_Value]):
-    """A field of a database entry, read once; with a default where only some classes of entries have it."""
+    """A field of a database entry, read once and then stored. Has a default for fields that only some classes of
+    entries have."""
 
     def __init__(self, upstream: str, *default: _Value) -> None:
         self._upstream, self._default = upstream, default
@@ -56,9 +59,7 @@ class _Field(Generic[_Value]):
 
     def __get__(self, op: Op, owner: type[Op]) -> _Value:
         value: _Value = getattr(op.info, self._upstream, *self._default)
-        vars(op)[self._name] = (
-            value  # found there from now on: an entry looks at each name that it is asked for
-        )
+        vars(op)[self._name] = value  # later reads find it here; reading the entry again is slow
         return value
 
 
@@ -67,9 +68,9 @@ _Function: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One OpInfo, with the fields that the harness uses under stable names.
+    """One OpInfo, with the fields that the harness uses, under names that do not change between versions.
 
-    Raises AttributeError at first use if upstream has renamed a field; the pinning test says which.
+    Raises AttributeError when a field that upstream has renamed is first read; the test of the catalogue then names it.
     """
 
     info: Any
@@ -86,49 +87,50 @@ class Op:
     promotes_int_to_float = _Field[bool]("promotes_int_to_float")
     #: whether a binary op takes a Python scalar as its right operand
     takes_python_scalar = _Field[bool]("supports_rhs_python_scalar", False)
-    #: of a reduction
+    #: the identity of a reduction, such as 0 for a sum
     identity = _Field[Any]("identity", None)
-    #: of a reduction: ``propagate``, ``omit`` or None
+    #: what a reduction does with NaN: ``propagate``, ``omit`` or None
     nan_policy = _Field[str | None]("nan_policy", None)
-    #: whether gradients of gradients, and forward-mode products, are implemented
+    #: whether second derivatives and forward-mode derivatives are implemented
     has_second_gradient = _Field[bool]("supports_gradgrad")
     has_forward_gradient = _Field[bool]("supports_forward_ad")
-    #: whether the database allows conjugated, and negated, views as inputs of the op
+    #: whether the op accepts conjugated and negated views as inputs, according to the database
     takes_conj_view = _Field[bool]("test_conjugated_samples")
     takes_neg_view = _Field[bool]("test_neg_view")
 
     @property
     def spatial(self) -> int:
-        """The number of spatial dimensions of an op that is named by it, as ``max_unpool2d`` is; else 0."""
+        """The number of spatial dimensions that the op's name contains, such as 2 for ``max_unpool2d``; 0 if there is
+        none."""
         named = re.search(r"(\d)d(?:\.|$)", self.id)
         return int(named[1]) if named else 0
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """Names of the dtypes that torch's CPU implements."""
+        """The names of the dtypes that torch's CPU implements."""
         return frozenset(map(dtype_name, self.info.dtypes))
 
     def dtypes_on(self, torch_type: str) -> frozenset[str]:
-        """Names of the dtypes that the database lists for a device type, none if it says that there are none; the CPU's for
-        a device type of which it says nothing."""
+        """The names of the dtypes that the database lists for a device type, which may be none. For a device type that
+        the database does not mention, those of the CPU."""
         listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
         return self.dtypes if listed is None else frozenset(map(dtype_name, listed))
 
     @cached_property
     def dtypes_anywhere(self) -> frozenset[str]:
-        """Names of the dtypes that the database lists for some device type, the CPU among them."""
+        """The names of the dtypes that the database lists for any device type, including the CPU."""
         lists = (self.info.dtypes, *self.info.dtypesIf.values())
         return frozenset(dtype_name(dtype) for listed in lists for dtype in listed or ())
 
     @cached_property
     def gradient_dtypes(self) -> frozenset[str]:
-        """Names of the dtypes for which the database says that the op has a gradient on the CPU."""
+        """The names of the dtypes for which the op has a gradient on the CPU, according to the database."""
         listed = self.info.backward_dtypes if self.info.supports_autograd else ()
         return frozenset(map(dtype_name, listed)) & self.dtypes
 
     @cached_property
     def ufunc(self) -> str:
-        """``unary``, ``binary``, ``reduction`` or empty, from the class of the database entry."""
+        """``unary``, ``binary``, ``reduction`` or empty, by the class of the database entry."""
         from torch.testing._internal.opinfo import core
 
         for kind, cls in (
@@ -149,13 +151,13 @@ class Op:
 
     @cached_property
     def schemas(self) -> tuple[Any, ...]:
-        """The schemas of the aten overloads of this name, empty for ops composed in Python."""
+        """The schemas of the op's aten overloads; empty for an op that is composed in Python."""
         return tuple(overload._schema for overload in self._overloads)
 
     @cached_property
     def unsafe_in_graphs(self) -> bool:
-        """Whether an overload of this name is tagged as one that graphs cannot hold, or whose result's shape or
-        existence depends on values (torch.Tag). One that takes a shape instead does not make it safe."""
+        """Whether any overload of the op carries a tag that rules it out for graphs: it cannot be captured, or the
+        shape or existence of its result depends on values (see torch.Tag)."""
         tags = {
             torch.Tag.cudagraph_unsafe,
             torch.Tag.dynamic_output_shape,
@@ -165,36 +167,35 @@ class Op:
 
     @cached_property
     def pointwise(self) -> bool:
-        """Whether an overload of this name is tagged as one whose result depends, element by element, on its inputs
-        at the same place (torch.Tag.pointwise)."""
+        """Whether any overload of the op is tagged as pointwise: each element of the result depends only on the
+        elements of the inputs at the same place (torch.Tag.pointwise)."""
         return any(torch.Tag.pointwise in overload.tags for overload in self._overloads)
 
     @property
     def packets(self) -> tuple[str, ...]:
-        """The aten ops of this name, with the in-place one: ``aten::add``, ``aten::add_``."""
+        """The names of the op's aten ops and of their in-place variants, such as ``aten::add`` and ``aten::add_``."""
         names = dict.fromkeys(schema.name for schema in self.schemas)
         return tuple(name + end for name in names for end in ("", "_"))
 
     @property
     def has_error_inputs(self) -> bool:
-        """Whether the database knows calls that raise."""
+        """Whether the database lists calls that must raise."""
         return self.info.error_inputs_func is not None
 
     def error_inputs(self, device: str) -> Iterator[Any]:
-        """Those calls on a device, with the type and the message that they raise; straight from upstream's
-        function, as ``raw_samples``."""
+        """The database's calls that must raise, made on ``device``, with the type and message of the exception."""
         found: Iterator[Any] = self.info.error_inputs_func(self.info, device)
         return found
 
     @cached_property
     def declares_view(self) -> bool:
-        """Whether some overload's result aliases an argument that it does not write to."""
+        """Whether the schema of any overload says that its result aliases an argument that is not written to."""
         aliases = (r.alias_info for schema in self.schemas for r in schema.returns)
         return any(alias is not None and not alias.is_write for alias in aliases)
 
     @cached_property
     def restrides_in_place(self) -> bool:
-        """Whether the in-place variant is tagged ``inplace_view``: it changes self's shape or strides."""
+        """Whether the in-place variant is tagged ``inplace_view``, so that it changes the shape or strides of self."""
         name = getattr(self.inplace, "__name__", "")
         return any(torch.Tag.inplace_view in overload.tags for overload in _aten(name))
 
@@ -203,13 +204,14 @@ class Op:
         return any(a.name == "memory_format" for schema in self.schemas for a in schema.arguments)
 
     def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
-        """The database's own (rtol, atol) for the comparisons that we make on a type of device, or None.
+        """The database's (rtol, atol) for comparing results on a type of device, or None if it lists none.
 
-        An override for one type of device is that one's. The CPU's is everyone's, as the CPU is the reference; CUDA's is
-        every accelerator's, as upstream has none for most.
+        An override for a device type applies to that type. An override for the CPU applies to every device, because the
+        CPU is the reference. An override for CUDA applies to every accelerator, because the database has none for most
+        of them.
 
-        An override loosens the dtype's default and never tightens it: upstream's assertEqual takes the
-        larger of the two (torch/testing/_internal/common_utils.py, ``rtol_override``).
+        An override only loosens the tolerance of the dtype: upstream's assertEqual takes the larger of the two
+        (torch/testing/_internal/common_utils.py, ``rtol_override``).
         """
         found: list[tuple[float, float]] = []
         target = getattr(torch, dtype)
@@ -232,30 +234,30 @@ class Op:
         return max(r for r, _ in found), max(a for _, a in found)
 
     def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
-        """Upstream's samples on the CPU, straight from its function.
+        """The database's samples on the CPU, directly from the function that makes them.
 
-        ``sample_inputs()`` wraps the same iterator in ``inspect.stack()`` and reseeds for each sample;
-        callers seed once (``opinfo.samples``).
+        ``sample_inputs()`` wraps the same iterator in ``inspect.stack()`` and seeds again for each sample, which is
+        slow. Callers of this method seed once (``opinfo.samples``).
         """
         samples: Iterator[Any] = self.info.sample_inputs_func(self.info, "cpu", dtype, False)
         return samples
 
 
 def _aten(name: str) -> list[Any]:
-    """The overloads of the aten op of this name: none if there is no such op."""
+    """The overloads of an aten op; empty if there is no op of that name."""
     packet = getattr(torch.ops.aten, name, None) if name else None
     return [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
 
 
 def database_entry(op_id: str) -> Any:
-    """The database's own entry of an op: what a repro script uses, which carries this function."""
+    """The database's entry for an op. Repro scripts carry this function."""
     from torch.testing._internal.common_methods_invocations import op_db  # needs expecttest
 
     return next(info for info in op_db if info.full_name == op_id)
 
 
 def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
-    """The database's own sample of this number. A repro script may carry this function, too."""
+    """The database's sample with this number. Repro scripts may carry this function."""
     info = database_entry(op_id)
     drawn = info.sample_inputs_func(info, "cpu", getattr(torch, dtype), False)
     return next(islice(drawn, index, None))
@@ -263,37 +265,46 @@ def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Optimiser:
-    """One entry of the database of optimisers."""
+    """One entry of torch's database of optimisers."""
 
-    name: str  # in torch.optim
-    implementations: tuple[str, ...]  # foreach, fused, capturable: arguments that choose one
-    arguments: tuple[dict[str, Any], ...]  # as literals: a tensor is {"tensor": its values}
-    closure: bool  # step() takes one
-    sparse: bool  # gradients are sparse, and no others are taken
+    name: str  # the name of its class in torch.optim
+    implementations: tuple[
+        str, ...
+    ]  # arguments that select an implementation: foreach, fused, capturable
+    arguments: tuple[
+        dict[str, Any], ...
+    ]  # as literals; a tensor is written as {"tensor": its values}
+    closure: bool  # whether step() requires a closure
+    sparse: bool  # whether it accepts sparse gradients only
 
 
 @cache
 def optimisers() -> tuple[Optimiser, ...]:
-    """Every optimiser of torch's database, with the argument sets for a device of every capability. Kept for this build of
-    torch: the database takes seconds to load, and a process that plans needs nothing else of it.
+    """Every optimiser of torch's database, with its argument sets for a device that has every capability.
 
-    Raises UnsupportedTorch if the database cannot be imported.
+    The result is cached on disk for this build of torch, because the database takes seconds to load and planning needs
+    nothing else from it. Raises UnsupportedTorch if the database cannot be imported.
     """
     build = f"{torch.__version__}-{str(torch.version.git_version or 'unknown')[:12]}"
     path = cache_root() / f"optimisers-{build}.py"
     try:
         kept = ast.literal_eval(path.read_text(encoding="utf-8"))
         return tuple(Optimiser(*each) for each in kept)
-    except (OSError, ValueError, SyntaxError, TypeError):  # nothing kept, or not by this module
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        TypeError,
+    ):  # there is no cached file, or another version wrote it
         found = _database_of_optimisers()
-    with suppress(OSError):  # it is asked again
+    with suppress(OSError):  # not cached: the next process loads the database again
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, repr([astuple(each) for each in found]))
     return found
 
 
 def _database_of_optimisers() -> tuple[Optimiser, ...]:
-    catalogue()  # it stands on the database of ops, which is faster to load in this way
+    catalogue()  # the database of optimisers imports that of ops, which is faster to load in this way
     try:
         from torch.testing._internal.common_optimizers import optim_db
     except ImportError as exc:
@@ -321,16 +332,17 @@ def _literal(value: Any) -> Any:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``torch.float32`` -> ``float32``."""
+    """The name of a dtype: ``torch.float32`` becomes ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 @contextmanager
 def host_generator_kept() -> Iterator[None]:
-    """Let the database's functions that seed keep the state of the CPU's generator, and of no other.
+    """Within this context, functions of the database that fix the random state save and restore only the CPU's
+    generator.
 
-    They also ask the device's module whether it is available and for a state. A module need not have these functions,
-    and where it lacks them the call raises on the CPU as it does on the device.
+    By default they also ask the device's module for its availability and random state. A vendor's module need not have
+    these functions, and a missing one would make the call raise on the CPU as well.
     """
 
     @contextmanager
@@ -354,8 +366,9 @@ def host_generator_kept() -> Iterator[None]:
 
 @contextmanager
 def _without_deep_copies() -> Iterator[None]:
-    """Let each OpInfo remember its arguments without copying them in depth, which takes a quarter of the time of
-    loading the database. Only upstream's Python references read that memory, and they copy what they change."""
+    """Within this context, an OpInfo stores its arguments without copying them deeply, which takes a quarter of the
+    time of loading the database. Only upstream's Python references read the stored arguments, and they copy what they
+    change."""
     core: Any = importlib.import_module("torch.testing._internal.opinfo.core")
     deep = core.asdict
     core.asdict = lambda info: {f.name: getattr(info, f.name) for f in fields(info)}
@@ -367,12 +380,12 @@ def _without_deep_copies() -> Iterator[None]:
 
 @cache
 def catalogue() -> dict[str, Op]:
-    """All ops of the database by id, in its order. Loading takes 1 to 3 s and 100 MB beyond torch's own.
+    """All ops of the database by id, in its order. Loading takes 1 to 3 s and 100 MB in addition to torch itself.
 
     Raises UnsupportedTorch if the database cannot be imported.
     """
-    # The database is a million objects that live for ever: collecting garbage while they are made, and
-    # walking them in every later collection, would double the time of loading and cost it again and again.
+    # The database is a million objects that are never freed. Garbage collections while they are made would double the time
+    # of loading, and every later collection would visit all of them again.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -382,7 +395,7 @@ def catalogue() -> dict[str, Op]:
         raise UnsupportedTorch(
             f"torch {torch.__version__} could not load its op database "
             f"(torch.testing._internal.common_methods_invocations): {exc}. "
-            "Install the packages it needs (expecttest, numpy), or a torch from 2.11 to 2.13."
+            f"Install the packages it needs (expecttest, numpy), or {supported()}."
         ) from exc
     finally:
         gc.freeze()

@@ -1,5 +1,5 @@
-"""Calls and results: taken apart into tensors and put together again, and compared: bit-equal first, within tolerance
-second."""
+"""Takes calls and results apart into tensors, puts them together again, and compares results: first for equal bits,
+then within tolerances."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 from devices.errors import in_a_line
 from devices.failure import sentence
 
-#: Types of which arguments mostly are, and that hold nothing.
+#: The types of most arguments. They cannot contain tensors.
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """All tensors inside lists, tuples, dicts, in order."""
+    """All tensors in a nested structure of lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
@@ -35,12 +35,13 @@ def _collect(value: Any, found: list[torch.Tensor]) -> None:
     for item in value:
         if isinstance(item, torch.Tensor):
             found.append(item)
-        elif type(item) not in _PLAIN:  # most of what a list of thousands holds
+        elif type(item) not in _PLAIN:  # skips numbers, since some lists hold thousands of them
             _collect(item, found)
 
 
 def outputs_of(result: Any) -> list[torch.Tensor] | None:
-    """The tensors that ``out=`` takes for this result; None if it takes none."""
+    """The tensors of a result that ``out=`` could receive; None if the result is not a tensor or a sequence of strided
+    tensors."""
     found = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(found, (tuple, list)) or not found:
         return None
@@ -50,13 +51,13 @@ def outputs_of(result: Any) -> list[torch.Tensor] | None:
 
 
 def fits_in(target: Any, result: Any) -> bool:
-    """Whether an in-place variant can write this result to its first argument."""
+    """Whether an in-place variant could write this result into ``target``: equal shapes, and a dtype that can be cast."""
     tensors = isinstance(target, torch.Tensor) and isinstance(result, torch.Tensor)
     return tensors and result.shape == target.shape and torch.can_cast(result.dtype, target.dtype)
 
 
 def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
-    """A copy of the structure with each tensor exchanged, in the order of :func:`tensors_of`."""
+    """A copy of a structure with ``swap`` applied to each tensor, in the order of :func:`tensors_of`."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
@@ -72,7 +73,7 @@ def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def on_device(kwargs: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """Arguments drawn on the CPU, with the device in them replaced by the requested one."""
+    """Keyword arguments made for the CPU, with ``device=`` replaced by the given device."""
     if "device" in kwargs and kwargs["device"] is not None:
         return {**kwargs, "device": torch.device(device)}
     return kwargs
@@ -83,9 +84,9 @@ def _on(given: Any, device: torch.device) -> Any:
 
 
 class Call:
-    """Positional and keyword arguments of one call, with the tensors taken out.
+    """The positional and keyword arguments of a call, separated from the tensors in them.
 
-    ``bind(tensors)`` gives the arguments with these tensors in their places.
+    ``bind(tensors)`` returns the arguments with other tensors in the same places.
     """
 
     __slots__ = (
@@ -98,7 +99,7 @@ class Call:
         self.kwargs = kwargs
         held, in_kwargs = [tensors_of(a) for a in args], tensors_of(kwargs)
         self.tensors = [*chain.from_iterable(held), *in_kwargs]
-        # What holds no tensor is passed as it is: lists of thousands of numbers are common arguments.
+        # Arguments without tensors are passed on without a copy, since lists of thousands of numbers are common.
         self._places = [n for n, a in enumerate(args) if isinstance(a, torch.Tensor)]
         self._holding = frozenset(n for n, each in enumerate(held) if each)
         self._in_kwargs = bool(in_kwargs)
@@ -107,7 +108,7 @@ class Call:
 
     @property
     def form(self) -> str:
-        """The arguments as text, with a mark in place of each tensor."""
+        """The arguments as text, with ``tensor`` in place of each tensor."""
         if self._form is None:
             self._form = repr(replace_tensors((self.args, self.kwargs), lambda _: "tensor"))
         return self._form
@@ -115,15 +116,15 @@ class Call:
     def on(
         self, tensors: list[torch.Tensor], device: torch.device
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with these tensors, and with this device if they name one."""
+        """The arguments with these tensors; if the call names a device, with this device instead."""
         args, kwargs = self.bind(tensors)
         if self._names_device:
-            # Where there is an accelerator, the database names it in some samples of `to`.
+            # On a machine with an accelerator, some samples of `to` in the database name that device.
             args = tuple(_on(each, device) for each in args)
         return args, on_device(kwargs, device)
 
     def bind(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with ``tensors`` in place of the call's own, in order."""
+        """The arguments with ``tensors`` in place of the call's own tensors, in order."""
         if not self._in_kwargs and len(self._places) == len(self.tensors):
             given = list(self.args)
             for place, tensor in zip(self._places, tensors, strict=True):
@@ -155,11 +156,11 @@ DEFAULT_TOLERANCES: Tolerances = {
 }
 
 
-#: The integers of each size, and from how many bytes on it is faster to compare them as integers of eight.
+#: The integer dtype of each size in bytes. From _MANY_BYTES on, comparing as int64 is faster than comparing bytes.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MANY_BYTES = 4096
 
-#: dtypes that ``torch.equal`` implements on the CPU; the others take the long way.
+#: The dtypes that ``torch.equal`` implements on the CPU; others are compared in a slower way.
 _COMPARABLE = frozenset(
     {
         torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
@@ -170,11 +171,11 @@ _COMPARABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with an answer: the fields of :class:`devices.failure.Failure` that a judge knows.
+    """What is wrong with an answer: those fields of :class:`devices.failure.Failure` that a judge can fill in.
 
-    Plain, because repro scripts carry it. ``kind`` is the value of a :class:`devices.failure.Kind`;
-    ``count`` of ``total`` elements differ, the first at ``first``; ``error`` is the largest absolute difference.
-    ``raises`` is the type of an exception, ``said`` its text.
+    It has no dependencies, because repro scripts carry it. ``kind`` is the value of a :class:`devices.failure.Kind`;
+    ``count`` of ``total`` elements differ, the first of them at ``first``; ``error`` is the largest absolute
+    difference; ``raises`` is the type of an exception and ``said`` its text.
     """
 
     kind: str
@@ -190,7 +191,7 @@ class Wrong:
     said: str | None = None
 
     def about(self, subject: str) -> Wrong:
-        """The same of a subject."""
+        """The same finding, with ``subject`` (such as "output 1") put in front of its own subject."""
         inner = f", {self.subject}" if self.subject else ""
         return replace(self, subject=subject + inner)
 
@@ -202,8 +203,8 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How precise an answer is: the largest error in units in the last place of the result, at which operands, and
-    what is ``wrong`` if that is too much."""
+    """The precision of an answer: the largest error in units in the last place, and the operands ``at`` which it
+    occurred. ``wrong`` is set if the error is too large."""
 
     ulps: float
     at: str
@@ -211,27 +212,27 @@ class Measured:
 
 
 def raised(error: BaseException, expected: str = "no exception", **more: Any) -> Wrong:
-    """An exception where none was expected, or another one."""
+    """The finding for an exception that was not expected, or that has another type than expected."""
     line = (str(error).strip().splitlines() or [""])[0][:300]
     name = type(error).__name__
     return Wrong("raised", expected, in_a_line(error), raises=name, said=line, **more)
 
 
-#: Integers for which torch's CPU has no kernels of comparison.
+#: The integer dtypes for which torch's CPU has no comparison kernels.
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
-#: How many roundings at the size of its largest element a sum of many terms may be off by.
+#: The error that a sum of many terms may have, in roundings of its largest element.
 SUM_ROUNDINGS = 4.0
 
 
 def difference(
     actual: Any, expected: Any, tolerances: Tolerances, *, roundings: float = 0.0
 ) -> Wrong | None:
-    """How ``actual`` (on the CPU) differs from ``expected``, or None. NaN equals NaN.
+    """How ``actual`` (on the CPU) differs from ``expected``; None if it does not. NaN equals NaN.
 
-    ``tolerances`` maps dtype names to (rtol, atol); a dtype that it lacks must be equal bit for bit
-    (but for the bits of NaN). With ``roundings`` each element may also be off by that many rtol of the
-    largest element: where terms cancel, the rounding of a sum is that of its terms.
+    ``tolerances`` maps dtype names to (rtol, atol). A dtype that is not listed must be equal bit for bit, except for
+    the bits of NaN. With ``roundings``, each element may also differ by that many times rtol times the largest element,
+    because the rounding error of a sum depends on its largest terms even where they cancel.
     """
     if isinstance(actual, torch.Tensor) and isinstance(expected, torch.Tensor):
         return tensor_difference(actual, expected, tolerances, roundings)
@@ -250,13 +251,13 @@ def difference(
 def tensor_difference(
     actual: torch.Tensor, expected: torch.Tensor, tolerances: Tolerances, roundings: float
 ) -> Wrong | None:
-    """The same for one pair of tensors on the CPU."""
+    """Like ``difference``, for one pair of tensors on the CPU."""
     compared = (
         actual.dtype == expected.dtype
         and actual.dtype in _COMPARABLE
         and actual.layout == expected.layout == torch.strided
     )
-    # The first is False where shapes differ, and for NaN, which the second takes for equal.
+    # torch.equal is False for different shapes and for NaN; bit_equal also accepts equal NaNs.
     if compared and (torch.equal(actual, expected) or bit_equal(actual, expected)):
         return None
     if actual.dtype != expected.dtype:
@@ -267,10 +268,12 @@ def tensor_difference(
         if actual.layout != expected.layout:
             return Wrong("strides", f"layout {expected.layout}", actual.layout)
         actual, expected = actual.to_dense(), expected.to_dense()
-    if actual.dtype.itemsize == 1 and actual.dtype.is_floating_point:  # torch.equal lacks float8
+    if (
+        actual.dtype.itemsize == 1 and actual.dtype.is_floating_point
+    ):  # torch.equal does not implement float8
         actual, expected = actual.float(), expected.float()
     rtol, atol = tolerances.get(str(expected.dtype).removeprefix("torch."), (0.0, 0.0))
-    if actual.dtype == torch.complex32:  # torch.equal lacks it too
+    if actual.dtype == torch.complex32:  # torch.equal does not implement complex32
         actual, expected = actual.to(torch.complex64), expected.to(torch.complex64)
     if not compared and torch.equal(actual, expected):
         return None
@@ -278,7 +281,7 @@ def tensor_difference(
         actual, expected = _signed(actual), _signed(expected)
     if roundings and rtol:
         atol = max(atol, roundings * rtol * (_largest(expected) or 0.0))
-        # Most that differ differ by roundings: this is the same for them, and cheaper. False for NaN.
+        # Most differences are mere roundings, which this test accepts faster than isclose below. It is False for NaN.
         if float((actual - expected).abs().max()) <= atol:
             return None
     close = torch.isclose(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
@@ -297,12 +300,12 @@ def tensor_difference(
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with the last two dimensions in the other order in memory."""
+    """A tensor with the same values, but with the last two dimensions swapped in memory."""
     return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
 
 
 def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two CPU tensors hold the same bits: NaN at the same places, and zeros of the same sign."""
+    """Whether two CPU tensors have the same bits; NaNs must have equal bits too, and zeros equal signs."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     if left.dtype.itemsize > 8:
@@ -313,7 +316,8 @@ def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two vectors of bytes are equal. ``torch.equal`` takes elements one by one: eight bytes take as long as one."""
+    """Whether two one-dimensional uint8 tensors are equal. Large ones are compared as int64, because ``torch.equal``
+    takes as long for one byte as for eight."""
     words = left.numel() // 8 * 8
     if left.numel() != right.numel() or words < _MANY_BYTES:
         return torch.equal(left, right)
@@ -322,8 +326,9 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's bytes: a NaN equals itself, and -0.0 differs from 0.0."""
-    # Not contiguous(): it returns a one-element tensor as it is, whatever its stride.
+    """The bytes of a tensor's elements as a one-dimensional uint8 tensor. Compared so, a NaN equals itself and -0.0
+    differs from 0.0."""
+    # contiguous() would not do: it returns a one-element tensor unchanged, whatever its stride.
     flat = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return flat.view(-1).view(torch.uint8)
 

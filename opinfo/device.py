@@ -1,4 +1,4 @@
-"""The device under test, as the matrix uses it: moving tensors there and back, and guarded buffers on it."""
+"""The device under test: how tensors get there and back, and tensors in storage with known bytes around them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from opinfo.compare import raw_bytes, same_bytes, tensors_of
 from opinfo.layouts import Geometry, Layout
 from opinfo.torch_private import import_backends
 
-#: Known bytes after every view, at least: 32 elements of the widest dtype, because a kernel that steps by a
-#: wrong stride misses by elements. A multiple of the widest vector register (64 bytes), so that a
-#: kernel that rounds its loop up to whole vectors is caught. The storage also has room for the view's
-#: elements in a row: a kernel that ignores strides (and there are such) then damages the guard, not the heap.
+#: The least number of known bytes after every view: 32 elements of the widest dtype, because a kernel with a wrong stride
+#: misses by whole elements. It is a multiple of the widest vector register (64 bytes), so that a kernel that rounds its loop
+#: up to whole vectors is detected. The storage also has room for the view's elements without gaps, so that a kernel that
+#: ignores strides (some do) damages the guard and not the heap.
 GUARD_BYTES = 512
 
-#: Around floating-point and complex elements the guard reads as NaN, so that a read outside the view
-#: poisons the result; around others it is a value that no sample holds by chance.
+#: Around floating-point and complex elements, the guard bytes read as NaN, so that a read outside the view makes the result
+#: NaN. Around other dtypes, they are a value that no sample contains by chance.
 _NAN_BYTE, _INT_BYTE = 0xFF, 0x5B
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
-#: What torch calls the type of other backends until one of them gives it a name.
+#: The name of the PrivateUse1 device type until a backend renames it.
 _UNNAMED = "privateuseone"
 
 Move = Callable[[torch.Tensor], torch.Tensor]
@@ -47,10 +47,10 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that changed, by their position relative to the view."""
+    """Bytes that a call changed although it must not, counted by their position relative to the view."""
 
     inside: int  # bytes of the view's own elements
-    between: int  # bytes between its first and last element that belong to none
+    between: int  # bytes between its first and last element that belong to no element
     outside: int  # bytes before its first element or after its last
     first_offset: int  # storage byte of the first change
 
@@ -59,10 +59,10 @@ class Damage:
 
 
 class Guarded:
-    """A tensor on the device under test inside a storage of known bytes.
+    """A tensor on the device under test, in a storage whose other bytes are known.
 
-    ``view`` is what the op is given; ``base`` is the whole storage as uint8 on the device; ``before`` the
-    bytes it held, on the CPU.
+    ``view`` is passed to the op. ``base`` is the whole storage as uint8 on the device. ``before`` has the bytes of the
+    storage before the call, on the CPU.
     """
 
     __slots__ = ("base", "before", "built_as_asked", "geometry", "itemsize", "view")
@@ -70,9 +70,10 @@ class Guarded:
     def __init__(
         self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
     ) -> None:
-        """Lay ``values`` (a contiguous CPU tensor, already narrowed where the geometry expands) out.
+        """Create the view with ``values``, a contiguous CPU tensor that has size 1 in the dimension that the geometry
+        expands.
 
-        With ``fill`` the elements hold that value instead: for ``out=`` targets.
+        With ``fill``, every element is that value instead, as for targets of ``out=``.
         """
         dtype = values.dtype
         self.itemsize = dtype.itemsize
@@ -97,7 +98,7 @@ class Guarded:
         self.view = strided_view(self.base, dtype, self.geometry)
 
     def as_asked(self) -> bool:
-        """Whether the device gave the view the requested strides and offset."""
+        """Whether the device gave the view the requested shape, strides and offset."""
         view = self.view
         return (
             view.stride() == self.geometry.stride
@@ -106,11 +107,11 @@ class Guarded:
         )
 
     def intact(self, from_device: Move) -> bool:
-        """Whether every byte of the storage is as it was. The fast path: one comparison."""
+        """Whether no byte of the storage has changed. This is the fast path: a single comparison."""
         return same_bytes(from_device(self.base), self.before)
 
     def changed(self, from_device: Move) -> torch.Tensor:
-        """One bool a storage byte: is it another than before?"""
+        """One bool for each storage byte: whether it changed."""
         return from_device(self.base) != self.before
 
     def damage(self, from_device: Move) -> Damage:
@@ -127,20 +128,20 @@ class Guarded:
         )
 
     def outside_intact(self, from_device: Move) -> bool:
-        """Whether every byte that belongs to no element of the view is as it was."""
+        """Whether no byte outside the elements of the view has changed."""
         after, expected = from_device(self.base), self.before.clone()
         self._elements(expected).copy_(self._elements(after))
         return same_bytes(after, expected)
 
     def element_mask(self) -> torch.Tensor:
-        """One bool a storage byte: does it belong to an element of the view?"""
+        """One bool for each storage byte: whether it belongs to an element of the view."""
         mask = torch.zeros_like(self.before)
         one = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])[0]
         self._elements(mask).copy_(one)
         return mask.bool()
 
     def remember(self, from_device: Move) -> None:
-        """Take the bytes as they are now for the known ones."""
+        """Make the present bytes the known ones."""
         self.before = from_device(self.base).clone()
 
     def restore(self, to_device: Move) -> None:
@@ -148,26 +149,27 @@ class Guarded:
         self.base.copy_(to_device(self.before))
 
     def lay_again(self) -> None:
-        """Make the view again: a call may have given it another shape or storage."""
+        """Create the view again, because a call may have changed its shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
     def arrived(self, from_device: Move) -> bool:
-        """Whether the base holds what the view holds: the view's elements are still the base's memory."""
+        """Whether the view's values are in the base, so that the view still uses the base's memory."""
         held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
         seen = from_device(self.view)
         return held.shape == seen.shape and not differing(held, seen).any()
 
     def _elements(self, base: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The elements of the view in a storage, each once; as integers, so that no bit of a NaN or a bool changes."""
+        """The elements of the view in a storage, each once. They are read as integers, so that no bit of a NaN or a
+        bool changes."""
         view = strided_view(base, dtype or _BITS[self.itemsize], self.geometry)
         return _once(view, self.geometry)
 
 
 class ByValues(Guarded):
-    """The same on a device that declares no strides: its tensors are asked for values only.
+    """A guarded tensor for a device that does not declare strides: only the values of its tensors are read.
 
-    The base has the view's dtype, and the view is made by slicing, reshaping and permuting. A view of the whole is
-    the base itself, without known bytes around it. ``before`` holds bytes all the same.
+    The base has the dtype of the view, and the view is made by slicing, reshaping and permuting. If the view is the
+    whole tensor, it is the base itself, without known bytes around it. ``before`` contains bytes in both cases.
     """
 
     __slots__ = ()
@@ -183,7 +185,7 @@ class ByValues(Guarded):
     def _place(self, staged: torch.Tensor, dtype: torch.dtype, to_device: Move) -> None:
         self.before = staged
         if dtype == torch.bool and not self.whole:
-            # A byte other than 0 and 1 is none of its values.
+            # A bool must be 0 or 1, so the known bytes are 1.
             outside = ~self.element_mask()
             staged[outside] = 1
         self.base = to_device(self._shaped(staged, dtype))
@@ -200,7 +202,7 @@ class ByValues(Guarded):
         return geometry.offset == 0
 
     def _shaped(self, raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Bytes as a tensor of its own that has the base's dtype and shape."""
+        """A new tensor of the base's dtype and shape, with these bytes."""
         typed = raw.clone().view(dtype)
         return typed.view(self.geometry.shape) if self.whole else typed
 
@@ -211,7 +213,8 @@ class ByValues(Guarded):
         return not self.changed(from_device).any()
 
     def changed(self, from_device: Move) -> torch.Tensor:
-        """As of any tensor, but for the bits of NaN, which a copy may change."""
+        """One bool for each storage byte: whether its element changed. NaNs are equal, because a copy may change the
+        bits of a NaN."""
         want = self._shaped(self.before, self.base.dtype)
         got = from_device(self.base)
         if got.shape != want.shape:  # it was resized
@@ -244,7 +247,8 @@ class ByValues(Guarded):
 
 
 def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """One bool an element of two tensors of one shape and dtype on the CPU: do the bits differ, where not both are NaN?"""
+    """For two CPU tensors of the same shape and dtype: one bool for each element, true if its bits differ and not both
+    are NaN."""
     changed = (raw_bytes(got) != raw_bytes(want)).view(-1, want.itemsize).any(1).view(want.shape)
     if changed.any() and (want.is_floating_point() or want.is_complex()):
         wide = torch.complex128 if want.is_complex() else torch.float64
@@ -253,8 +257,9 @@ def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
-    """The dimensions that have a stride, from outermost to innermost in memory; and the shape in which a run of memory
-    holds them: the first one, then how many of the next stride fit into each stride, down to single elements."""
+    """How to make a view by slicing. Returns the dimensions that have a stride, from outermost to innermost in memory,
+    and the shape of the contiguous memory to slice: the size of the first dimension, then how many of each next stride
+    fit into the stride before, down to single elements."""
     shape, stride = geometry.shape, geometry.stride
     walked = [d for d in range(len(shape)) if shape[d] > 1 and stride[d]]
     walked.sort(key=lambda d: -stride[d])
@@ -268,13 +273,13 @@ def _once(view: torch.Tensor, geometry: Geometry) -> torch.Tensor:
 
 
 def storage_bytes(geometry: Geometry, itemsize: int) -> int:
-    """Size of the storage that a guarded view gets, in bytes."""
+    """The size in bytes of the storage that a guarded view gets."""
     row = geometry.offset + math.prod(geometry.shape)
     return max(geometry.extent, row) * itemsize + GUARD_BYTES
 
 
 def strided_view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.Tensor:
-    """The view of ``base`` (uint8, one dimension) with this geometry."""
+    """The view of ``base`` (uint8, one dimension) with this dtype and geometry."""
     return base.view(dtype).as_strided(geometry.shape, geometry.stride, geometry.offset)
 
 
@@ -293,35 +298,36 @@ def sliced_view(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     return view if geometry.expanded is None else view.expand(shape)
 
 
-#: What a device must declare before tensors can be laid out on it in every layout. Others are judged by values, in
-#: these only: the whole of a tensor, an expanded one, and a view that is no run of memory.
+#: The capabilities that a device must declare for tensors in all layouts. On other devices only values are compared, in the
+#: layouts of BY_VALUES: a whole tensor, an expanded one, and a view with gaps.
 LAYOUT_CAPABILITIES = frozenset({"strides"})
 BY_VALUES = ("contiguous", "contiguous+expand_first", "transposed+step_outer+offset")
 
 
 def is_fake_only(descriptor: Descriptor) -> bool:
-    """``Device.fake_only``, of a device that is not open."""
+    """As ``Device.fake_only``, for a device that has not been opened."""
     return descriptor.torch_type == "cpu" and descriptor.to_device is None
 
 
 class DeviceUnusable(ConformError):
-    """The device's module does not import, or a tiny op fails: one error, not sixty thousand."""
+    """The device's module cannot be imported, or a minimal op fails on the device. The run then stops with this one
+    error."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
 class Device:
-    """A descriptor made operational in this process."""
+    """A device that is ready for use in this process."""
 
     descriptor: Descriptor
     torch_device: torch.device
     to_device: Move
     from_device: Move
-    # Waits for all work on the device: the function that modules of asynchronous devices have, such as
-    # ``torch.cuda.synchronize``. None if there is none, or if it raises although nothing was done.
+    # The function that waits for all work on the device, such as ``torch.cuda.synchronize``. None if the device has none, or
+    # if it raises although the device was idle.
     wait: Callable[[], object] | None = None
-    left: LeftBehind | None = None  # what the module left behind in this process
+    left: LeftBehind | None = None  # what importing the module changed in this process
 
     @property
     def name(self) -> str:
@@ -329,30 +335,30 @@ class Device:
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """What its module has changed in this process and does not put back, for people."""
+        """Texts that say what importing the device's module changed in this process."""
         return tuple(self.left.done) if self.left is not None else ()
 
     @property
     def fake_only(self) -> bool:
-        """Whether FakeTensor is the only stride reference: on the CPU itself, eager CPU is not a second opinion. A
-        device of the CPU's type with its own ``to_device`` is another device."""
+        """Whether FakeTensor is the only stride reference, as for the CPU, where eager CPU is the device itself. A
+        device of type "cpu" that has its own ``to_device`` counts as another device."""
         return is_fake_only(self.descriptor)
 
     @property
     def lays_out(self) -> bool:
-        """Whether it declares what every layout needs."""
+        """Whether the device declares the capabilities that all layouts need."""
         return self.descriptor.capabilities >= LAYOUT_CAPABILITIES
 
     def takes(self, layout: str) -> bool:
-        """Whether tensors are laid out on it in the layout of this name."""
+        """Whether tensors can be created on the device in the layout of this name."""
         return self.lays_out or layout == BY_VALUES[0] or (layout in BY_VALUES and self.slices)
 
     @cached_property
     def draws(self) -> bool:
-        """Whether it drew a random number when it was first asked to."""
+        """Whether the device can draw a random number. Asked once."""
         try:
             self.draw()
-        except Exception:  # whatever the vendor's code raises: it is judged elsewhere
+        except Exception:  # vendor code may raise anything; other checks report it
             return False
         return True
 
@@ -361,21 +367,21 @@ class Device:
 
     @cached_property
     def slices(self) -> bool:
-        """Whether it makes views by slicing. Where it cannot, the cells of these ops say so, and other clauses are
-        judged without views."""
+        """Whether the device can make views by slicing. If it cannot, cells of slicing ops report it, and other clauses
+        are checked without views."""
         geometry = Layout.parse(BY_VALUES[-1]).geometry((2, 3))
         try:
             sliced_view(self.to_device(torch.zeros(64)), geometry)
-        except Exception:  # whatever the vendor's code raises
+        except Exception:  # vendor code may raise anything
             return False
         return True
 
     def settle(self, result: Any) -> None:
-        """Wait until the tensors of a result can be read. Raises what failed late, where the
-        descriptor knows how.
+        """Wait until the tensors of a result can be read. Raises errors that the device reports late, if the descriptor
+        says how.
 
-        A result on the host (``to("cpu", non_blocking=True)``) is complete only after a synchronise; one
-        on the device is waited for by whatever reads it.
+        A result on the host (``to("cpu", non_blocking=True)``) is complete only after a synchronization. A result on
+        the device needs none, because whatever reads it waits for it.
         """
         if self.descriptor.settle is not None:
             self.descriptor.settle(tensors_of(result))
@@ -384,23 +390,26 @@ class Device:
             self.synchronise()
 
     def let_go(self) -> None:
-        """Take what a failed call left: a device may raise a late error twice (lazy does), and the second time would
-        blame whatever is called next."""
+        """Consume the late error of a failed call. A device may report it twice (lazy does), and the second report
+        would be blamed on the next call."""
         if self.descriptor.settle is not None:
             with suppress(Exception):
                 self.settle(())
 
     def synchronise(self) -> None:
-        """Wait for all work on the device, if it can be waited for."""
+        """Wait for all work on the device, if the device has a function for that."""
         if self.wait is not None:
             self.wait()
 
 
 @contextmanager
 def _unusable_if_raised(what: str) -> Iterator[None]:
-    """Raises DeviceUnusable for whatever a vendor's code, or a dead driver, raises in the block."""
+    """Within this context, every exception becomes DeviceUnusable, since vendor code or a dead driver may raise
+    anything."""
     try:
         yield
+    except ConformError:  # of the simulated device: its text says what to do
+        raise
     except Exception as exc:
         raise DeviceUnusable(f"{what}: {with_cause(exc)}") from exc
 
@@ -408,7 +417,7 @@ def _unusable_if_raised(what: str) -> Iterator[None]:
 def seed_directly(torch_type: str, seed: int) -> torch.Generator:
     """Seed the CPU's generator and those of ``torch_type``, and nothing else."""
     module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
-    # MPS, which has one device, has no function for all.
+    # MPS has a single device and no manual_seed_all.
     for name in ("manual_seed_all", "manual_seed"):
         if (seed_device := getattr(module, name, None)) is not None:
             seed_device(int(seed))
@@ -417,7 +426,7 @@ def seed_directly(torch_type: str, seed: int) -> torch.Generator:
 
 
 def limit_threads() -> None:
-    """One thread per process in every mode, so that outcomes are the same for ``-n 0`` and ``-n 2``."""
+    """Use one thread in each process, so that outcomes do not depend on the number of workers."""
     torch.set_num_threads(1)
 
 
@@ -428,11 +437,12 @@ def open_device(
     unused: bool = False,
     say: Callable[[str], None] = lambda step: None,
 ) -> Device:
-    """Import and start the device's module, limit torch to one thread, make the device of this index
-    current, and run a tiny op on it (unless it must stay ``unused``). What the module leaves behind is kept
-    apart from our own work, from here on. ``say`` is told each step before it is taken: it may end the process.
+    """Prepare a device for use: import and start its module, limit torch to one thread, make the device with this index
+    current, and run a minimal op on it (not if ``unused``). From then on, changes that the module made to the process
+    are kept away from the suite's own work. ``say`` is called with the name of each step before the step, since the
+    step may end the process.
 
-    Raises DeviceUnusable with what went wrong.
+    Raises DeviceUnusable, which says what failed.
     """
     limit_threads()
     name, kind = descriptor.name, descriptor.torch_type
@@ -468,13 +478,15 @@ def open_device(
             raise DeviceUnusable(f"{error}. Nothing was tested.") from error.__cause__
         try:
             device.synchronise()
-        except Exception:  # device.capability fails of it, and no other clause
+        except Exception:  # the clause device.capability reports it
             device = replace(device, wait=None)
         _CALLED.add(name)
         if first and left is not None:
             kept = left.sorting
             left.look()
-            if left.sorting is not kept:  # the first call has entered a mode
+            if (
+                left.sorting is not kept
+            ):  # the first call entered a mode, so the device's functions have to be wrapped
                 again = open_device(descriptor, index, unused=True)
                 device = replace(again, wait=device.wait and again.wait)
     return device
@@ -483,8 +495,11 @@ def open_device(
 def start_device(
     descriptor: Descriptor, say: Callable[[str], None] = lambda step: None
 ) -> LeftBehind | None:
-    """Import and start the device's module, once in this process and its copies, without a call on the device. Returns what
-    that left behind; None of a device that runs nobody else's code. Raises DeviceUnusable."""
+    """Import and start the device's module without calling the device. Happens once in a process and its forks.
+
+    Returns what the module changed in the process, or None for a device that runs no foreign code. Raises
+    DeviceUnusable.
+    """
     name = descriptor.name
     if name not in _LEFT and is_foreign(descriptor):
         left = LeftBehind(descriptor.torch_type)
@@ -495,7 +510,7 @@ def start_device(
 
 
 def _unknown(descriptor: Descriptor) -> str:
-    """That torch does not know the device type, and what it knows instead."""
+    """A message that torch does not know the device type, with the type that was registered instead."""
     kind, module = descriptor.torch_type, descriptor.module
     registered = torch._C._get_privateuse1_backend_name()
     text = f"torch does not know the device type {kind!r}"
@@ -508,23 +523,23 @@ def _unknown(descriptor: Descriptor) -> str:
     return f"{text}: importing {module!r} registered no type. If it needs a call after the import, name that function too"
 
 
-#: By the name of a device: what its module has left behind. Only what its start and first call change is its doing.
+#: By the name of a device: what its module changed in this process, when it was started and in the first call.
 _LEFT: dict[str, LeftBehind] = {}
-#: The names of devices on which something was called in this process.
+#: The names of the devices that were called in this process.
 _CALLED: set[str] = set()
 
-#: The descriptor's functions that call the device.
+#: The names of the descriptor's functions that call the device.
 _OF_THE_DEVICE = (
     *("busy", "gate", "fail", "settle", "to_device", "from_device"),
     *("facts", "device_count"),
 )
 
-#: The contexts that descriptors name, entered until the process ends.
+#: The contexts that descriptors name. They are entered once and stay entered until the process ends.
 _ENTERED = ExitStack()
 
 
 def is_foreign(descriptor: Descriptor) -> bool:
-    """Whether opening the device runs what others wrote."""
+    """Whether opening the device runs code from outside torch and this project."""
     named = descriptor.module is not None or descriptor.around is not None
     return named or (descriptor.torch_type != "cpu" and autoload.is_put_off())
 
@@ -562,7 +577,8 @@ def _start(descriptor: Descriptor, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def first_index(device: Device) -> Iterator[Device]:
-    """The device of index 0, current for a block: for what names indices itself. Raises DeviceUnusable."""
+    """Within this context, the device with index 0 is current; for code that chooses indices itself. Raises
+    DeviceUnusable."""
     here = device.torch_device
     if not here.index:
         yield device
@@ -576,7 +592,7 @@ def first_index(device: Device) -> Iterator[Device]:
 
 
 def _make_current(descriptor: Descriptor, device: torch.device) -> None:
-    """Make this index the current one, which calls without an index use. Raises DeviceUnusable."""
+    """Make this device the current one of its type, which calls without an index use. Raises DeviceUnusable."""
     choose = getattr(getattr(torch, device.type, None), "set_device", None)
     if choose is not None:
         what = f"device {descriptor.name!r}: {device} cannot be made the current device"
@@ -585,14 +601,15 @@ def _make_current(descriptor: Descriptor, device: torch.device) -> None:
 
 
 def has_strides(device: Device) -> bool:
-    """Whether a view of bytes has the strides that it was made with: known bytes lie around what is laid out."""
+    """Whether a view has the strides that it was created with. If so, tensors can be laid out with known bytes around
+    them."""
     base = device.to_device(torch.zeros(256, dtype=torch.uint8))
     view = base.view(torch.float32).as_strided((2, 3), (10, 2), 7)
     return view.stride() == (10, 2)
 
 
 def has_storage(device: Device) -> bool:
-    """Whether a view has its offset, and shares the storage of its base, which has a size."""
+    """Whether a view has the requested offset and shares the storage of its base, and the storage knows its size."""
     base = device.to_device(torch.zeros(64))
     view, storage = base.as_strided((2, 3), (10, 2), 7), base.untyped_storage()
     shared = view.untyped_storage()._cdata == storage._cdata
@@ -600,7 +617,8 @@ def has_storage(device: Device) -> bool:
 
 
 def has_pointers(device: Device) -> bool:
-    """Whether ``data_ptr`` is an address: it moves with the storage offset, and live tensors do not meet."""
+    """Whether ``data_ptr`` is an address: it moves with the storage offset, and the ranges of live tensors do not
+    overlap."""
     live = sorted((device.to_device(torch.zeros(64)) for _ in range(4)), key=torch.Tensor.data_ptr)
     first = [each.data_ptr() for each in live]
     moves = live[0][7:].data_ptr() == first[0] + 7 * live[0].itemsize
@@ -608,12 +626,13 @@ def has_pointers(device: Device) -> bool:
     return first[0] != 0 and moves and apart
 
 
-#: The dtypes in which a tiny op is tried, until one is right.
+#: The dtypes in which an addition is tried, in this order, until one succeeds.
 _TINY = (torch.uint8, torch.float32, torch.int32)
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What an open device answered, or in ``error`` why it cannot be opened, with the ``exit_code`` of that."""
+    """What an opened device answered. If it could not be opened, ``error`` has the reason and ``exit_code`` the exit
+    code."""
 
     facts: dict[str, str]
     device_count: int = 1
@@ -625,20 +644,23 @@ class Survey(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, device: Device) -> Survey:
-        """Raises DescriptorError."""
+        """Ask an opened device. Raises DescriptorError if a function of the descriptor fails."""
         about = device.descriptor
         try:
             strides, storage = has_strides(device), has_storage(device)
-        except Exception:  # the device refuses, so it has neither: that is the answer
+        except Exception:  # the device cannot make such views, so it has neither
             strides = storage = False
         count = about.device_count()
         return cls(dict(about.facts()), count, strides, storage, device.left_behind)
 
 
 def preflight(device: Device) -> None:
-    """A tiny op there and back: an addition, in the first dtype in which the device adds. Where no addition is
-    implemented, a copy has to do. And a random number, if the device drew one the first time: a capture that failed may
-    leave its generator unusable. Raises DeviceUnusable."""
+    """Run a minimal op on the device and read its result: an addition, in the first dtype in which the device can add,
+    or a copy if it implements no addition. If the device could draw a random number before, it must still be able to,
+    because a failed capture can leave its generator unusable.
+
+    Raises DeviceUnusable.
+    """
     _compute(device)
     if device.draws:
         with _unusable_if_raised(f"device {device.name!r} failed to draw a random number"):

@@ -1,7 +1,7 @@
-"""What is known about single ops: families and exclusions, read from ``exceptions.toml``.
+"""Properties of single ops: families of ops, and cells that are not planned. Both are read from ``exceptions.toml``.
 
-There is no ``if op.name ==`` anywhere else. An entry that names an op which torch's database does not have,
-or that excludes a cell which would not have been planned, fails a test.
+No other place compares the name of an op. A test fails if an entry names an op that torch's database does not have, or
+excludes a cell that would not have been planned anyway.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Cells that are not planned, and why."""
+    """Cells that are not planned, and the reason."""
 
     clauses: _Texts
     ops: _Texts
     reason: _Text
-    dtypes: tuple[str, ...] = ()  # all, if none are named
-    fake_only: bool = False  # where FakeTensor is the only stride reference
+    dtypes: tuple[str, ...] = ()  # empty: every dtype
+    fake_only: bool = False  # applies only if FakeTensor is the device's only stride reference
 
     def covers(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> bool:
-        """Whether this entry takes the cell out. ``fake_only``: FakeTensor is the only stride reference."""
+        """Whether this entry excludes a cell. ``fake_only`` says that FakeTensor is the only stride reference of the
+        device."""
         return (
             fake_only >= self.fake_only
             and any(names(pattern, clause) for pattern in self.clauses)
@@ -58,7 +59,7 @@ class Exceptions(
     forbid_unknown_fields=True,
     rename={"families": "family", "exclusions": "exclude"},
 ):
-    """The whole file."""
+    """The content of ``exceptions.toml``."""
 
     families: tuple[Family, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
@@ -77,7 +78,7 @@ class Exceptions(
 
 
 def names(pattern: str, op: str) -> bool:
-    """Exact name, or a trailing ``*``."""
+    """Whether a pattern matches an op: the exact name, or a prefix followed by ``*``."""
     return op.startswith(pattern[:-1]) if pattern.endswith("*") else op == pattern
 
 
@@ -86,12 +87,12 @@ _FILE = Path(__file__).with_name("exceptions.toml")
 
 @cache
 def exceptions(path: Path = _FILE) -> Exceptions:
-    """Read the file. Raises ExceptionsError naming the entry that is wrong."""
+    """Read the file. Raises ExceptionsError, which names the invalid entry."""
     return read_toml(path, Exceptions, ExceptionsError)
 
 
 class _OpFamilies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``op_families.toml``, which says what the fields mean."""
+    """The content of ``op_families.toml``; its comments explain the fields."""
 
     namespaces: frozenset[str]
     words: dict[str, str]
@@ -101,7 +102,10 @@ _OP_FAMILIES = read_toml(Path(__file__).with_name("op_families.toml"), _OpFamili
 
 
 def op_family(op: str, kind: str = "") -> str:
-    """The family of the op with this id. ``kind`` is ``unary``, ``binary``, ``reduction`` or empty."""
+    """The family of an op, such as ``elementwise unary``, ``linalg`` or ``conv``.
+
+    ``kind`` is ``unary``, ``binary``, ``reduction`` or empty.
+    """
     if kind in ("unary", "binary"):
         return f"elementwise {kind}"
     if kind:

@@ -1,7 +1,7 @@
-"""Layouts as products of memory order, step, expand and storage offset; the covering set every plan takes.
+"""Layouts: combinations of memory order, step, expand and storage offset; and the covering set that every plan uses.
 
-Pure numbers: nothing here imports torch. A layout turns a shape into strides (in elements), a storage
-offset (in elements) and the number of storage elements that it needs.
+Works with numbers only and does not import torch. A layout turns a shape into strides (in elements), a storage offset
+(in elements) and the number of storage elements that the view needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 from devices.files import tomllib
 
-#: Elements before a view that has an offset. Odd, so that no vector width divides the address, and
-#: large enough that a kernel which forgets the offset writes into known bytes.
+#: The storage offset of layouts with "offset", in elements. It is odd, so that no vector width divides the address, and
+#: large enough that a kernel which ignores the offset writes into known bytes.
 OFFSET = 17
 
 MEMORY = ("contiguous", "transposed", "reversed", "channels_last")
@@ -27,7 +27,7 @@ EXPAND = ("none", "first", "last")
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Where the elements of a view lie, in elements of its dtype."""
+    """The place of a view's elements in its storage. All numbers count elements of the view's dtype."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -38,7 +38,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One product of the four factors."""
+    """A layout: one choice for each of the four factors."""
 
     memory: str
     step: str = "none"
@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """Read an id such as ``transposed+step_inner+offset``. Raises ValueError."""
+        """The layout with an id such as ``transposed+step_inner+offset``. Raises ValueError for other texts."""
         for factors in product(MEMORY, STEP, EXPAND, (False, True)):
             if (layout := cls(*factors)).id == text:
                 return layout
@@ -64,21 +64,21 @@ class Layout:
         )
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
-        """Strides and offset of a view of ``shape``.
+        """Strides and offset of a view of ``shape`` in this layout.
 
-        Factors that mean nothing for the shape fall away: a permutation of rank 0 or 1, channels_last
-        outside ranks 4 and 5, an expand of a shape without a dimension longer than 1.
+        A factor that has no meaning for the shape is ignored: a permutation of rank 0 or 1, channels_last outside ranks
+        4 and 5, an expand of a shape without a dimension longer than 1.
         """
         return _geometry(self, tuple(shape), may_expand)
 
 
 @dataclass(frozen=True, slots=True)
 class FreeLayout:
-    """A layout outside the named factors: any order, step, expanded dimension and offset.
+    """A layout outside the four named factors: any order, steps, expanded dimension and offset.
 
-    It fits shapes of every rank. ``order`` lists dimensions from outermost to innermost in memory: what a
-    shape does not have is skipped, what is not listed comes last. ``steps`` multiply the strides from the
-    innermost dimension outwards, where the missing ones are 1.
+    It applies to shapes of every rank. ``order`` lists dimensions from outermost to innermost in memory. Dimensions
+    that the shape does not have are skipped; dimensions that are not listed come last. ``steps`` multiply the strides,
+    from the innermost dimension outwards; missing steps are 1.
     """
 
     order: tuple[int, ...] = ()
@@ -88,7 +88,7 @@ class FreeLayout:
 
     @property
     def id(self) -> str:
-        """Such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``; read back by :func:`parse_layout`."""
+        """Such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``. :func:`parse_layout` reads it back."""
         expand = () if self.expand is None else (self.expand,)
         offset = (self.offset,) if self.offset else ()
         parts = {"order": self.order, "steps": self.steps, "expand": expand, "offset": offset}
@@ -98,7 +98,7 @@ class FreeLayout:
 
     @classmethod
     def parse(cls, text: str) -> FreeLayout:
-        """Read an id. Raises ValueError."""
+        """The free layout with this id. Raises ValueError for other texts."""
         parts: dict[str, tuple[int, ...]] = {
             name: tuple(map(int, numbers.split(".")))
             for name, numbers in re.findall(r"(\w+)=(\d+(?:\.\d+)*)", text)
@@ -113,7 +113,7 @@ class FreeLayout:
         return made
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
-        """Strides and offset of a view of ``shape``; parts that mean nothing for it fall away."""
+        """Strides and offset of a view of ``shape``. Parts that have no meaning for the shape are ignored."""
         return _free_geometry(self, tuple(shape), may_expand)
 
 
@@ -122,13 +122,14 @@ AnyLayout: TypeAlias = Layout | FreeLayout
 
 @cache
 def parse_layout(text: str) -> AnyLayout:
-    """The layout with this id, named or free. Raises ValueError."""
+    """The layout with this id, named or free. Raises ValueError for other texts."""
     return FreeLayout.parse(text) if text.startswith("free:") else Layout.parse(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How the tensors of one call are laid out: the first one, the second where it differs, and all the rest."""
+    """The layouts of the tensors of one call: ``first`` for the first tensor, ``second`` for the second if set, and
+    ``rest`` for all others."""
 
     id: str
     first: AnyLayout
@@ -143,17 +144,19 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CoveringSet:
-    """The versioned, ordered set of cases."""
+    """The ordered set of layout cases that every call is run in. ``version`` changes with its content."""
 
     version: int
     cases: tuple[Case, ...]
-    targets: tuple[AnyLayout, ...]  # of ``out=``
-    cotangents: tuple[str, ...]  # layouts, and what is no layout: "sum", "conj"
+    targets: tuple[AnyLayout, ...]  # layouts of the targets of ``out=``
+    cotangents: tuple[
+        str, ...
+    ]  # layouts, and the special gradients "sum" (expanded) and "conj" (conjugated)
     directed: tuple[str, ...]
 
     @property
     def ids(self) -> frozenset[str]:
-        """Every name that a report or a manifest may use."""
+        """Every layout name that a report or a manifest may contain."""
         cases = {case.id for case in self.cases}
         targets = {f"out={t.id}" for t in self.targets}
         grads = {f"{of}={each}" for of in ("grad", "both") for each in self.cotangents}
@@ -162,7 +165,7 @@ class CoveringSet:
 
 @cache
 def known_names() -> frozenset[str]:
-    """``ids`` of the covering set, for checks that ask often."""
+    """The ``ids`` of the covering set, cached."""
     return covering_set().ids
 
 
@@ -178,7 +181,8 @@ _FILE = Path(__file__).with_name("layouts.toml")
 
 @cache
 def covering_set(path: Path = _FILE) -> CoveringSet:
-    """The covering set of ``layouts.toml``: each combination without and with an offset, then the free, then the mixed."""
+    """The covering set from ``layouts.toml``: each combination without and with an offset, then the free and the mixed
+    layouts."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []
     for memory, step, expand in data["combinations"]:
@@ -192,13 +196,13 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
 
 
 def _mixed(parts: Sequence[str]) -> Case:
-    """The case of the first tensor, the second if there are three parts, and the rest."""
+    """The case with a layout for the first tensor, one for the second if three are given, and one for all others."""
     first, *second, rest = map(parse_layout, parts)
     return Case("/".join(parts), first, rest, *second)
 
 
 def _memory_order(memory: str, rank: int) -> list[int]:
-    """Dimensions from outermost to innermost in memory."""
+    """The dimensions of a tensor from outermost to innermost in memory."""
     order = list(range(rank))
     if memory == "transposed" and rank >= 2:
         order[-1], order[-2] = order[-2], order[-1]
@@ -255,7 +259,7 @@ def _laid(
 
 
 def interned(geometry: Geometry) -> Geometry:
-    """The one object that stands for all equal geometries: the inner loop tells them apart by ``id``."""
+    """The one object that represents all equal geometries. The inner loop compares geometries by ``id``."""
     return _INTERNED.setdefault(geometry, geometry)
 
 
@@ -263,8 +267,8 @@ _INTERNED: dict[Geometry, Geometry] = {}
 
 
 def forget_geometries() -> None:
-    """Drop the interned geometries: random shapes and layouts would accumulate forever. Only between items, since
-    within one geometries are told apart by ``id``."""
+    """Clear the interned geometries, which random shapes and layouts would accumulate without limit. Call it only
+    between two items, because geometries of one item are compared by ``id``."""
     _INTERNED.clear()
     for kept in (_geometry, _free_geometry, covering):
         kept.cache_clear()
@@ -274,7 +278,8 @@ def forget_geometries() -> None:
 
 
 class Operand(NamedTuple):
-    """What decides how a tensor of a call is laid out: its shape, and how many of its first dimensions may have stride 0."""
+    """The properties of a tensor that decide how it is laid out: its shape, how many of its first dimensions may have
+    stride 0, and whether it is strided at all."""
 
     shape: tuple[int, ...]
     expandable: int
@@ -300,7 +305,7 @@ def _placed(layout: AnyLayout, operand: Operand) -> Geometry:
 
 
 def distinct(cases: Iterable[Case], operands: Sequence[Operand]) -> list[Placed]:
-    """The cases that give these tensors a layout of their own, the first of each."""
+    """The cases without duplicates: of cases that give these tensors the same geometries, only the first."""
     found: dict[tuple[int, ...], Placed] = {}
     for case in cases:
         placed = geometries_of(case, operands)
@@ -310,6 +315,7 @@ def distinct(cases: Iterable[Case], operands: Sequence[Operand]) -> list[Placed]
 
 @lru_cache(maxsize=4096)
 def covering(operands: tuple[Operand, ...], only: tuple[str, ...] | None) -> list[Placed]:
-    """Those of the covering set; of the cases with these names alone where some are given. Ops share shapes."""
+    """The distinct cases of the covering set for these tensors; with ``only``, of the cases with these names. Cached,
+    because many ops have samples of equal shapes."""
     cases = covering_set().cases
     return distinct((c for c in cases if only is None or c.id in only), operands)

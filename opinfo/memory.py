@@ -1,4 +1,4 @@
-"""What memory fresh from the CPU's allocator holds. Repro scripts carry these functions."""
+"""Fills memory that the CPU's allocator returns with a known byte. Repro scripts carry these functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import torch
 
 @contextmanager
 def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
-    """What memory fresh from the allocator holds: ``byte`` everywhere. Only for the CPU over glibc, whose
-    mallopt(3) can do it (M_PERTURB); nothing changes elsewhere.
+    """Within this context, memory from the allocator is filled with ``byte``. Works for the CPU with glibc, through
+    mallopt(3) and M_PERTURB; does nothing elsewhere.
 
-    Raises ValueError for 0xFF, which mallopt(3) cannot do: its complement is the value that turns the filling off."""
+    Raises ValueError for 0xFF, because mallopt fills with the complement of its argument, and the argument 0 turns
+    filling off.
+    """
     if not 0 <= byte < 0xFF:
         raise ValueError(f"glibc fills fresh memory with a byte from 0 to 254, not with {byte}")
     perturb = mallopt() if device.type == "cpu" else None
@@ -35,7 +37,7 @@ M_PERTURB = -6  # malloc.h; fresh memory is filled with the complement of the va
 
 @cache
 def mallopt() -> Callable[[int, int], int] | None:
-    """The function of glibc; None elsewhere."""
+    """glibc's ``mallopt`` function; None with another C library."""
     if platform.libc_ver()[0] != "glibc":
         return None
     function: Callable[[int, int], int] = ctypes.CDLL(None).mallopt

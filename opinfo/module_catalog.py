@@ -1,7 +1,8 @@
-"""The adapter over torch's database of modules, as opinfo/catalog.py is the one over its database of ops.
+"""The adapter over torch's database of modules (ModuleInfo), as opinfo/catalog.py is the adapter over its database of
+ops.
 
-A test pins each field used (``tests/opinfo/test_module_catalog.py``). Upstream's skips are never inherited. Repro scripts
-carry this module.
+A test pins each field that is used (``tests/opinfo/test_module_catalog.py``). The database's own skips are ignored.
+Repro scripts carry this module.
 """
 
 from __future__ import annotations
@@ -16,33 +17,33 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class ModuleSample:
-    """How upstream makes one module, and calls it: on the CPU."""
+    """Arguments to construct a module, and arguments to call it with, on the CPU."""
 
-    args: tuple[Any, ...]  # of the class
+    args: tuple[Any, ...]  # arguments of the constructor
     kwargs: Mapping[str, Any]
-    inputs: tuple[Any, ...]  # of the call
+    inputs: tuple[Any, ...]  # arguments of the call
     named: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleEntry:
-    """One ModuleInfo, under stable names."""
+    """One ModuleInfo of torch's database, under names that do not change between versions."""
 
     upstream: Any
 
     @property
     def name(self) -> str:
-        """``BatchNorm2d``: unique in the database."""
+        """Such as ``BatchNorm2d``; unique in the database."""
         name: str = self.upstream.name
         return name.removeprefix("nn.").removeprefix("modules.")
 
     @property
     def build(self) -> Any:
-        """The class."""
+        """The module's class."""
         return self.upstream.module_cls
 
     def samples(self, *, training: bool) -> list[ModuleSample]:
-        """The samples in float32 that call the module, in upstream's order."""
+        """The database's float32 samples that call the module, in its order."""
         drawn = self.upstream.module_inputs_func(
             self.upstream,
             device="cpu",
@@ -64,8 +65,10 @@ class ModuleEntry:
 
 @cache
 def module_catalogue() -> Mapping[str, ModuleEntry]:
-    """All modules of the database by name, in its order. Raises ImportError if it cannot be imported: it needs what the
-    database of ops needs."""
+    """All modules of the database by name, in its order.
+
+    Raises ImportError if the database cannot be imported; it needs the same packages as the database of ops.
+    """
     from torch.testing._internal.common_modules import module_db
 
     entries = map(ModuleEntry, module_db)

@@ -1,4 +1,4 @@
-"""Plans: the ordered list of all cells, and its hash. Pure functions without torch."""
+"""Plans: the ordered list of all cells of a run, and its hash. Pure functions that do not use torch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from opinfo.exceptions import Exceptions
 
 
 class UnknownPlan(ConformError):
-    """No plan of that name."""
+    """There is no plan of that name."""
 
 
 class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan's own settings, from ``plans.toml``. The dtype ``*`` means all of them."""
+    """The settings of a plan, from ``plans.toml``. The dtype ``*`` means every dtype."""
 
     name: str
     dtypes: tuple[str, ...]
     samples: int
-    more_cases: bool = False  # cases beyond those that every plan takes
+    more_cases: bool = False  # whether it has the additional cases that small plans leave out
 
     def takes(self, dtype: str) -> bool:
         return "*" in self.dtypes or dtype in self.dtypes
@@ -40,7 +40,7 @@ def plan_specs() -> dict[str, PlanSpec]:
 
 
 def plan_spec(name: str) -> PlanSpec:
-    """The plan of that name. Raises UnknownPlan."""
+    """The settings of the plan with this name. Raises UnknownPlan."""
     if name not in plan_specs():
         raise UnknownPlan(f"unknown plan {name!r}: expected one of {', '.join(plan_specs())}")
     return plan_specs()[name]
@@ -48,7 +48,7 @@ def plan_spec(name: str) -> PlanSpec:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Ops that a clause would apply to but that are skipped, with the reason."""
+    """Cells that a clause would have, but that are not planned, with the reason."""
 
     clause: str
     reason: str
@@ -63,9 +63,11 @@ class Plan:
     device: str
     cells: tuple[CellKey, ...]
     excluded: tuple[Excluded, ...]
-    recipe: Mapping[str, str | int]  # whatever else decides what a cell means
+    recipe: Mapping[
+        str, str | int
+    ]  # other settings that change what a cell checks, such as the seed of samples
     hash: str
-    families: Mapping[str, str] = field(default_factory=dict)  # of ops, for reports
+    families: Mapping[str, str] = field(default_factory=dict)  # the family of each op, for reports
 
 
 def build(
@@ -79,11 +81,11 @@ def build(
     fake_only: bool,
     pinned: Iterable[CellKey] = (),
 ) -> Plan:
-    """Plan the cells of ``subjects`` (:class:`opinfo.samples.Traits`, or anything with ``op`` and ``dtype``).
+    """Plan the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or anything with ``op`` and ``dtype``.
 
-    ``applies`` gives the clauses of one subject; exclusions take cells out again, each with its reason.
-    Cells of ``pinned`` examples that the plan would not have come last: that such an example can no longer
-    be checked must be seen.
+    ``applies`` returns the clauses of a subject. Exclusions remove cells, each with its reason. ``pinned`` are cells of
+    pinned examples; those that the plan would not have are added at the end, so that it shows if they can no longer be
+    checked.
     """
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -102,7 +104,7 @@ def build(
 
 
 def plan_hash(cells: Sequence[CellKey], recipe: Mapping[str, str | int]) -> str:
-    """Sixteen hex digits over the cells and the recipe: equal hashes mean equal plans."""
+    """Sixteen hexadecimal digits over the cells and the recipe. Equal hashes mean equal plans."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(recipe):
         digest.update(f"{name}={recipe[name]}\n".encode())

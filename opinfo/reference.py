@@ -1,8 +1,8 @@
-"""References: what a result should be. A device is never its own.
+"""References: the expected results. A device is never its own reference.
 
-Values: the CPU's result on contiguous copies of the inputs. Strides: the meta device, which settles nearly every call;
-where it does not, FakeTensor with the device under test as its device (it branches on the device), with eager CPU as an
-accepted alternative on every other device.
+Expected values are the CPU's result on contiguous copies of the inputs. Expected strides come from the meta device,
+which answers nearly every call. Where it cannot, they come from FakeTensor with the device under test, because
+FakeTensor distinguishes devices; on every device but the CPU, the strides of eager CPU are accepted as well.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from opinfo.torch_private import (
     without_modes,
 )
 
-#: Raised when the meaning of a question or an answer changes.
+#: The version of the cache's format. Increase it if the meaning of a question or an answer changes.
 FORMAT = 2
-#: In place of a question's name: the file has nothing that came with this package.
+#: The key of a cache entry that says: do not use shipped answers for this op and dtype.
 _DISTRUSTED = ""
 
 
 class ReferenceCache:
-    """Answers for one op and dtype, beside those that come with this package. ``save`` writes only what is new, through a
-    rename."""
+    """Cached stride answers of one op and dtype. Answers that are shipped with the package are used too. ``save``
+    replaces the file atomically, and only if there are new answers."""
 
     def __init__(self, root: Path, torch_build: str, torch_type: str, name: str) -> None:
         self._about = torch_build, torch_type, file_name(name)
@@ -53,7 +53,7 @@ class ReferenceCache:
         return self._read()
 
     def _read(self) -> dict[str, Any]:
-        # A cold cache or a damaged file costs the answers, which are computed again and overwrite it.
+        # If the file is missing or damaged, answers are computed again and the file is replaced.
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
         return {}
@@ -66,11 +66,12 @@ class ReferenceCache:
         return self._answers.get(key)
 
     def shipped(self, key: str) -> Any | None:
-        """The answer that comes with this package."""
+        """The answer that is shipped with the package, if there is one and it is trusted."""
         return None if _DISTRUSTED in self._answers else self._shipped.get(beginning(key))
 
     def distrust(self) -> None:
-        """An answer that comes with this package is wrong here: take none from now on, and forget those that were taken."""
+        """Stop using shipped answers for this op and dtype, because one was wrong here, and forget those that were
+        used."""
         self._answers.clear()
         self.put(_DISTRUSTED, True)
 
@@ -79,8 +80,9 @@ class ReferenceCache:
         self._new = True
 
     def save(self) -> None:
-        """Write the file if something was added. Raises OSError if the folder cannot be written."""
-        # What another worker has found wrong meanwhile, this one may hold: then all that is new here is computed again.
+        """Write the file if there are new answers. Raises OSError if the folder cannot be written."""
+        # If another worker has meanwhile found a shipped answer to be wrong, the new entries here may include it, so they are not
+        # written and will be computed again.
         if self._new and (_DISTRUSTED in self._answers or _DISTRUSTED not in self._read()):
             write_whole(self._path, msgspec.json.encode(self._answers))
         self._new = False
@@ -88,7 +90,8 @@ class ReferenceCache:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What a reference says of one output tensor. ``alias`` is the index of the input whose storage it shares."""
+    """What a reference says about one output tensor. ``alias`` is the index of the input whose storage the output
+    shares."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -103,7 +106,8 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class StrideAnswer:
-    """A stride reference's answer: outputs, or the name of the exception raised, or no answer (with why)."""
+    """The answer of a stride reference: the outputs, or the type of the exception that was raised, or why there is no
+    answer."""
 
     outputs: tuple[OutputSpec, ...] | None
     raises: str | None = None
@@ -111,7 +115,7 @@ class StrideAnswer:
 
 
 def significant(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The strides that address memory: those of dimensions longer than 1, none for a tensor of size 0."""
+    """The strides that matter: those of dimensions longer than 1. None matter if the tensor has size 0."""
     if 0 in shape:
         return ()
     return tuple([s for n, s in zip(shape, stride, strict=True) if n > 1])
@@ -134,34 +138,34 @@ def output_specs(result: Any, inputs: Sequence[torch.Tensor]) -> tuple[OutputSpe
 
 
 def forget_dispatches() -> None:
-    """Empty FakeTensor's own cache of dispatches: it grows with every new shape, and ours holds the answers."""
+    """Clear FakeTensor's own cache, which grows with every new shape. The answers are cached by ReferenceCache."""
     FakeTensorMode.cache_clear()
 
 
-#: A device that FakeTensor takes, and that no code of torch or of a vendor is for.
+#: A device type that FakeTensor accepts, and for which neither torch nor a vendor has code.
 _ELSEWHERE = torch.device("maia", 0)
 _META = torch.device("meta")
 
-#: Of which device an answer is: FakeTensor's of the device under test, or of one that has none of the vendor's code; or that of
-#: torch's meta kernels alone, which takes a third of the time, and is wrong for some ops.
+#: Where a stride answer comes from. "device": FakeTensor with the device under test. "elsewhere": FakeTensor with a device
+#: that has no vendor code. "meta": torch's meta kernels, which take a third of the time and are wrong for some ops.
 Where: TypeAlias = Literal["device", "elsewhere", "meta"]
 
 
 class StrideReference:
-    """FakeTensor's answers for one device type, and those of the meta device, remembered in a cache file (a miss takes 1.3
-    to 2.7 ms, and 0.8 ms)."""
+    """Stride answers from FakeTensor for one device type, and from the meta device. Answers are cached in a file;
+    computing one takes about 2 ms (FakeTensor) or 1 ms (meta device)."""
 
     def __init__(self, torch_type: str, cache: ReferenceCache | None) -> None:
         self._device = torch.device(torch_type, 0) if torch_type != "cpu" else torch.device("cpu")
         self._cache = cache
         self.asked = 0
         self.missed = 0
-        self.shipped = 0  # of those asked for, answers that came with this package
-        self.mistaken = False  # one of them is another here
+        self.shipped = 0  # how many answers were shipped with the package
+        self.mistaken = False  # whether a shipped answer was found to be wrong
 
     @cached_property
     def _mode(self) -> FakeTensorMode:
-        # It keeps nothing that an answer depends on, and each that is made walks through the whole stack.
+        # One mode for all questions: it keeps no state that an answer depends on, and creating one is slow.
         return FakeTensorMode()
 
     def answer(
@@ -174,10 +178,10 @@ class StrideReference:
         with_offset: bool = False,
         where: Where = "device",
     ) -> StrideAnswer:
-        """What FakeTensor, or the meta device, makes of ``function`` on tensors of these geometries.
+        """The outputs of ``function`` for inputs of these geometries, according to FakeTensor or the meta device.
 
-        ``name`` identifies op, variant and dtype in the cache. Offsets are part of the question only where
-        the answer can depend on them (views): they are 0 otherwise.
+        ``name`` identifies op, variant and dtype in the cache. Storage offsets are 0 unless ``with_offset``, which is
+        needed for ops whose answer can depend on them (views).
         """
         self.asked += 1
         if where == "elsewhere" and self._device.type == "cpu":
@@ -219,7 +223,7 @@ class StrideReference:
                 fakes = [fake_strided(*each, device, with_offset) for each in inputs]
             except (
                 Exception
-            ) as exc:  # of the vendor's factories in Python, which may take no other device
+            ) as exc:  # a vendor's factory function in Python may reject other devices
                 if device is _META:
                     return StrideAnswer(None, unavailable=type(exc).__name__)
                 device = _ELSEWHERE
@@ -239,9 +243,11 @@ class StrideReference:
     def _key(
         where: Where, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool
     ) -> str:
-        """The question's name in the cache, which begins with a letter for where it is asked; empty if its answer cannot be
-        kept."""
-        if " at 0x" in call.form:  # an argument without a stable repr
+        """The key of a question in the cache. Its first letter says where the question is asked. Empty if the answer
+        cannot be cached."""
+        if (
+            " at 0x" in call.form
+        ):  # the repr of an argument contains an address, so the key would not be stable
             return ""
         operands = [
             (str(t.dtype), g.shape, g.stride, g.offset if with_offset else 0)
@@ -254,7 +260,7 @@ class StrideReference:
 def fake_strided(
     dtype: torch.dtype, geometry: Geometry, device: torch.device, with_offset: bool
 ) -> torch.Tensor:
-    """A tensor of this geometry; under FakeTensorMode, a fake one."""
+    """A tensor of this geometry; a fake one under FakeTensorMode."""
     if with_offset and geometry.offset:
         flat = torch.empty((geometry.extent,), dtype=dtype, device=device)
         return flat.as_strided(geometry.shape, geometry.stride, geometry.offset)
@@ -263,8 +269,8 @@ def fake_strided(
 
 @dataclass(frozen=True, slots=True)
 class ValueAnswer:
-    """The CPU's result on contiguous copies, or the exception that it raised; ``after`` are the tensors of a call that
-    mutates its arguments, as it left them."""
+    """The CPU's result on contiguous copies, or the exception that it raised. ``after`` are the tensors after a call
+    that mutates its arguments."""
 
     result: Any
     raises: BaseException | None = None
@@ -278,9 +284,9 @@ def value_answer(
     *,
     mutates: bool = False,
 ) -> ValueAnswer:
-    """Run ``function`` on the CPU, on contiguous ``values``; on copies if it ``mutates`` its arguments.
+    """Call ``function`` on the CPU with contiguous ``values``, or with copies of them if it ``mutates`` its arguments.
 
-    Raises MutatedInput if it does so unexpectedly: the values would be wrong from then on.
+    Raises MutatedInput if the function changes an argument unexpectedly, because later references would then be wrong.
     """
     if mutates:
         values = [v.clone() for v in values]
@@ -298,7 +304,7 @@ def value_answer(
 
 
 class MutatedInput(RuntimeError):
-    """An op that is not listed as mutating writes to its arguments."""
+    """An op that is not listed as mutating has changed its arguments."""
 
 
 def _encode(answer: StrideAnswer) -> Any:
@@ -308,7 +314,7 @@ def _encode(answer: StrideAnswer) -> Any:
 
 
 def _decode(data: Any) -> StrideAnswer | None:
-    """The answer in a cache entry; None if there is none, or if it was not written by this module."""
+    """The answer in a cache entry; None if there is no entry or another version wrote it."""
     try:
         if isinstance(data, dict):
             return StrideAnswer(None, data["raises"], data["unavailable"])
@@ -318,19 +324,19 @@ def _decode(data: Any) -> StrideAnswer | None:
         return None
 
 
-# -- float32 in what is compared
+# -- full float32 precision in comparisons
 #
-# By default, torch lets cuDNN's convolutions and recurrent networks round their operands to TF32, which has the digits of
-# float16 (https://docs.pytorch.org/docs/stable/notes/cuda.html, TensorFloat-32).
+# By default, torch lets cuDNN's convolutions and recurrent networks round their operands to TF32, which has the precision
+# of float16 (https://docs.pytorch.org/docs/stable/notes/cuda.html, TensorFloat-32).
 
 
 @contextmanager
 def ieee() -> Iterator[None]:
-    """Within the block, matrix products, convolutions and recurrent networks of float32 are computed in float32."""
+    """Within this context, float32 matrix products, convolutions and recurrent networks are computed in full float32."""
     matmuls, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     torch.set_float32_matmul_precision("highest")
     try:
-        # torch's op database leaves no other way to set them.
+        # torch's op database forbids setting the flags directly.
         with cudnn.flags(
             enabled=cudnn.enabled,
             benchmark=cudnn.benchmark,
@@ -342,9 +348,9 @@ def ieee() -> Iterator[None]:
         torch.set_float32_matmul_precision(matmuls)
 
 
-#: The same in the lines of a script.
+#: The lines of a repro script that do the same as ``ieee``.
 IEEE: Final = (
     'torch.set_float32_matmul_precision("highest")',
-    # Not allow_tf32 = False: torch's op database, which some scripts import, forbids it.
+    # torch.backends.cudnn.allow_tf32 = False would not do: torch's op database, which some scripts import, forbids it.
     "torch.backends.cudnn.set_flags(_allow_tf32=False)",
 )

@@ -1,4 +1,5 @@
-"""Seeded samples of an op: drawn on the CPU, classified, a few chosen for a plan; and what they say about the op."""
+"""Samples of an op, drawn on the CPU with a fixed seed: how they are chosen for a plan, and what they show about the
+op."""
 
 from __future__ import annotations
 
@@ -37,10 +38,11 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
-    """Let ``torch.manual_seed`` seed the CPU's generator and those of ``torch_type``, and nothing else.
+    """Within this context, ``torch.manual_seed`` seeds the CPU's generator and those of ``torch_type``, and nothing
+    else.
 
-    It also queues a call for every backend that is not there, each with a formatted stack trace (100 to 480 us),
-    and the queue is never emptied: some ops of the database call it each time they run, and a long run would hold
+    The original also queues a call for every backend that is not initialized, with a formatted stack trace (100 to 480
+    us), and the queue is never emptied. Some ops of the database seed in every call, so a long run would accumulate
     gigabytes of traces.
     """
     original = torch.manual_seed
@@ -52,42 +54,45 @@ def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
         torch.manual_seed = original
 
 
-#: Part of the plan's hash: a change in how samples are drawn or chosen changes what a cell means.
+#: Part of the plan's hash, because a change in how samples are drawn or chosen changes what a cell checks.
 RECIPE = (
     "4: op_db sample_inputs_func on cpu, seed 0 per op and dtype, greedy cover of shape classes, "
     "of equals one with at most 2^20 elements; samples by axis"
 )
 
-#: The seed with which samples are drawn, for each op and dtype.
+#: The seed that is set before the samples of an op and dtype are drawn.
 SEED = 0
 
-#: Drawing stops here: a few ops (max_pool2d: 1,440) offer thousands that differ in one argument.
+#: The most samples that are drawn for an op and dtype. A few ops have thousands that differ in one argument.
 DRAW_LIMIT = 200
 
-#: Elements of an ordinary sample. A larger one costs seconds in every layout, so it is chosen for what only it
-#: has (grid_sampler_3d alone has any: volumes of five million elements).
+#: The most elements of a sample of ordinary size. A larger one takes seconds in every layout, so it is chosen only if it has
+#: a feature that no other has. Only grid_sampler_3d has such samples (five million elements).
 ORDINARY = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call of an op: its place among upstream's samples and its arguments as contiguous CPU tensors.
+    """One call of an op, with contiguous CPU tensors as arguments. ``index`` is its number among the database's
+    samples.
 
-    A sample that was made along an ``axis`` has an index from 1,000 up, and the ``origin`` among upstream's that it
-    was made from. ``layouts`` are the cases in which it is laid out; None for all.
+    A sample that an ``axis`` made has an index of 1,000 or more, and ``origin`` is the index of the database's sample
+    that it was made from. ``layouts`` are the layout cases that it is run in; None means all.
     """
 
     index: int
     call: Call
-    process: Any  # upstream's map from outputs to what is unique about them (signs, phases)
+    process: (
+        Any  # the database's function from outputs to their unique part (without signs or phases)
+    )
     axis: str = ""
     layouts: tuple[str, ...] | None = None
-    reads_only: bool = False  # only calls that read take it
+    reads_only: bool = False  # whether it is left out of calls that write (out=, in-place)
     origin: int | None = None
 
     @property
     def drawn(self) -> int:
-        """The index of upstream's sample that it is, or was made from."""
+        """The index of the database's sample that this sample is, or was made from."""
         return self.index if self.origin is None else self.origin
 
     @property
@@ -104,7 +109,7 @@ class Sample:
 
 
 def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
-    """Up to ``limit`` samples of an op, the same whenever they are drawn with this seed."""
+    """Up to ``limit`` samples of an op. The same seed gives the same samples."""
     samples: list[Sample] = []
     families = exceptions().families_of(op.id)
     smaller, partly = "samples.saturate" in families, bool(families & PARTLY)
@@ -124,8 +129,8 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[
 
 
 def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
-    """The same tensors, the keyword arguments of those of equal shapes in the order of their text: a set that upstream goes
-    through has another order in each process."""
+    """The samples with their keyword arguments in a fixed order, among samples of equal shapes. The database iterates
+    over a set there, whose order differs between processes."""
     found: list[Sample] = []
     for _, alike in groupby(samples, key=lambda each: [t.shape for t in each.tensors]):
         group = list(alike)
@@ -144,11 +149,12 @@ def _smaller(call: Call) -> Call:
 
 
 def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """At most ``count`` of the samples: the largest rank first, then whatever adds most that is new.
+    """At most ``count`` of the samples: first one of the largest rank, then each time the sample that adds most new
+    features.
 
-    What counts as new: the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the
-    other arguments. Ties go to a sample of ordinary size, then to the earlier one, so the choice depends on the
-    samples alone.
+    Features are the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the other arguments. Of
+    equally good samples, one of ordinary size is preferred, then the earlier one, so that the choice depends on the
+    samples only.
     """
     if len(samples) <= count:
         return list(samples)
@@ -204,7 +210,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _plain(call: Call) -> Call:
-    """The call with dense tensors contiguous and unconjugated. Nothing writes to them: see ``value_answer``."""
+    """The call with its dense tensors made contiguous, and without pending conjugation or negation."""
     if all(_is_plain(t) for t in call.tensors):
         return call
     copies = []
@@ -219,7 +225,7 @@ def _plain(call: Call) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts about (op, dtype) that decide which clauses apply."""
+    """Facts about an op and dtype that decide which clauses apply."""
 
     op: str
     dtype: str
@@ -227,15 +233,15 @@ class Traits:
     families: frozenset[str]
     has_out: bool
     has_inplace: bool
-    comparable_variants: bool  # the function has another variant that some sample can be given to
+    comparable_variants: bool  # whether some sample can be passed to another variant of the function, such as its method
     declares_view: bool
     takes_memory_format: bool
     takes_python_scalar: bool
     promotes_int_to_float: bool
-    nan_policy: bool  # a reduction that declares what it does with NaN
+    nan_policy: bool  # whether it is a reduction with a documented treatment of NaN
     dense: bool  # some sample has only strided tensors
     two_operands: bool  # … and two of them or more
-    reads_strided: bool  # some sample passes a strided tensor that holds an element
+    reads_strided: bool  # some sample passes a strided tensor that has elements
     reads_floats: bool  # … of a floating dtype
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor
@@ -249,8 +255,8 @@ class Traits:
 
 
 def expand_rule(families: frozenset[str]) -> str:
-    """``any`` dimension of an op's inputs may be expanded, only those of ``values`` that are no index, only ``batch``
-    dimensions, or ``none``."""
+    """Which dimensions of an op's inputs may be expanded: ``any``; those of tensors that are not indices (``values``);
+    only batch dimensions (``batch``); or ``none``."""
     for rule in ("none", "values"):
         if f"expand.{rule}" in families:
             return rule
@@ -258,12 +264,12 @@ def expand_rule(families: frozenset[str]) -> str:
 
 
 def mutates(families: frozenset[str]) -> bool:
-    """Whether the op writes to arguments that it is given."""
+    """Whether the op writes to its arguments."""
     return any(name.startswith("mutates.") for name in families)
 
 
 def expandable(rule: str, tensor: torch.Tensor) -> int:
-    """How many of the first dimensions of a tensor the rule lets have stride 0."""
+    """The number of leading dimensions of a tensor that may have stride 0 under this rule (see ``expand_rule``)."""
     if rule == "any":
         return tensor.dim()
     if rule == "values":
@@ -272,7 +278,7 @@ def expandable(rule: str, tensor: torch.Tensor) -> int:
 
 
 def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
-    """Look at upstream's samples, and at what the CPU returns for them, to learn an op's traits."""
+    """Find the traits of an op from the database's samples and from what the CPU returns for them."""
     samples = [sample for sample in samples if not sample.axis]
     families = known.families_of(op.id)
     rule = expand_rule(families)
@@ -331,7 +337,7 @@ def _strided(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _returned(op: Op, samples: list[Sample], mutates: bool) -> list[tuple[Any, Any]]:
-    """The first argument of each sample that the CPU accepts, and what it returns."""
+    """The first argument and the result of each sample that the CPU accepts."""
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         answers = [

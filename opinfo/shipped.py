@@ -1,11 +1,12 @@
-"""Stride references that come with this package: those of plan quick, for the torch that it is tested with. A first run, as in
-CI, need not compute them for half a minute.
+"""Stride references that are shipped with the package: those of plan quick, for the torch version that the package is
+tested with. They save about half a minute in a first run, such as in CI.
 
-They are not trusted silently. They count for one commit of torch, and one in 32 that a run takes is computed as well: where it
-is another, something has changed what it depends on, such as a vendor's package that replaces a kernel of torch's meta
-device. Then no answer for that op is taken, and the run says so.
+They are verified by samples: they apply to one commit of torch only, and of those that a run uses, one in 32 is
+computed as well. If the results differ, something has changed what they depend on, such as a vendor's package that
+replaces a meta kernel of torch. Then no shipped answer is used for that op, and the run reports it.
 
-``python -m opinfo.shipped FOLDER`` writes them, of what runs have kept in a folder of ``$TORCH_CONFORMANCE_CACHE/references``.
+``python -m opinfo.shipped FOLDER`` writes the file, from a folder below ``$TORCH_CONFORMANCE_CACHE/references`` that
+runs have filled.
 """
 
 from __future__ import annotations
@@ -25,33 +26,38 @@ from devices.files import write_whole
 
 FILE: Final = Path(__file__).with_name("shipped.bin")
 
-#: Of a question's name, the letter and so many bytes are kept: of all that an op is asked, no two begin with the same.
+#: Keys are shortened to their letter and 6 bytes of hash; these are unique among the questions of one op.
 _BYTES: Final = 6
 _SIZE: Final = 1 + _BYTES
-#: The letter of questions about the type of device under test. The others have the same answers for all.
+#: The first letter of questions whose answer depends on the device type. Other answers are the same for all types.
 OF_TYPE: Final = "d"
-#: A question's name in the cache: where it is asked ("device", "elsewhere", "meta"), and a hash.
+#: A key in the cache: the first letter of where the question is asked ("device", "elsewhere", "meta"), and a hash.
 _NAME: Final = re.compile("[dem][0-9a-f]{24}")
 
 
 class _Answers(msgspec.Struct):
-    """Those of an op and dtype: the beginnings of the questions' names, and the place of each one's answer."""
+    """The answers for one op and dtype: the shortened keys of the questions, concatenated, and the place of each
+    answer."""
 
     keys: bytes
     places: list[int]
 
 
 class _Shipped(msgspec.Struct):
-    """By the type of device those that depend on it, and under "" the others; then by the op and dtype."""
+    """The content of the file. ``by_type`` has the answers that depend on the device type under that type, and all
+    others under ""; below that, by op and dtype."""
 
-    commit: str  # of torch
+    commit: str  # the commit of torch that the answers are for
     answers: list[Any]
     by_type: dict[str, dict[str, _Answers]]
 
 
 def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, Any]:
-    """The answers for an op and dtype (``add-float32``) by the beginnings of their questions' names; none for another torch.
-    ``torch_build`` ends with torch's commit."""
+    """The answers for an op and dtype (``add-float32``), by shortened key. Empty if the file is for another commit of
+    torch.
+
+    ``torch_build`` ends with torch's commit.
+    """
     if (shipped := _read(FILE)) is None or torch_build.rpartition("-")[2] != shipped.commit:
         return {}
     found = {}
@@ -64,21 +70,24 @@ def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, An
 
 
 def beginning(key: str) -> str:
-    """What is kept of a question's name."""
+    """The part of a question's key that is stored."""
     return key[: 1 + 2 * _BYTES]
 
 
 @cache
 def _read(path: Path) -> _Shipped | None:
-    """The file; None if there is none that can be read."""
+    """The content of the file; None if it is missing or unreadable."""
     with suppress(OSError, zlib.error, msgspec.DecodeError):
         return msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=_Shipped)
     return None
 
 
 def pack(folder: Path) -> bytes:
-    """The file, of a folder with kept answers (``references/v2-2.13.0+cpu-cf30153c4c13``): in it, for each type of device, is
-    a folder with a file for each op and dtype. Raises ValueError if it has none, or others."""
+    """The content of the file, made from a folder of cached answers (``references/v2-2.13.0+cpu-cf30153c4c13``), which
+    has a folder for each device type with one file for each op and dtype.
+
+    Raises ValueError if there are no such files, or if a file has another format or used shipped answers itself.
+    """
     places: dict[bytes, int] = {}
     by_type: dict[str, dict[str, dict[bytes, int]]] = {}
     for path in sorted(folder.glob("*/*.json")):
@@ -108,13 +117,13 @@ def pack(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Write the file anew: ``python -m opinfo.shipped FOLDER``."""
+    """Write the file again: ``python -m opinfo.shipped FOLDER``."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m opinfo.shipped FOLDER, of $TORCH_CONFORMANCE_CACHE/references")
     try:
         content = pack(Path(sys.argv[1]))
     except (ValueError, msgspec.DecodeError) as error:
-        sys.exit(f"{error}. {FILE.name} is left as it is")
+        sys.exit(f"{error}. {FILE.name} is unchanged")
     write_whole(FILE, content)
     print(f"{FILE}: {len(content):,} bytes")
 

@@ -1,4 +1,4 @@
-"""Which calls are asked, and with which values: those whose answer is fixed by their arguments, on any device."""
+"""Finds calls whose result is determined by their arguments on every device, and changes inputs for which it is not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opinfo.catalog import Op
 from opinfo.compare import DEFAULT_TOLERANCES, Call, difference
 from opinfo.reference import ValueAnswer, value_answer
 
-#: The families of ops of which some calls have no specified answer: most ops have none of them.
+#: The families of ops for which some calls have no specified result. Most ops belong to none.
 PARTLY = frozenset(
     {
         *("values.drawn", "values.of_last", "values.of_any"),
@@ -19,21 +19,24 @@ PARTLY = frozenset(
     }
 )
 
-#: Upstream's map from outputs to what is unique about them.
+#: A function from the database that maps outputs to the part that is unique, such as for signs of eigenvectors.
 Process: TypeAlias = "Callable[[Any], Any] | None"
 
 
 def is_settled(op: Op, call: Call, process: Process, families: frozenset[str]) -> bool:
-    """Whether the answer to a call, or what ``process`` finds unique about it, is fixed by its arguments."""
+    """Whether the result of a call, after ``process``, is determined by the call's arguments."""
     if "values.drawn" in families and depends_on_seed(op, call, process):
         return False
     return not ("values.of_last" in families and depends_on_order(op, call))
 
 
 def depends_on_order(op: Op, call: Call) -> bool:
-    """Whether the CPU's answer is another one if the first two operands, of which each element is written where an index
-    says, are gone through from the end: two elements have one place. Of the first all elements are made to differ, in
-    float64, which has as many numbers: those of its tangent differ too."""
+    """Whether the CPU's result changes if the elements are processed from the end, because two elements are written to
+    the same place.
+
+    The first two operands are the values and the indices to write them to. The values are replaced by distinct float64
+    numbers, so that any change of the order changes the result.
+    """
     first = call.tensors[0]
     apart = torch.arange(1, first.numel() + 1, dtype=torch.float64).reshape(first.shape)
     found = []
@@ -48,15 +51,18 @@ def depends_on_order(op: Op, call: Call) -> bool:
     return difference(found[0].result, found[1].result, {}) is not None
 
 
-#: With so many seeds a call is made that may depend on one: with two of them, five channels are dropped alike one time
-#: in 32.
+#: The number of seeds that a call is tried with. With only two, a call that drops each of five channels at random would
+#: give equal results one time in 32.
 SEEDS = 6
 
 
 def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
-    """Whether the CPU's answer to a call, or to the call of the negated numbers, is another one with another seed: then it
-    is not the one of a device with a generator of its own, either. What raises depends on none. Negated, since rrelu
-    draws for negative numbers alone, and a layout may hold a number as the negative of another."""
+    """Whether the CPU's result changes with the seed. It then cannot equal the result of a device that has its own
+    generator.
+
+    The call is also tried with negated inputs, because rrelu draws only for negative numbers, and a layout may negate
+    them. A call that raises does not depend on the seed.
+    """
     floats = [each.is_floating_point() and each.layout == torch.strided for each in call.tensors]
     negated = [-each if turn else each for each, turn in zip(call.tensors, floats, strict=True)]
     unique = process or (lambda result: result)
@@ -72,7 +78,7 @@ def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
 
 
 def _seeded(op: Op, call: Call, tensors: Sequence[torch.Tensor], shift: int) -> ValueAnswer:
-    """The CPU's answer with another seed, also where the op's function seeds itself."""
+    """The CPU's result with the seed shifted by ``shift``, even where the op's function sets the seed itself."""
     inner = torch.manual_seed
 
     def seeded(seed: int) -> torch.Generator:
@@ -91,7 +97,7 @@ def _within(tensor: torch.Tensor, most: float) -> torch.Tensor:
     return tensor.clamp(-most, most)
 
 
-#: By family, what values become of which an op's answer is not specified.
+#: By family: how input values are changed for which the result is not specified.
 _TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "values.converted": lambda t: t.nan_to_num(0.0, 0.0, 0.0).clamp(-128, 127),
     "values.spread": lambda t: _within(t.nan_to_num(0.0, 0.0, 0.0), 2.0**60),
@@ -100,7 +106,7 @@ _TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def specified(call: Call, families: frozenset[str]) -> Call:
-    """The call with values of which the answer is specified, for ops of which it is not for all."""
+    """The call with inputs changed so that the op's result is specified, for ops that leave some inputs unspecified."""
     for tame in (tame for family, tame in _TAMED.items() if family in families):
         tensors = [
             tame(each) if each.is_floating_point() and each.dtype in _BITS else each
@@ -111,7 +117,7 @@ def specified(call: Call, families: frozenset[str]) -> Call:
 
 
 def without_ties(call: Call, families: frozenset[str], family: str = "values.of_any") -> Call:
-    """The call, of an op that may take any of several equal elements, with an input of numbers that all differ."""
+    """The call with all elements of the input distinct, for ops that may return any of several equal elements."""
     if family not in families or call.kwargs.get("stable") or not call.tensors:
         return call
     first, *rest = call.tensors
@@ -120,7 +126,7 @@ def without_ties(call: Call, families: frozenset[str], family: str = "values.of_
 
 
 def all_differ(tensor: torch.Tensor) -> bool:
-    """Whether no two elements are equal, and at most one is NaN."""
+    """Whether no two elements are equal and at most one is NaN."""
     ordered = tensor.flatten().sort().values  # NaN last
     return not (ordered[1:] == ordered[:-1]).any() and not ordered[-2:-1].isnan().any()
 
@@ -133,8 +139,8 @@ _BITS = {
 
 
 def untied(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, with finite numbers that equal others made as much larger as needed for all to differ, in their order;
-    the tensor itself if none do, or if it holds no floating-point numbers."""
+    """A tensor in which finite numbers that equal others are replaced by slightly larger ones, so that all differ and
+    the order stays. The tensor itself if nothing has to change or if it has no floating-point numbers."""
     bits = _BITS.get(tensor.dtype)
     finite = (
         tensor[tensor.isfinite()] if bits is not None and tensor.layout == torch.strided else None

@@ -1,17 +1,17 @@
-"""Kept answers are not trusted silently: one in 32 that a run takes is asked for again."""
+"""Cached answers are verified by samples: of all answers that a run takes from the cache, one in 32 is computed again."""
 
 from __future__ import annotations
 
 import random
 
-#: One in so many.
+#: One in ONE_IN cached answers is computed again.
 ONE_IN = 32
 
-# Chance that no seed of a run decides: each run looks at others. The system's own costs a system call for each answer, which
-# is more than it takes to use it.
+# Independent of the run's seed, so that each run verifies different answers. random.SystemRandom would need a system call
+# for each answer, which takes longer than using the answer.
 _CHANCE = random.Random()
 
 
 def is_due() -> bool:
-    """Whether the answer that is about to be taken is to be asked for again."""
+    """Whether the next cached answer should be computed again, to verify it. Decided at random."""
     return _CHANCE.random() * ONE_IN < 1

@@ -1,5 +1,5 @@
-"""The adapter over private names of torch but for its op database: FakeTensor, the dispatcher's tables, the profiler
-below the public one, lazy negation, the identity of a storage. A test pins each name that is used."""
+"""The adapter over private names of torch, except its databases: FakeTensor, the dispatcher's tables, the legacy
+profiler, lazy negation, and the identity of storages. A test pins each name that is used."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 
-# FakeTensor logs a traceback for each call that it refuses; a refusal is an answer here, not news.
+# FakeTensor logs a traceback for each call that it rejects. A rejection is a normal answer here, so logging is off.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
-#: FakeTensor says in these ways that it has no answer, not that the call is wrong.
+#: The exceptions by which FakeTensor says that it cannot answer. They do not mean that the call is wrong.
 NO_FAKE_ANSWER = (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -34,39 +34,42 @@ NO_FAKE_ANSWER = (
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """The same number for tensors that share a storage, as long as one of them lives."""
+    """A number that is the same for all tensors that share a storage, as long as one of them is alive."""
     identity: int = tensor.untyped_storage()._cdata
     return identity
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
-    """A view whose neg bit is set."""
+    """A view of the tensor with its neg bit set, so that it reads as the negative."""
     return torch._neg_view(tensor)
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor has been written to."""
+    """The version counter of a tensor, which counts the writes to it."""
     return tensor._version
 
 
 def key_of(torch_type: str) -> str:
-    """The dispatch key of a device type: ``PrivateUse1``, also of a type whose module is not imported yet."""
+    """The dispatch key of a device type: ``PrivateUse1`` for a vendor's type, even before its module is imported."""
     try:
         return str(torch._C._dispatch_key_for_device(torch_type))
-    except RuntimeError:  # torch knows no such type: a module will give PrivateUse1 this name
+    except (
+        RuntimeError
+    ):  # torch does not know the type yet; a vendor's module will register it for PrivateUse1
         return "PrivateUse1"
 
 
 def kernels(name: str, key: str) -> list[str]:
-    """The lines of an op's dispatch table (``aten::add.Tensor``) for a key: none or one. A line ends with
-    ``[backend fallback]`` where the kernel is the one for all ops that have no other."""
+    """The line of an op's dispatch table (of ``aten::add.Tensor``, say) for a dispatch key, in a list; an empty list if
+    there is none. The line ends with ``[backend fallback]`` if the op has no kernel of its own for this key."""
     table = torch._C._dispatch_dump_table(name).splitlines()
     return [line for line in table if line.startswith(f"{key}: ")]
 
 
 @cache
 def all_overloads() -> dict[str, tuple[str, ...]]:
-    """The full names of every op's overloads: of ``aten::add``, ``aten::add.Tensor``, ``aten::add.out`` …"""
+    """The full names of the overloads of every op: ``aten::add`` has ``aten::add.Tensor``, ``aten::add.out`` and
+    others."""
     found: dict[str, list[str]] = {}
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         found.setdefault(name.partition(".")[0], []).append(name)
@@ -74,7 +77,8 @@ def all_overloads() -> dict[str, tuple[str, ...]]:
 
 
 def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
-    """The events of each thread while something was called, and what it raised; NotImplementedError is raised."""
+    """Profile a call. Returns the events of each thread and the exception that the call raised. NotImplementedError is
+    not caught."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
     config = ProfilerConfig(
@@ -94,28 +98,29 @@ def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
 
 
 def schema_of(overload: Any) -> Any:
-    """The schema of an overload of ``torch.ops``."""
+    """The schema of an overload in ``torch.ops``."""
     return overload._schema
 
 
 def import_backends() -> None:
-    """Import the backends of the entry points ``torch.backends``, as importing torch does. Raises RuntimeError."""
+    """Import the backends that are installed as entry points ``torch.backends``, as ``import torch`` does. Raises
+    RuntimeError."""
     torch._import_device_backends()
 
 
 def function_modes() -> list[Any]:
-    """The modes of torch functions of this thread, the one that is asked first at the end."""
+    """The torch-function modes of this thread; the innermost, which sees calls first, is last."""
     modes: list[Any] = torch.overrides._get_current_function_mode_stack()
     return modes
 
 
 def dispatch_modes() -> list[Any]:
-    """The dispatch modes of this thread, the one that is asked first at the end."""
+    """The torch-dispatch modes of this thread; the innermost, which sees calls first, is last."""
     return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
 
 
 def take_modes() -> tuple[list[Any], list[Any]]:
-    """Take all modes off this thread: those of functions, and those of dispatch."""
+    """Remove all modes from this thread. Returns the torch-function modes and the torch-dispatch modes."""
     taken = function_modes(), dispatch_modes()
     for _ in taken[0]:
         torch.overrides._pop_mode()
@@ -125,7 +130,7 @@ def take_modes() -> tuple[list[Any], list[Any]]:
 
 
 def put_modes(functions: Iterable[Any], dispatches: Iterable[Any]) -> None:
-    """Put modes onto this thread, without calling their ``__enter__``."""
+    """Push modes onto this thread without calling their ``__enter__``."""
     for mode in functions:
         torch.overrides._push_mode(mode)
     for mode in dispatches:
@@ -134,7 +139,7 @@ def put_modes(functions: Iterable[Any], dispatches: Iterable[Any]) -> None:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """A block of our own work, into which no mode of a device's module reaches."""
+    """Within this context, no mode is active, so that the modes of a device's module do not see the suite's own work."""
     taken = take_modes()
     try:
         yield
@@ -143,19 +148,20 @@ def without_modes() -> Iterator[None]:
 
 
 def is_faking() -> bool:
-    """Whether a FakeTensorMode is on: tensors of every device then are only described."""
+    """Whether a FakeTensorMode is active, under which tensors have metadata but no data."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def default_device(mode: Any) -> torch.device | None:
-    """The device of a mode that ``torch.set_default_device`` or ``with torch.device(…)`` has entered."""
+    """The device of a mode that ``torch.set_default_device`` or ``with torch.device(…)`` has entered; None for other
+    modes."""
     from torch.utils._device import DeviceContext
 
     return mode.device if isinstance(mode, DeviceContext) else None
 
 
 def optimised_on(way: str, torch_type: str) -> bool:
-    """Whether torch lists a device type for a way of stepping: ``foreach``, ``fused`` or ``capturable``."""
+    """Whether torch supports an optimizer implementation (``foreach``, ``fused`` or ``capturable``) on a device type."""
     from torch.optim.optimizer import _get_capturable_supported_devices
     from torch.utils._foreach_utils import (
         _get_foreach_kernels_supported_devices,
@@ -167,14 +173,14 @@ def optimised_on(way: str, torch_type: str) -> bool:
         "fused": _get_fused_kernels_supported_devices,
         "capturable": _get_capturable_supported_devices,
     }
-    # A list on the CPU is a loop: torch lists it for the choice by default only.
+    # On the CPU, foreach is a loop over the tensors. It works, although torch does not list it.
     return torch_type in lists[way]() or (way, torch_type) == ("foreach", "cpu")
 
 
 def load_forward_ad() -> None:
-    """Load what torch loads when a process first differentiates in forward mode: it compiles formulas for a sixth of a second."""
+    """Import what torch needs for forward-mode differentiation. Otherwise the first use in a process takes about 0.2 s."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
-        )  # of torch.jit.script, which torch calls
+        )  # torch itself calls torch.jit.script, which is deprecated
         importlib.import_module("torch._decomp.decompositions_for_jvp")

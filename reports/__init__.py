@@ -1,1 +1,1 @@
-"""What became of a run: its files, its gate, its pages. Needs neither torch nor the suite."""
+"""The results of runs: the record and other files, the gate, the dashboard. Needs neither torch nor the suite."""

@@ -1,156 +1,186 @@
-"""A cause in the vendor's terms: a sentence that says what is wrong, and what to do about it."""
+"""A cause in words: a sentence that says what is wrong, and advice where there is some.
+
+Names and texts that come from the run pass through ``quote``, so that markdown can show them as code.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from devices.cell import CellKey, Verdict
+from devices.cell import CellKey, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
 from reports.causes import PLAIN, Cause
 from reports.gate import number
 from reports.junit import one_line
 from reports.model import Clause
+from reports.plain import plain
 
-#: The reason of a block begins with this word until a person has found it to be true.
+#: The reason of a block begins with this word until a person has replaced the draft.
 TRIAGE: Final = "triage:"
 
-#: Ops that a sentence or a line of a descriptor names; more are counted.
+#: The number of ops that a sentence names, and that a line of a descriptor lists; more are counted.
 _NAMED: Final = 4
 _LISTED: Final = 12
+#: The longest text of a failure or exception in a sentence.
+_LONGEST: Final = 200
 
 _WHERE: Final = {
-    "offset": "begins at a storage offset",
+    "offset": "has a storage offset",
     "strides": "is not contiguous",
     "channels_last": "is channels_last",
     "expand": "is expanded",
 }
 _WRONG: Final = {
     "values": "wrong values",
-    Kind.BYTES.value: "bytes are written that must not change",
+    Kind.BYTES.value: "bytes are overwritten that the call must not change",
     Kind.STRIDES.value: "an output has the wrong strides",
-    Kind.NOT_DETERMINISTIC.value: "two equal calls differ",
-    Kind.NOT_ALIASED.value: "a result that must share memory does not",
-    Kind.MOVED.value: "a tensor moves that must stay in place",
-    Kind.NOT_RAISED.value: "no error where one is documented",
-    Kind.NOT_WARNED.value: "no warning where one is documented",
-    Kind.RAISED.value: "an exception where there must be none",
+    Kind.NOT_DETERMINISTIC.value: "two equal calls give different results",
+    Kind.NOT_ALIASED.value: "a result does not share the memory that it must share",
+    Kind.MOVED.value: "a tensor that must stay in place gets new strides or a new address",
+    Kind.NOT_RAISED.value: "no error is raised, but one is documented",
+    Kind.NOT_WARNED.value: "no warning is given, but one is documented",
+    Kind.RAISED.value: "an unexpected exception is raised",
     Kind.ALIAS.value: "a result shares memory that it must not share",
 }
 
-
-#: What torch says where a hook of a PrivateUse1 backend is missing (ATen/detail/PrivateUse1HooksInterface.h).
+#: The words with which torch asks for a hook of a PrivateUse1 backend (ATen/detail/PrivateUse1HooksInterface.h).
 _HOOK: Final = re.compile(r"and implement `(\w+)`|register a generator")
 _ATTRIBUTE: Final = re.compile(
     r"(?:module '[\w.]+'|'\w*[Mm]od\w*' object) has no attribute '(\w+)'"
 )
 
+Quote = Callable[[str], str]
 
-def sentence(cause: Cause) -> str:
+
+def sentence(cause: Cause, quote: Quote = str) -> str:
     """What is wrong, without the number of cells."""
     rule, about, shown = cause.key.rule, cause.key.about, cause.example
+    ops = ops_of(cause, quote)
     if shown.verdict is Verdict.IMPROVEMENT:
-        return f"passes, and is expected to fail ({ops_of(cause)})"
+        passes = all(result.outcome is Outcome.PASS for result in cause.results)
+        return f"{'passes' if passes else 'does better'}, but the manifest lists a failure ({ops})"
     if rule == "error":
-        return f"the check could not be made: {shown.note}"
+        return f"the check could not be made: {quote(_first_line(shown.note))}"
     if rule == "fallback":
-        return f"{ops_of(cause)} run on the CPU"
+        return f"{ops} run on the CPU instead of the device"
     if rule == "kernel":
-        return f"{about[0]} has no kernel"
+        return f"{quote(about[0])} has no kernel"
     if rule == "dtype":
-        return f"kernels are not implemented for {about[0]} ({ops_of(cause)})"
+        return f"kernels are not implemented for {quote(about[0])} ({ops})"
     if rule == "raised":
-        line = (_text(cause).strip().splitlines() or [""])[0][:200]
-        told = f"{about[0]} is raised: {line}" if line else f"{about[0]} is raised"
-        return f"{told} ({ops_of(cause)})" if shown.key.dtype else told
+        line = _first_line(_text(cause))
+        raised = quote(f"{about[0]}: {line}" if line else about[0])
+        return f"raises {raised} ({ops})" if shown.key.dtype else f"raises {raised}"
     if rule == "blocked":
-        return f"nothing can be judged before {about[0]} holds"
+        return f"cannot be checked, because {quote(about[0])} fails"
     if rule == "ended":
         outcome, how, form, place, _ = about
         form = {"out=": " with out=", "in-place": " in place"}.get(form, "")
-        where = f" on a tensor in the layout {place}" if place not in ("", PLAIN) else ""
-        ends = "never return" if outcome == "hang" else "end the process"
-        return f"calls{form}{where} {ends}: {how} ({ops_of(cause)})"
+        where = f" on a tensor in the layout {quote(place)}" if place not in ("", PLAIN) else ""
+        ends = "hang" if outcome == Outcome.HANG.value else "crash"
+        return f"calls{form}{where} {ends}: {quote(how)} ({ops})"
     if rule == "check":
         failure = shown.failure or Failure(kind=Kind.STATE)
-        told = f": {spell('', failure.expected, failure.found, failure.detail, 0, 0, ())}"
-        return f"{about[0]}{told if about[0] == shown.key.clause else ''} ({ops_of(cause)})"
+        how = spell("", failure.expected, failure.found, failure.detail, 0, 0, ())
+        said = f": {quote(_first_line(how))}" if about[0] == shown.key.clause and how else ""
+        return f"{about[0]}{said} ({ops})"
     if rule in ("case", "other"):
-        others = len({result.key.clause for result in cause.results} - {about[0]})
-        more = f"; cells of {number(others, 'other clause')} follow from it" if others else ""
-        return f"{about[0]} does not hold{more}"
+        return _of_case(cause, quote)
+    return f"{_of_layout(about)} ({ops})"
+
+
+def _of_case(cause: Cause, quote: Quote) -> str:
+    """The sentence of a clause whose cases fail: how the first one does, and how many other clauses fail with it."""
+    clause, shown = cause.key.about[0], cause.example
+    how = shown.failure.message if shown.failure is not None else shown.message
+    failed = f": {quote(_first_line(how))}" if how else ""
+    others = len({result.key.clause for result in cause.results} - {clause})
+    more = number(
+        others, "other clause that rests on it fails", "other clauses that rest on it fail"
+    )
+    return f"{quote(clause)} fails{failed}{f'; {more} too' if others else ''}"
+
+
+def _of_layout(about: tuple[str, ...]) -> str:
+    """The sentence of results that are wrong in some layout."""
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
     if place == PLAIN:
-        plain = {"out=": " in out=", "in-place": " of in-place calls"}.get(form, "")
-        return f"{said}{plain} ({ops_of(cause)})"
-    subject = {"out=": "the target of out=", "in-place": "self of an in-place call"}
+        return said + {"out=": " in out=", "in-place": " of in-place calls"}.get(form, "")
+    subject = {"out=": "the out= tensor", "in-place": "self of an in-place call"}
     where = " and ".join(_WHERE[each] for each in place.split("+"))
-    return f"{said} where {subject.get(form, 'an input')} {where} ({ops_of(cause)})"
+    return f"{said} if {subject.get(form, 'an input')} {where}"
+
+
+def _first_line(text: str) -> str:
+    line = (plain(text).strip().splitlines() or [""])[0]
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _text(cause: Cause) -> str:
-    """What the device said where the cause is an exception: the example's own words, if they are kept."""
+    """The text of the exception, for a cause that is one: that of the example if the run kept it."""
     shown = cause.example
     known = shown.said if shown.failure is None else shown.failure.said
     return known or cause.key.about[1]
 
 
-def todo(cause: Cause, clauses: Mapping[str, Clause]) -> str:
-    """What to do about it; ``clauses`` are those of the run's plan."""
+def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str:
+    """Advice for this cause; empty if there is none beyond reading the failure. ``clauses`` are those of the plan."""
     rule, about = cause.key.rule, cause.key.about
     if cause.example.verdict is Verdict.IMPROVEMENT:
-        return "`conform manifest update RUN` narrows or removes the blocks"
+        return ""  # the end of the run says it once for all of them
     if rule == "error":
-        return "please report it: an error is a mistake of torch-conformance, not of the device"
+        return "please report this: it is a mistake of torch-conformance, not of the device"
     if rule == "fallback":
         names = sorted({result.key.op for result in cause.results})
         listed = names if len(names) <= _LISTED else ["*"]
-        return f"if that is meant, descriptor: permitted_fallbacks=frozenset({json.dumps(listed)})"
+        line = quote(f"permitted_fallbacks=frozenset({json.dumps(listed)})")
+        return f"if the fallback is intended, add to the descriptor: {line}"
     if rule == "kernel":
-        return f"register {about[0]}, or state in the descriptor's dtypes_by_op which ops lack it"
+        return f"register {quote(about[0])}, or list the ops that lack it in the descriptor's dtypes_by_op"
     if rule == "dtype":
-        return f"implement them, or take {about[0]} out of the descriptor's dtypes (dtypes_by_op for single ops)"
+        return f"implement them, or remove {quote(about[0])} from the descriptor's dtypes (for single ops: dtypes_by_op)"
     if rule == "blocked":
-        return f"mend {about[0]} first"
-    if rule == "ended":
-        return "run the repro: it makes the call in a process of its own"
-    mend = (
-        "add what is missing"
-        if about[0] == "AttributeError"
-        else "run the repro, and mend what it shows"
-    )
+        return f"fix {quote(about[0])} first"
     text = _text(cause) if rule == "raised" else ""
     if "PrivateUse1" in text and (hook := _HOOK.search(text)):
-        what = hook[1] or "getNewGenerator"
-        return f"implement {what} of PrivateUse1HooksInterface, and register it"
+        what = quote(hook[1] or "getNewGenerator")
+        return f"implement {what} of PrivateUse1HooksInterface and register it"
     if missing := _ATTRIBUTE.search(text):
-        return f"add {missing[1]}, or raise NotImplementedError where the device cannot have it"
-    if rule in ("raised", "case"):
-        required = ({*clauses[result.key.clause].requires} for result in cause.results)
-        if names := sorted(set.intersection(*required)):
-            return f"{mend}; a device that lacks it does not declare {' and '.join(names)}"
-    return mend
+        what = quote(missing[1])
+        return f"add {what}, or let it raise NotImplementedError if the device cannot have it"
+    return _not_declared(cause, clauses, quote) if rule in ("raised", "case") else ""
+
+
+def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> str:
+    """Advice for a device that lacks a capability that all clauses of the cause require."""
+    required = ({*clauses[result.key.clause].requires} for result in cause.results)
+    if not (names := sorted(set.intersection(*required))):
+        return ""
+    listed = " and ".join(quote(f'"{name}"') for name in names)
+    return f"if the device has no {' and '.join(names)}, remove {listed} from capabilities in descriptor.py"
 
 
 def sentences(causes: Iterable[Cause]) -> dict[CellKey, str]:
-    """For each cell of the causes what is wrong, in one line."""
-    told = ((one_line(sentence(cause)), cause) for cause in causes)
-    return {result.key: said for said, cause in told for result in cause.results}
+    """The sentence of the cause of each cell, in one line."""
+    lines = ((one_line(sentence(cause)), cause) for cause in causes)
+    return {result.key: line for line, cause in lines for result in cause.results}
 
 
 def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
-    """For each cell of the causes a reason that a manifest can give until a person has found a better one."""
-    return {cell: f"{TRIAGE} {said}" for cell, said in sentences(causes).items()}
+    """For each cell a draft of the reason in a manifest, until a person writes a better one."""
+    return {cell: f"{TRIAGE} {line}" for cell, line in sentences(causes).items()}
 
 
-def ops_of(cause: Cause) -> str:
-    """The ops of a cause: their names if they are few, and their family if the cause is one of a family."""
+def ops_of(cause: Cause, quote: Quote = str) -> str:
+    """The ops of a cause: their names, or if they are many their number, with the family if they have one in common."""
     names = list(dict.fromkeys(result.key.op for result in cause.results))
     if len(names) <= _NAMED:
-        return ", ".join(names)
+        return ", ".join(map(quote, names))
     family = cause.key.about[3] if cause.key.rule == "layout" else ""
-    return f"{number(len(names), 'op')}, {family}" if family else number(len(names), "op")
+    count = number(len(names), "op")
+    return f"{count}, family {quote(family)}" if family else count

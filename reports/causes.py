@@ -1,9 +1,9 @@
-"""Failures by cause: what the red cells of a run have in common, across ops, clauses and suites.
+"""Failures by cause: groups the failing cells of a run by what they have in common, across ops, clauses and suites.
 
-A cause is found from the fields of failures and from nothing else: the device's exception, the kind of failure, the
-form of the call, the layout, the op's family, the clause that blocks a cell. Rules are tried from what says most to
-what says least (``_keys_of``); then a cell whose failure follows from another one of the same op joins that one's
-cause, and causes that many families of ops share become one.
+A cause is found from the fields of failures only: the device's exception, the kind of failure, the form of the call,
+the layout, the op's family, the clause that blocks a cell. The most specific rule comes first (``_told``). Then a cell
+whose failure follows from another failure of the same op joins the cause of that failure, and causes that ops of many
+families share become one cause.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from devices.cell import CellKey, Outcome, Verdict
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
 from devices.files import read_toml
-from reports.model import CellResult, Run
+from reports.model import CellResult, Run, problem_with
 
-#: Families of ops that have to fail alike before it is a fault of what they share.
+#: The number of op families that must fail in the same way before their failures are one cause.
 _SHARED: Final = 3
 
-#: Part of a family's ops that have to fail in the plain layout before it is one fault and not several.
+#: The share of a family's ops that must fail in the plain layout before their failures are one cause.
 _MOST: Final = 0.5
 
-#: The clause that says that equal seeds give equal numbers.
+#: The clause "equal seeds give equal numbers".
 SEEDED: Final = "random.reproducible"
 
 MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
@@ -45,7 +45,7 @@ class CausesError(ConformError):
 
 
 class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``causes.toml``, which says what the fields mean."""
+    """The contents of ``causes.toml``; that file explains the fields."""
 
     rests_on: dict[str, tuple[str, ...]]
     same_check: dict[str, str]
@@ -57,7 +57,7 @@ ADVICE: Final = read_toml(Path(__file__).with_name("causes.toml"), _Advice, Caus
 
 
 class CauseKey(NamedTuple):
-    """What the failures of one cause share: the rule that found it, and what that rule looks at."""
+    """The identity of a cause: the rule that found it, and the values that the rule compared."""
 
     rule: str
     about: tuple[str, ...] = ()
@@ -65,23 +65,27 @@ class CauseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Cells that fail for one reason. ``results`` keep the plan's order; ``partly`` are those that fail for another
-    reason too."""
+    """Cells that fail for one reason and have one verdict.
+
+    ``results`` are in the plan's order; ``partly`` are the cells that fail for another reason as well. ``gates`` is
+    False for cells of provisional clauses, which do not count in the gate: no cause mixes them with cells that do.
+    """
 
     key: CauseKey
     verdict: Verdict
     results: tuple[CellResult, ...]
     partly: frozenset[CellKey] = frozenset()
+    gates: bool = True
 
     @property
     def checks(self) -> int:
-        """Failing checks; a cell that has none, as it ended or was blocked, counts as one."""
+        """The number of failing checks. A cell without any (it crashed or was blocked) counts as one."""
         return sum(max(result.failed, 1) for result in self.results)
 
     @property
     def example(self) -> CellResult:
-        """The cell to read first: one of the clause that others rest on, with the smallest minimised example, else with
-        a repro script, else the first."""
+        """The cell to show: it belongs to the clause that the other clauses rest on. Of these cells it is the one with
+        the smallest minimised example, else the first with a repro script, else the first."""
         return min(self.results, key=self._telling)
 
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
@@ -97,11 +101,11 @@ class Cause:
 
 
 def place_of(layouts: Iterable[str]) -> str:
-    """What the failing layouts have in common, from the simplest of them: its factors.
+    """The factors of the simplest failing layout.
 
-    ``contiguous`` where the plain layout fails, else ``offset``, ``strides`` (steps, or another order of the
-    dimensions in memory), ``channels_last``, ``expand`` and their sums; ``out=…`` for targets; a directed check's own
-    name.
+    ``contiguous`` if the plain layout fails, else ``offset``, ``strides`` (steps, or another order of the dimensions
+    in memory), ``channels_last``, ``expand``, or several of them joined by ``+``. Targets of ``out=`` have the prefix
+    ``out=``. The name of a directed check is returned as it is.
     """
     places = (
         (each.removeprefix("out=") != PLAIN, each.count("+"), "channels_last" in each, each)
@@ -130,13 +134,13 @@ def _factors(layout: str) -> str:
 
 
 def _covers(simple: str, other: str) -> bool:
-    """Whether what fails in the layout ``simple`` has to fail in ``other`` too."""
+    """True if a failure in the layout ``simple`` explains a failure in the layout ``other``."""
     if simple == PLAIN:
         return True
     return set(simple.split("+")) <= set(other.split("+"))
 
 
-# -- what a device said
+# -- the device's exceptions
 
 _KERNEL: Final = re.compile(r"Could not run '([\w:]+)")
 _DTYPE: Final = re.compile(
@@ -150,7 +154,7 @@ _LACKS: Final = re.compile(r"^\"?\S+?\"? not implemented for '(\w+)'")
 
 
 def said(result: CellResult) -> tuple[str, str] | None:
-    """The type and the text of the exception with which the device refused a cell, if that is how it failed."""
+    """The type and the text of the exception that the device raised in a failing cell; None if it raised none."""
     failure = result.failure
     if failure is not None and failure.kind is Kind.RAISED and failure.raises:
         return failure.raises, failure.said or failure.found or failure.detail
@@ -161,7 +165,7 @@ def said(result: CellResult) -> tuple[str, str] | None:
 
 @cache
 def _naming(op: str) -> re.Pattern[str]:
-    """Finds names that are made of an op's: ``aten::abs_``, ``_aten_abs()``, ``abs.out``; the word alone is none."""
+    """Matches names derived from an op's name: ``aten::abs_``, ``_aten_abs()``, ``abs.out``, but not the bare word."""
     words = {part for part in (*op.split("."), op.replace(".", "_")) if part}
     word = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
     before, after = r"(?<![\w:.])(\w+::)?(_|[a-z0-9_]+_)?", r"(_(?!\w))?(\.\w+)?(\(\))?(?!\w)"
@@ -169,8 +173,11 @@ def _naming(op: str) -> re.Pattern[str]:
 
 
 def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
-    """The first line of a text without what changes from call to call: numbers, shapes, dtypes, names that are made of
-    the ``op``'s, and at its beginning one of the ``names``, those of ops."""
+    """The first line of a text with everything that varies from call to call replaced by placeholders.
+
+    Replaced are numbers, shapes, dtypes, names derived from the name of the ``op``, and the first word if it is one of
+    ``names`` (the names of ops).
+    """
     line = (text.strip().splitlines() or [""])[0]
     if op:
         line = _naming(op).sub(lambda found: "OP" if any(found.groups()) else found[0], line)
@@ -182,7 +189,7 @@ def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
 
 
 def kernel_of(text: str) -> str:
-    """The op without a kernel, as torch's dispatcher names it in its NotImplementedError; empty if it is another text."""
+    """The op that has no kernel, if the text is the NotImplementedError of torch's dispatcher; else an empty text."""
     found = _KERNEL.match(text)
     return found[1] if found else ""
 
@@ -191,19 +198,20 @@ def kernel_of(text: str) -> str:
 
 
 def _wrong(kind: Kind) -> str:
-    """Kinds of failure that follow from wrong elements."""
+    """The name of a kind of failure; insufficient precision counts as wrong values."""
     return "values" if kind is Kind.PRECISION else kind.value
 
 
 class _Way(NamedTuple):
-    """How an op's cell fails where no exception and no directed check tells: what, in which form of call, where."""
+    """How a cell of an op fails if neither an exception nor a directed check says it: what is wrong, in which form of
+    call, and in which layout."""
 
     wrong: str
     form: str
     place: str
 
     def explains(self, other: _Way) -> bool:
-        """Whether a cell of the same op that fails in the other way follows from this one."""
+        """True if a cell of the same op that fails in this way explains one that fails in the ``other`` way."""
         covers = _covers(self.place, other.place)
         if self.wrong == "values":
             if self.form == "call":
@@ -215,11 +223,11 @@ class _Way(NamedTuple):
         return self.form == other.form and covers and (overwritten or self.wrong == other.wrong)
 
 
-#: What is wrong too where the values of a plain call are, and where those of a call in some layout are.
+#: The failures that wrong values of a call in some layout explain (_READ), and those of a plain call (_FOLLOWS).
 _READ: Final = frozenset({"values", "not_deterministic"})
 _FOLLOWS: Final = _READ | {"offset", "not_aliased", "shape", "dtype", "not_raised"}
 
-#: Ways of one op are tried as explanations of the others in this order.
+#: The forms of call, in the order in which they are tried as the explanation of an op's other failures.
 _ROOTS: Final = ("call", "in-place", "out=")
 
 
@@ -236,7 +244,8 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 
 
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
-    """The cause of a cell that ended its process: how, and in which form of call; of a plain call the op's family."""
+    """The cause of a cell that crashed or hung: how it ended, the form of the call, and for plain calls the op's
+    family."""
     failure, clause, op = result.failure, result.key.clause, result.key.op
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
@@ -255,8 +264,8 @@ def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
 def _told(
     result: CellResult, names: frozenset[str], families: Mapping[str, str]
 ) -> CauseKey | None:
-    """The cause of a cell that its own fields tell: an exception, how its process ended, what a directed check asked.
-    None for results that are wrong in some layout."""
+    """The cause of a cell as far as the cell's own fields say it: an exception, how its process ended, or the directed
+    check that failed. None for wrong results in some layout, which are compared with each other."""
     failure, clause = result.failure, result.key.clause
     if result.outcome is Outcome.ERROR:
         return CauseKey("error", (normal(result.note),))
@@ -289,7 +298,7 @@ def _told(
 def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
-    """An op whose plain call ends the process does so in other layouts for the same reason."""
+    """Gives crashes in other layouts the cause of the crash of the same op's plain call, if that crashes too."""
     plain = {
         (result.key.op, key.about[:3]): key
         for result, key in zip(results, keys)
@@ -308,14 +317,14 @@ def _with_plain_calls(
 
 @dataclass(slots=True)
 class _Sorting:
-    """The causes of one verdict's cells in the making."""
+    """Finds the causes of cells that have one verdict."""
 
     results: Sequence[CellResult]
     families: Mapping[str, str]
     ran: Mapping[tuple[str, str], int]  # ops by family and clause that ran
 
     def keys(self) -> Iterator[CauseKey]:
-        """The cause of each cell."""
+        """Yields the cause of each cell, in the order of ``results``."""
         names = frozenset(op.rpartition(".")[2] for op in self.families)
         told = _with_plain_calls(
             self.results, [_told(result, names, self.families) for result in self.results]
@@ -347,7 +356,7 @@ class _Sorting:
             yield key
 
     def _roots(self, ways: Mapping[int, _Way]) -> dict[int, int]:
-        """For each cell the cell of the same op that it follows from: itself where there is none."""
+        """Maps each cell to the cell of the same op whose failure explains it, or to itself."""
         of_op: dict[str, list[int]] = defaultdict(list)
         for place in ways:
             of_op[self.results[place].key.op].append(place)
@@ -363,7 +372,7 @@ class _Sorting:
     def _widths(
         self, ways: Mapping[int, _Way], roots: Mapping[int, int], red: Collection[str]
     ) -> dict[int, CauseKey]:
-        """The cause of each root: of one op, of a family, or of all."""
+        """The cause of each root: shared by one op, by a family of ops, or by all ops."""
         alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for place in set(roots.values()):
             op = self.results[place].key.op
@@ -382,8 +391,11 @@ class _Sorting:
         return keys
 
     def _drawn(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
-        """The roots of ops whose equal calls differ: where seeds do not hold, they draw random numbers, if no op of the
-        family is only wrong."""
+        """The roots of ops that draw random numbers, for a device on which equal seeds give different numbers.
+
+        These are the ops of which two equal calls differ, unless another op of the family gives wrong values that do
+        not differ from call to call.
+        """
         differ = {
             self.results[place].key.op
             for place, way in ways.items()
@@ -400,7 +412,7 @@ class _Sorting:
         return {place: drawn for place, op in of_root.items() if op in differ}
 
     def _most(self, family: str, places: Sequence[int]) -> bool:
-        """Whether most ops of a family fail, of those that some clause of these cells was run for."""
+        """True if most ops of the family fail. Counted are the ops that ran for one of these cells' clauses."""
         ops = {self.results[place].key.op for place in places}
         ran = (self.ran.get((family, self.results[place].key.clause), 0) for place in places)
         of = max(ran, default=0)
@@ -414,7 +426,7 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, int]:
 
 
 def _root_of(cell: CellKey, red: Collection[str]) -> str:
-    """The failing clause that a case rests on, by ``causes.toml``; its own if none fails."""
+    """The failing clause that the case's clause rests on (``causes.toml``), else the case's own clause."""
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:
@@ -423,7 +435,7 @@ def _root_of(cell: CellKey, red: Collection[str]) -> str:
 
 
 def _others(result: CellResult) -> Iterable[CellResult]:
-    """The cell as if each of its other failures was the one that is shown."""
+    """Yields the cell once for each of its other failures, with that failure in the place of the shown one."""
     for failure in result.also:
         layouts = (failure.layout,) if failure.layout else ()
         yield msgspec.structs.replace(
@@ -435,11 +447,12 @@ def causes(
     results: Iterable[CellResult],
     families: Mapping[str, str],
     every: Iterable[CellResult] = (),
+    not_gating: Collection[str] = (),
 ) -> tuple[Cause, ...]:
-    """The causes of these cells: regressions before improvements, then the largest first, then in the plan's order.
+    """The causes of these cells: those that gate first, regressions before improvements, then the largest first.
 
-    ``families`` names the family of each op; an op without one is its own. ``every`` are all results of the run: what
-    passes tells how wide a cause is.
+    ``families`` names the family of each op; an op without one is a family of its own. ``every`` are all results of
+    the run: the cells that pass show how wide a cause is. ``not_gating`` are the provisional clauses.
     """
     ops: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in every:
@@ -451,21 +464,40 @@ def causes(
         of_verdict[result.verdict].append(result)
     found = []
     for verdict, members in of_verdict.items():
-        of_cause: dict[CauseKey, list[CellResult]] = defaultdict(list)
+        of_cause: dict[tuple[bool, CauseKey], list[CellResult]] = defaultdict(list)
         more = [other for result in members for other in _others(result)]
         keys = list(_Sorting([*members, *more], families, ran).keys())
         other_keys: dict[CellKey, set[CauseKey]] = defaultdict(set)
         for result, key in zip(more, keys[len(members) :]):
             other_keys[result.key].add(key)
         for result, key in zip(members, keys):
-            of_cause[key].append(result)
-        for key, cells in of_cause.items():
+            of_cause[result.key.clause not in not_gating, key].append(result)
+        for (gates, key), cells in of_cause.items():
             partly = frozenset(r.key for r in cells if other_keys.get(r.key, {key}) != {key})
-            found.append(Cause(key, verdict, tuple(cells), partly))
-    found.sort(key=lambda c: (c.verdict is not Verdict.REGRESSION, -len(c.results)))
+            found.append(Cause(key, verdict, tuple(cells), partly, gates))
+    found.sort(key=lambda c: (not c.gates, c.verdict is not Verdict.REGRESSION, -len(c.results)))
     return tuple(found)
 
 
 def causes_of(run: Run, results: Iterable[CellResult]) -> tuple[Cause, ...]:
-    """The causes of these results of the run."""
-    return causes(results, run.plan.families, run.results.values())
+    """The causes of these results of the run. The order of ``results`` does not matter.
+
+    Every output goes through this function, with all unexpected results of the run: so all of them list the same
+    causes.
+    """
+    wanted = {result.key for result in results}
+    if not wanted:
+        return ()
+    ordered = [result for key, result in run.results.items() if key in wanted]
+    provisional = {clause.id for clause in run.plan.clauses if clause.provisional}
+    return causes(ordered, run.plan.families, run.results.values(), provisional)
+
+
+def unexpected(run: Run) -> list[CellResult]:
+    """The results that the manifest does not expect, in provisional clauses too: regressions and improvements."""
+    return [
+        result
+        for result in run.results.values()
+        if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
+        and problem_with(result) is None
+    ]

@@ -1,10 +1,10 @@
-"""The test results of a run for PyTorch's Cross-Repository CI Relay: counts, and where they come from.
+"""The results of a run for PyTorch's Cross-Repository CI Relay: the counts, the gate's answer, and new failures.
 
 The relay's callback action (pytorch/test-infra, .github/actions/cross-repo-ci-relay-callback) takes a JSON object as
 its input ``test-results`` and sends it on as ``workflow.test_results``. PyTorch's HUD reads ``passed``, ``failed``,
-``skipped`` and ``total`` (torchci/lib/crcr/crcrUtils.ts) and refuses a payload above 2 MiB; the action hands the text
-through an environment variable, which on Linux holds 128 KiB at most. So what is made here stays under 100 KiB,
-however large the run: names of failures fill what the counts leave.
+``skipped`` and ``total`` (torchci/lib/crcr/crcrUtils.ts) and refuses a payload above 2 MiB. The action passes the text
+in an environment variable, which on Linux holds at most 128 KiB. So the object stays under 100 KiB for any run: it
+lists as many failures by name as fit beside the counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from reports.gate import GateResult
 from reports.junit import MISSING, clean, element_of, headline
 from reports.model import CellResult, Run
 
-#: Bytes of the whole text.
+#: The largest size of the whole text, in bytes.
 LIMIT: Final = 100 * 1024
-_LONGEST: Final = 300  # characters of one message
+_LONGEST: Final = 300  # characters of a message
 _FORMAT: Final = 1
 
 
 class NewFailure(msgspec.Struct):
-    """A failure that the manifest does not expect, by name."""
+    """A failure that gates and that the manifest does not expect."""
 
     cell: str
     verdict: str
@@ -37,7 +37,7 @@ class NewFailure(msgspec.Struct):
 
 
 class Conformance(msgspec.Struct):
-    """What the HUD passes on without reading it."""
+    """Additional data, which the HUD passes on without reading it."""
 
     format: int
     exit_code: int
@@ -50,7 +50,7 @@ class Conformance(msgspec.Struct):
 
 
 class Payload(msgspec.Struct):
-    """The object for the relay. Nothing in it names the host or the device's uuid."""
+    """The object for the relay. It names neither the host nor the device's uuid."""
 
     passed: int
     failed: int
@@ -61,15 +61,22 @@ class Payload(msgspec.Struct):
 
 
 def counts(run: Run) -> Counter[str]:
-    """How many cells ``passed``, ``failed`` and were ``skipped`` in the JUnit files. A planned cell without an outcome has failed."""
-    results = map(run.results.get, run.parsed.cells)
-    elements = (MISSING if result is None else element_of(result) for result in results)
+    """How many cells ``passed``, ``failed`` and were ``skipped``, as in the JUnit files.
+
+    A failure that does not gate counts as skipped, and a planned cell without an outcome as failed.
+    """
+    elements = (
+        element_of(result, gates=not run.parsed.clauses[cell.clause].provisional)
+        if (result := run.results.get(cell)) is not None
+        else MISSING
+        for cell in run.parsed.cells
+    )
     shown = {None: "passed", "skipped": "skipped"}
     return Counter(shown.get(element and element[0], "failed") for element in elements)
 
 
 def payload(judged: GateResult) -> Payload:
-    """Counts, the gate's answer, the counts by clause, the environment, and as many new failures as fit."""
+    """The counts, the gate's answer, the counts by clause, the environment, and as many new failures as fit."""
     run, code = judged.run, judged.exit_code
     found = counts(run)
     environment = {
@@ -90,13 +97,13 @@ def payload(judged: GateResult) -> Payload:
 
 
 def text_of(found: msgspec.Struct) -> str:
-    """As one line of ASCII, for shells and environment variables."""
+    """The object as one line of ASCII, for shells and environment variables."""
     return json.dumps(msgspec.to_builtins(found), separators=(",", ":"))
 
 
 def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
-    """Passed of judged, and what else there is, by clause."""
-    rare = ("expected", "regressions", "improvements", "crashes", "hangs", "missing")
+    """By clause, how many of the judged cells passed, and the other counts that are not zero."""
+    rare = ("expected", "regressions", "improvements", "not_gating", "crashes", "hangs", "missing")
     return {
         clause: {"passed": tally.passed, "judged": tally.judged}
         | {name: value for name in rare if (value := getattr(tally, name))}
@@ -105,7 +112,7 @@ def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
 
 
 def _fill(found: Payload, new: Sequence[CellResult]) -> None:
-    """Put in as many of the new failures as the limit leaves room for."""
+    """Add as many of the new failures as the limit allows."""
     ours = found.conformance
     ours.new_left_out = len(new)
     room = LIMIT - len(text_of(found))

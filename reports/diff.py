@@ -1,6 +1,6 @@
-"""Two runs compared: what newly fails, what is fixed, what is missing, and how their environments differ.
+"""Compares two runs: the cells that newly fail, are fixed or are missing, and the differences in environment.
 
-The difference in environment comes first: most differences between two runs have their cause there.
+The environment comes first, because most differences between two runs are caused by it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reports.statuses import ABSENT, KIND_OF, LETTERS, MISSING, code_of
 
 
 class Change(Word):
-    """What became of a cell from one run to another; the first is the most urgent."""
+    """How a cell changed from one run to another, the most urgent change first."""
 
     NEWLY_CRASHING = "newly-crashing"
     NEWLY_FAILING = "newly-failing"
@@ -33,13 +33,13 @@ class Change(Word):
 
 
 MEANING: Final[Mapping[Change, str]] = {
-    Change.NEWLY_CRASHING: "crashes or hangs now, but did not before",
-    Change.NEWLY_FAILING: "fails, has an error or is unsupported now, but passed (or was ambiguous) before",
-    Change.MISSING: "had an outcome before, but is not planned or not run now",
-    Change.CHANGED_OUTCOME: "a different outcome; neither the old nor the new one is a pass",
-    Change.CHANGED_EXPECTATION: "the same outcome, but a different verdict of the manifest",
-    Change.FIXED: "passes now, but did not before",
-    Change.ADDED: "has an outcome now, but had none before",
+    Change.NEWLY_CRASHING: "did not crash or hang before, and does now",
+    Change.NEWLY_FAILING: "passed (or had no agreed reference) before, and does not pass now",
+    Change.MISSING: "had an outcome before, and is not planned or was not run now",
+    Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new one is a pass",
+    Change.CHANGED_EXPECTATION: "has the same outcome, but a different verdict by the manifest",
+    Change.FIXED: "did not pass before, and passes now",
+    Change.ADDED: "had no outcome before, and has one now",
 }
 
 WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)
@@ -47,7 +47,7 @@ WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)
 _DEADLY: Final = (Outcome.CRASH, Outcome.HANG)
 _NONE: Final = (ABSENT, MISSING)
 
-# What differs from run to run by itself.
+# Fields of the provenance that differ in any two runs.
 _NOT_COMPARED: Final = frozenset({"start", "host", "device_uuid", "plan_hash"})
 _FIRST: Final = ("torch", "driver", "device_name")
 
@@ -73,17 +73,17 @@ def change(before: str, after: str) -> Change | None:
 
 
 def table() -> dict[str, str]:
-    """Every pair of letters that is a change, with what it is: what the pages compare by."""
+    """The change for every pair of letters that differ; the pages compare runs by this table."""
     pairs = product(KIND_OF, repeat=2)
     return {was + now: what.value for was, now in pairs if (what := change(was, now)) is not None}
 
 
-#: By what became of them: (cell, letter before, letter after), in the order of the later run.
+#: By kind of change: (cell, letter before, letter after), in the order of the later run.
 Changes = dict[Change, list[tuple[CellKey, str, str]]]
 
 
 def changes(before: Mapping[CellKey, str], after: Mapping[CellKey, str]) -> Changes:
-    """The cells that changed; a cell that one of the two does not name is absent there."""
+    """The cells that changed. A cell that only one of the runs names is absent in the other one."""
     found: Changes = {what: [] for what in Change}
     for cell in dict.fromkeys((*after, *before)):
         was, now = before.get(cell, ABSENT), after.get(cell, ABSENT)
@@ -94,21 +94,21 @@ def changes(before: Mapping[CellKey, str], after: Mapping[CellKey, str]) -> Chan
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs compared. ``environment`` has (name, before, after), the likeliest causes first."""
+    """The result of a comparison. ``environment`` has (name, before, after), the likeliest causes first."""
 
     environment: tuple[tuple[str, str, str], ...]
     cells: Changes
 
     @property
     def worse(self) -> bool:
-        """Whether a cell newly fails, newly crashes or is missing."""
+        """True if a cell newly fails, newly crashes or is missing."""
         return any(self.cells.get(what) for what in WORSE)
 
 
 def environment(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> tuple[tuple[str, str, str], ...]:
-    """What differs in provenance, torch and driver first."""
+    """The differences in provenance; torch and driver come first."""
     names = [*_FIRST, *(name for name in {**before, **after} if name not in _FIRST)]
     return tuple(
         (name, str(before.get(name, "")), str(after.get(name, "")))
@@ -138,14 +138,14 @@ def in_words(letter: str) -> str:
 
 
 def as_text(found: Comparison, *, limit: int = 20) -> str:
-    """For a terminal: the environment, then the cells, ``limit`` of each kind of change."""
+    """The comparison for a terminal: the environment, then at most ``limit`` cells of each kind of change."""
     lines = ["environment:" if found.environment else "environment: the same"]
     lines += [
         f"  {name}: {one_line(old) or '-'} -> {one_line(new) or '-'}"
         for name, old, new in found.environment
     ]
     for what, cells in found.cells.items():
-        lines.append(f"{what} ({number(len(cells), 'cell')}: {MEANING[what]}):")
+        lines.append(f"{what}: {number(len(cells), 'cell')} ({MEANING[what]})")
         lines += [
             f"  {one_line(str(cell))}: {in_words(old)} -> {in_words(new)}"
             for cell, old, new in cells[:limit]
@@ -158,7 +158,7 @@ def as_text(found: Comparison, *, limit: int = 20) -> str:
 
 
 class DiffFact(msgspec.Struct):
-    """Something that differs in the provenance."""
+    """A field of the provenance that differs."""
 
     name: str
     before: str
@@ -166,7 +166,7 @@ class DiffFact(msgspec.Struct):
 
 
 class DiffCell(msgspec.Struct):
-    """A cell that changed, with what it was and what it is in words."""
+    """A cell that changed, with its old and its new result in words."""
 
     clause: str
     op: str
@@ -176,14 +176,14 @@ class DiffCell(msgspec.Struct):
 
 
 class DiffDocument(msgspec.Struct):
-    """``conform diff --json``: every kind of change is there, those without cells too."""
+    """The document of ``conform diff --json``. It has every kind of change, also those without cells."""
 
     environment: list[DiffFact]
     changes: dict[str, list[DiffCell]]
 
 
 def as_data(found: Comparison) -> DiffDocument:
-    """As JSON holds it."""
+    """The comparison in the form of the JSON document."""
     cells = {
         what.value: [
             DiffCell(*cell, in_words(old), in_words(new))

@@ -1,11 +1,13 @@
-"""The gate: judges a run. Counts by clause, problems, and the exit code. Pure."""
+"""The gate: judges a run. Counts by clause, problems, and the exit code. No side effects."""
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
+from pathlib import PurePath
 
 import msgspec
 
@@ -23,28 +25,30 @@ from reports.model import (
 
 
 class ExitCode(IntEnum):
-    """What a run or the gate exits with; in line with pytest's own."""
+    """The exit codes of a run and of the gate; compatible with pytest's."""
 
     GREEN = 0
-    REGRESSION = 1  # regressions, or improvements that the manifest does not record
+    REGRESSION = 1  # red: regressions, or improvements that the manifest does not record
     INCOMPLETE = 2  # planned cells without an outcome; partial or empty runs
-    INFRASTRUCTURE = 3  # not a single cell could be checked: the machine, not the device's ops
+    INFRASTRUCTURE = 3  # no cell could be checked: the machine is at fault, not the device's ops
     USAGE = 4  # bad arguments or unreadable files
     NOTHING_SELECTED = 5
 
     @property
     def label(self) -> str:
-        return self.name.lower().replace("_", " ")
+        """The code in a word or two. ``red`` also covers a run that has unexpected passes but no regression."""
+        return "red" if self is ExitCode.REGRESSION else self.name.lower().replace("_", " ")
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of cells. Always ``passed`` of ``judged``: never only a percentage.
+    """Counts of cells. The score is ``passed`` of ``judged``, and is never shown as a percentage alone.
 
-    ``unsupported``, ``blocked``, ``crashes``, ``hangs`` and ``errors`` count outcomes, less the cells that are
-    unsupported by declaration: those are ``declared``, passed over and not judged; ``expected``,
-    ``regressions``, ``improvements`` and ``flaky`` count verdicts, so a cell may be in one of each.
-    ``no_evidence`` are results that contradict themselves, counted nowhere else.
+    ``unsupported``, ``blocked``, ``crashes``, ``hangs`` and ``errors`` count outcomes. ``declared`` are the cells that
+    are unsupported by declaration; they are not judged and not among ``unsupported``. ``expected``, ``regressions``,
+    ``improvements`` and ``flaky`` count verdicts, so a cell may count once as an outcome and once as a verdict.
+    ``not_gating`` are the regressions and improvements of provisional clauses, which are not among ``regressions`` and
+    ``improvements``. ``no_evidence`` are results that contradict themselves; they are counted nowhere else.
     """
 
     planned: int = 0
@@ -62,11 +66,12 @@ class Tally:
     improvements: int = 0
     flaky: int = 0
     no_evidence: int = 0
+    not_gating: int = 0
 
     @property
     def judged(self) -> int:
-        """The denominator: planned cells less those whose references disagree, and those that the
-        device does not support by declaration."""
+        """The denominator: all planned cells except those whose references disagree and those that are unsupported by
+        declaration."""
         return self.planned - self.ambiguous - self.declared
 
     def add(self, result: CellResult | None) -> None:
@@ -77,7 +82,7 @@ class Tally:
             self.planned += 1
             self.no_evidence += 1
         elif result.outcome is Outcome.PASS and result.verdict is Verdict.OK:
-            self.planned += 1  # as most are: this saves looking them up
+            self.planned += 1  # most cells; a shortcut for ``count``
             self.passed += 1
         else:
             self.count(result.outcome, result.verdict)
@@ -90,6 +95,11 @@ class Tally:
             names = ["declared"]
         for name in filter(None, names):
             setattr(self, name, getattr(self, name) + cells)
+
+    def set_aside(self) -> None:
+        """Count the regressions and improvements as ``not_gating``: for the counts of a provisional clause."""
+        self.not_gating += self.regressions + self.improvements
+        self.regressions = self.improvements = 0
 
     @classmethod
     def sum(cls, tallies: Iterable[Tally]) -> Tally:
@@ -114,11 +124,12 @@ _COUNTED: Mapping[Outcome | Verdict, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The gate's answer. ``tallies`` is by clause, in plan order; ``counts`` their sum.
+    """The gate's answer. ``tallies`` has the counts by clause, in plan order; ``counts`` is their sum.
 
-    ``new`` are the results that the gate stops at or reports, regressions before improvements;
-    those of provisional clauses are among ``provisional`` instead, and gate nothing. ``notes`` is what else
-    is reported.
+    ``new`` are the unexpected results that gate, regressions before improvements. ``provisional`` are those of
+    provisional clauses, which do not gate. ``problems`` are the reasons for an exit code other than 0; the first one
+    decides the code. ``obstacles`` are those of them that are not about unexpected results: the run cannot be judged
+    because of them. ``notes`` are remarks that do not affect the code.
     """
 
     run: Run
@@ -129,10 +140,24 @@ class GateResult:
     new: tuple[CellResult, ...]
     provisional: tuple[CellResult, ...]
     notes: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
     @property
     def green(self) -> bool:
         return self.exit_code is ExitCode.GREEN
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The unexpected results in phrases, the number that gates first: ``65 regressions``, ``1 cell passes that
+        expected.toml lists as failing``, ``207 more in clauses that do not gate yet``."""
+        regressions = sum(result.verdict is Verdict.REGRESSION for result in self.new)
+        phrases = [number(regressions, "regression")] if regressions else []
+        if better := self.new[regressions:]:
+            phrases.append(_better(self.run, better))
+        if aside := len(self.provisional):
+            more = f"{aside:,} more" if phrases else number(aside, "unexpected result")
+            phrases.append(f"{more} in clauses that do not gate yet")
+        return tuple(phrases)
 
 
 def gate(
@@ -140,11 +165,11 @@ def gate(
 ) -> GateResult:
     """Judge every planned cell of a run.
 
-    Green only if each cell has an outcome that its verdict can follow from, a pass at least one
-    executed check, and no cell is a regression (or an improvement, unless ``allow_improvements``); provisional
-    clauses never gate. A partial run, a lone shard and an empty run are incomplete. ``partial`` judges the
-    selected cells alone: that is what pytest exits by, and never what `conform gate` does. With a baseline to
-    compare it ``against``, only what is new counts; raises NoBaseline where that run cannot be one.
+    A run is green only if every cell has an outcome that fits its verdict, every pass has at least one executed check,
+    and no cell is a regression (or an improvement, unless ``allow_improvements``). Provisional clauses do not gate. A
+    partial run, a single shard and an empty run are incomplete. ``partial`` judges the selected cells only: pytest's
+    exit code is made so, that of `conform gate` never. With ``against``, cells that failed in that baseline in the same
+    way do not count; raises NoBaseline if the run cannot be compared with it.
     """
     compared = Against.of(run, against) if against is not None else None
     cells = run.parsed.selected if partial else run.parsed.cells
@@ -152,7 +177,7 @@ def gate(
     counts = Tally.sum(tallies.values())
     new: list[CellResult] = []
     provisional: list[CellResult] = []
-    if counts.regressions or counts.improvements:
+    if counts.regressions or counts.improvements or counts.not_gating:
         for result in _new(run, cells, compared.inherited if compared else frozenset()):
             clause = run.parsed.clauses[result.key.clause]
             (provisional if clause.provisional else new).append(result)
@@ -163,17 +188,8 @@ def gate(
             f"planned, although torch and the suite are the same; the first is {gone[0]}"
         )
     nothing = nothing_checked([run.results[cell] for cell in cells if cell in run.results])
-    problems = [*filter(None, [nothing]), *incomplete]
-    regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
-    improvements = len(new) - regressions
-    if regressions:
-        problems.append(f"{number(regressions, 'regression')}: not expected by the manifest")
-    if improvements and not allow_improvements:
-        problems.append(
-            f"{number(improvements, 'improvement')} that the manifest does not record: "
-            f"`conform manifest update {run.folder}` narrows or removes the blocks, or allow them "
-            "with --allow-improvements"
-        )
+    obstacles = [*filter(None, [nothing]), *incomplete]
+    problems = [*obstacles, *_unexpected(run, new, allow_improvements=allow_improvements)]
     if partial and not cells:
         code = ExitCode.NOTHING_SELECTED
     elif nothing:
@@ -186,10 +202,41 @@ def gate(
         code = ExitCode.GREEN
     notes: tuple[str, ...] = (compared.note,) if compared is not None else ()
     if left := run.provenance.left_behind:
-        notes += (f"the device's module {left}. Samples, references and judges run without that.",)
+        notes += (
+            f"importing the device's module {left}. The suite undoes that for samples, references and checks.",
+        )
     return GateResult(
-        run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes
+        *(run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes),
+        obstacles=tuple(obstacles),
     )
+
+
+def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool) -> Iterable[str]:
+    """The problems that the unexpected results are; ``new`` has the regressions first."""
+    regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
+    if regressions:
+        name = manifest_name(run)
+        listed = f": failures that {name} does not list" if name else " (the run had no manifest)"
+        yield f"{number(regressions, 'regression')}{listed}"
+    if (better := new[regressions:]) and not allow_improvements:
+        yield (
+            f"{_better(run, better)}: `conform manifest update {shlex.quote(str(run.folder))}` updates the "
+            "list, `conform gate --allow-improvements` accepts the run as it is"
+        )
+
+
+def _better(run: Run, results: Sequence[CellResult]) -> str:
+    """How many cells do better than expected, as a clause of a sentence."""
+    name, count = manifest_name(run) or "the manifest", len(results)
+    if all(result.outcome is Outcome.PASS for result in results):
+        return f"{number(count, 'cell passes', 'cells pass')} that {name} lists as failing"
+    return f"{number(count, 'cell does', 'cells do')} better than {name} says"
+
+
+def manifest_name(run: Run) -> str:
+    """The name of the manifest's file, such as ``expected.toml``; empty if the run had none."""
+    path = run.provenance.expectations
+    return "" if path in ("", "none") else PurePath(path).name
 
 
 def tally(run: Run, cells: Iterable[CellKey]) -> dict[str, Tally]:
@@ -197,16 +244,19 @@ def tally(run: Run, cells: Iterable[CellKey]) -> dict[str, Tally]:
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for cell in cells:
         tallies[cell.clause].add(run.results.get(cell))
+    for clause, counts in tallies.items():
+        if run.parsed.clauses[clause].provisional:
+            counts.set_aside()
     return dict(tallies)
 
 
 def number(count: int, noun: str, nouns: str = "") -> str:
-    """``1 cell``, ``1,234 cells``; ``nouns`` is the plural where it is not the noun with an s."""
+    """``1 cell``, ``1,234 cells``; ``nouns`` is the plural if it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[CellResult]:
-    """The regressions, then the improvements, of the cells that are not among ``but``."""
+    """The regressions, then the improvements, among the cells, except those in ``but``."""
     found: dict[Verdict, list[CellResult]] = {Verdict.REGRESSION: [], Verdict.IMPROVEMENT: []}
     for cell in cells:
         result = run.results.get(cell)
@@ -218,24 +268,30 @@ def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[Ce
 
 
 def not_whole(run: Run) -> list[str]:
-    """Why a run is no evidence for a whole plan: it is empty, partial, or one shard of several."""
+    """The reasons why a run says nothing about a whole plan: it is empty, partial, or one shard of several."""
     plan, origin, problems = run.parsed, run.provenance, []
     if not plan.cells:
-        problems.append("no cells are planned: no evidence")
+        problems.append("the plan has no cells, so nothing was checked")
     if origin.partial:
-        chosen = f" ({', '.join(run.plan.selection)})" if run.plan.selection else ""
         problems.append(
-            f"a partial run{chosen}: {len(plan.selected):,} of "
-            f"{number(len(plan.cells), 'planned cell')} were selected; only a run of all of them, "
-            "without --ops, --dtypes, --clauses, --max-time, -k, --lf, -x or paths, can pass the gate or be published"
+            f"{partial_run(run)}; only a run of all cells (without --ops, --dtypes, --clauses, --max-time, -k, --lf, "
+            "-x or paths) can pass the gate or be published"
         )
     if origin.is_shard:
         problems.append(f"only shard {origin.shard}: join all shards with `conform merge` first")
     return problems
 
 
+def partial_run(run: Run) -> str:
+    """How many cells a partial run had selected, and by which options."""
+    plan = run.parsed
+    chosen = f" ({', '.join(run.plan.selection)})" if run.plan.selection else ""
+    count = number(len(plan.cells), "planned cell")
+    return f"a partial run{chosen}: {len(plan.selected):,} of {count} were selected"
+
+
 def without_outcome(missing: Sequence[CellKey], planned: int) -> str:
-    """How many planned cells have no outcome, and the first of them."""
+    """The number of planned cells without an outcome, and the first of them."""
     has = "has" if len(missing) == 1 else "have"
     return (
         f"{len(missing):,} of {number(planned, 'planned cell')} {has} no outcome; "
@@ -246,7 +302,7 @@ def without_outcome(missing: Sequence[CellKey], planned: int) -> str:
 def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial: bool) -> list[str]:
     problems = [] if partial else not_whole(run)
     if partial and not cells:
-        problems.append("no cells are selected: no evidence")
+        problems.append("no cell is selected, so nothing was checked")
     if counts.missing:
         absent = set(run.missing)
         missing = [cell for cell in cells if cell in absent]
@@ -257,42 +313,44 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
             for cell in cells
             if cell in run.results and (why := problem_with(run.results[cell])) is not None
         )
-        problems.append(f"{number(counts.no_evidence, 'result')} without evidence: {cell} {why}")
+        told = number(counts.no_evidence, "result contradicts", "results contradict")
+        themselves = "itself" if counts.no_evidence == 1 else "themselves"
+        problems.append(f"{told} {themselves}; the first is {cell}: it {why}")
     return problems
 
 
 def nothing_checked(results: Sequence[CellResult]) -> str | None:
-    """Why the machine is to blame, where something was tried and nothing could be checked."""
+    """Why nothing could be checked, if that is so of all results; the machine is at fault then. Else None."""
     unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
     if not results or any(r.outcome not in unchecked and not by_declaration(r) for r in results):
         return None
     cells = number(len(results), "cell")
     if all(map(by_declaration, results)):
         return (
-            f"not one of {cells} was checked: all are unsupported by declaration; "
-            "expected a device that declares what at least one selected clause requires"
+            f"none of {cells} was checked: all are unsupported by declaration. Select a clause whose capabilities the "
+            "descriptor declares, or declare them"
         )
     said = next((result.message for result in results if result.message), "no message")
     return (
-        f"not one of {cells} could be checked: the problem is the machine, not the device's operators; "
-        f"expected a working device and harness; the first says: {said}"
+        f"none of {cells} could be checked, so the machine or the installation is at fault, not the device's "
+        f"operators; the first message is: {said}"
     )
 
 
-# -- against a baseline: a cell that failed there in the same way does not fail the gate
+# -- against a baseline: a cell that failed in the baseline in the same way does not fail the gate
 
 
 class NoBaseline(RunError):
-    """This run cannot be compared with that one. The text says why."""
+    """A run that cannot be the baseline of another run. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A run compared with an earlier one, for a device whose manifest lags its failures: the gate then asks
-    whether a change makes anything worse.
+    """A run compared with an earlier run, its baseline. It answers whether a change makes anything worse, for a device
+    whose manifest does not list all failures yet.
 
-    ``inherited`` are the cells that stand as badly in the baseline; ``gone`` those that it has an outcome for, but
-    that are not planned any more though torch and suite are the same.
+    ``inherited`` are the cells that failed in the baseline in the same way. ``gone`` are the cells of the baseline that
+    are no longer planned, although torch and the suite are the same.
     """
 
     baseline: Run
@@ -301,7 +359,7 @@ class Against:
 
     @property
     def note(self) -> str:
-        """What is reported of the baseline."""
+        """The remark about the baseline in reports."""
         origin, count = self.baseline.provenance, len(self.inherited)
         return (
             f"against the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed "
@@ -310,14 +368,13 @@ class Against:
 
     @classmethod
     def of(cls, run: Run, baseline: Run) -> Against:
-        """Compare cell by cell. Raises NoBaseline if the baseline is of another device or plan, or not
-        whole."""
+        """Compare cell by cell. Raises NoBaseline if the baseline has another device or plan, or is not a complete run."""
         mine, its = run.provenance, baseline.provenance
         refused = f"--against {baseline.folder}: "
         for name in ("device", "plan"):
             here, there = getattr(mine, name), getattr(its, name)
             if here != there:
-                raise NoBaseline(f"{refused}its {name} is {there!r}, not {here!r}")
+                raise NoBaseline(f"{refused}its {name} is {there!r}, and that of RUN is {here!r}")
         if its.partial or its.is_shard:
             raise NoBaseline(f"{refused}is a partial run or a shard; expected a whole run")
         if missing := len(baseline.missing):
@@ -336,8 +393,7 @@ class Against:
 
 
 def _as_bad(now: CellResult, before: CellResult | None) -> bool:
-    """Whether the baseline has the same verdict for the same reason: the outcome, what was raised, and no
-    layout that fails now and did not."""
+    """True if the baseline has the same verdict, outcome and exception, and every failing layout failed in it too."""
     return (
         before is not None
         and (before.verdict, before.outcome, before.raises)
@@ -346,15 +402,15 @@ def _as_bad(now: CellResult, before: CellResult | None) -> bool:
     )
 
 
-# -- levels of conformance: what the cells come to against each level's frozen list
+# -- levels of conformance: how many cells of each level's frozen list pass
 
 
 class Level(msgspec.Struct, frozen=True):
-    """A level of conformance: how many cells that its frozen list, in that version, has passed.
+    """A level of conformance: how many of its ``listed`` cells passed. ``version`` is that of its frozen list.
 
-    ``unplanned`` cells of the list are not in the run's plan, and count against the device. ``open``
-    are clauses, of the level's ``clauses``, that the suite does not check yet. ``reached`` is true only
-    if there are none of these and every listed cell passes.
+    ``unplanned`` cells of the list are not in the run's plan; they count against the device. ``open`` is the number of
+    the level's ``clauses`` that the suite does not check yet. ``reached`` is True if there are none of either and every
+    listed cell passes.
     """
 
     level: int
@@ -371,7 +427,7 @@ class Level(msgspec.Struct, frozen=True):
         passed = f"{self.passed:,} of {self.listed:,} cells pass"
         text = f"level {self.level} {self.title} ({self.version}): {passed}"
         if self.unplanned:
-            text += f"; {self.unplanned:,} are not in this plan"
+            text += f"; {number(self.unplanned, 'cell is', 'cells are')} not in this plan"
         if self.open:
             are = "is" if self.open == 1 else "are"
             text += f"; {self.open} of its {self.clauses} clauses {are} not checked yet"
@@ -379,7 +435,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def levels_of(run: Run) -> list[Level]:
-    """Each level that the run's plan states."""
+    """The levels that the run's plan states."""
     if not run.plan.levels:
         return []
     passed = [

@@ -1,4 +1,4 @@
-"""The folder of a joined run: the record and the reports of its shards, their manifest and their repro scripts."""
+"""The folder of a merged run: one record and one set of reports for all shards, their manifest and repro scripts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from devices.errors import ConformError
+from reports.failures import write_failures
 from reports.gate import gate
 from reports.merge import Merged, merge
 from reports.model import Run, write_file
@@ -18,17 +19,16 @@ from reports.run import (
     repro_script,
     write_run,
 )
-from reports.summary import write_failures
 
-#: The cells without an outcome.
+#: The list of cells without an outcome.
 MISSING_FILE = "missing.txt"
 
 
 def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
-    """Join the shards in these folders, and write the run into ``folder``. Raises RunError."""
+    """Merge the shards in these folders and write the run into ``folder``. Raises RunError."""
     if any(shard.resolve() == folder.resolve() for shard in shards):
-        raise ConformError(f"-o {folder} is one of the shards: give another folder")
-    with collector_paused():  # it would visit millions of objects again and again
+        raise ConformError(f"-o {folder} is the folder of a shard: give a folder of its own")
+    with collector_paused():  # the collector would visit millions of objects again and again
         runs = [load_run(shard) for shard in shards]
         merged = merge(runs)
         manifests = (manifest_of(run, run.folder / MANIFEST_FILE) for run in runs)

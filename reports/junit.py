@@ -1,7 +1,7 @@
-"""JUnit XML made from a run, for CI systems and other tools: one suite a clause family, one testcase a cell.
+"""JUnit XML of a run, for CI systems and other tools: one test suite per clause family, one test case per cell.
 
-The form is that of the Jenkins schema (junit-10.xsd), which GitHub, GitLab and Jenkins read. Nothing here is read
-back but times, where JUnit files are all that is left of a run.
+The files follow the Jenkins schema (junit-10.xsd), which GitHub, GitLab and Jenkins read. The suite reads only the
+times of the cells from them (``--shard-times``), if the record of the run is not there.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from junitparser.junitparser import etree  # type: ignore[attr-defined]
 from devices.cell import CellKey, Outcome, Verdict
 from devices.files import explained
 from reports.model import CellResult, Run, RunError, case_name, problem_with
+from reports.plain import plain
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HEADLINE = 500
@@ -43,11 +44,12 @@ Element = tuple[str, str]  # tag, type
 
 MISSING: Element = ("error", "missing")
 NO_EVIDENCE: Element = ("error", "error")
+NOT_GATING: Element = ("skipped", "not-gating")
 _TAGS = {"failure": Failure, "error": Error, "skipped": Skipped}
 
 
 class _Seconds(float):
-    """A time as XML's decimals are written: never with an exponent, which not every reader takes."""
+    """A time that is written without an exponent, which some readers of XML refuse."""
 
     def __str__(self) -> str:
         return f"{self:.6f}"
@@ -59,7 +61,7 @@ def junit_file(family: str) -> str:
 
 
 def clean(text: str) -> str:
-    """The text with what XML 1.0 cannot hold written as Python writes it (``\\x1b``)."""
+    """The text with every character that XML 1.0 cannot hold as a Python escape (``\\x1b``)."""
     if text.isascii() and text.isprintable():
         return text
     return _ILLEGAL.sub(_escaped, text)
@@ -76,16 +78,19 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
 
 
-def element_of(result: CellResult) -> Element | None:
-    """The element that shows JUnit readers the result of the cell, None for a plain pass.
+def element_of(result: CellResult, *, gates: bool = True) -> Element | None:
+    """The JUnit element that shows the result of a cell; None for a plain pass.
 
-    A result that contradicts itself (see ``problem_with``) becomes an error.
+    A result that contradicts itself (see ``problem_with``) becomes an error. ``gates`` is False for a cell of a
+    provisional clause: its regression or improvement does not make the run red, so it is shown as skipped.
     """
     outcome, verdict = result.outcome, result.verdict
     if problem_with(result) is not None:
         return NO_EVIDENCE
     if outcome is Outcome.NOT_RUN:
         return ("error", "not-run")
+    if not gates and verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+        return NOT_GATING
     if verdict is Verdict.REGRESSION:
         if outcome in (Outcome.CRASH, Outcome.HANG, Outcome.ERROR):
             return ("error", outcome.value)
@@ -100,12 +105,16 @@ def element_of(result: CellResult) -> Element | None:
 def junit_of(
     run: Run, record: str, sha256: str, causes: Mapping[CellKey, str] = MappingProxyType({})
 ) -> dict[str, TestSuite]:
-    """The suites of a run by family, for :func:`suites_as_xml`. ``record`` is the name of the run's record, of that
-    SHA-256; ``causes`` says of new failures why they fail: a property of a suite counts the cells of each cause. A selected cell without a result is an error of the type ``missing``."""
+    """The test suites of a run by family, for :func:`suites_as_xml`.
+
+    ``record`` is the file name of the run's record, ``sha256`` its checksum. ``causes`` gives the cause of each
+    unexpected result that gates; properties of a suite count its cells of each cause. A selected cell without a result
+    is an error of the type ``missing``.
+    """
     plan = run.parsed
     selected = plan.known if plan.selected is plan.cells else frozenset(plan.selected)
     properties = asdict(run.provenance) | {"record": record, "record_sha256": sha256}
-    if not run.provenance.left_behind:  # of few devices
+    if not run.provenance.left_behind:  # most devices have none
         del properties["left_behind"]
     of_family: dict[str, list[CellKey]] = {}
     for clause, cells in groupby(plan.cells, attrgetter("clause")):
@@ -129,16 +138,16 @@ def junit_of(
 
 
 def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Run) -> None:
-    """Add a testcase for each cell to a suite and its XML ``element``. The counts are set here: junitparser would
-    count anew for each."""
+    """Add a test case for each cell to a suite and its XML ``element``. The counts are set at the end: junitparser
+    would count all cases again after each one."""
     counts = {"failure": 0, "error": 0, "skipped": 0}
     seconds = 0.0
-    passes: dict[str, Any] = {}  # an element of each clause
+    passes: dict[str, Any] = {}  # by clause, an element to copy
     for cell in cells:
         name = clean(case_name(cell))
         result = run.results.get(cell)
         if result is not None and result.plain:
-            # Most cells are such; to copy an element takes a quarter of what it takes to make one.
+            # Most cells are plain passes, and copying an element is four times as fast as making one.
             if cell.clause not in passes:
                 passes[cell.clause] = etree.Element("testcase", classname=clean(cell.clause))
             passed = copy(passes[cell.clause])
@@ -150,18 +159,21 @@ def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Ru
         case = TestCase(name, clean(cell.clause))
         suite.append(case)
         if result is None:
-            case.append(Error("planned and selected, but has no outcome", MISSING[1]))
+            case.append(
+                Error("this cell was selected, but the run has no outcome for it", MISSING[1])
+            )
             counts["error"] += 1
             continue
         case.time = _Seconds(result.seconds)
         seconds += max(result.seconds, 0.0) if math.isfinite(result.seconds) else 0.0
         text = clean(explain(result))
-        shown = element_of(result)
+        shown = element_of(result, gates=not run.parsed.clauses[cell.clause].provisional)
         if shown is not None:
             tag, kind = shown
             counts[tag] += 1
-            case_element = _TAGS[tag](clean(headline(result)), kind)
-            # Viewers show the body of failures and errors, and the message alone of what was skipped.
+            why = "does not gate yet (provisional clause): " if shown == NOT_GATING else ""
+            case_element = _TAGS[tag](clean(why + headline(result)), kind)
+            # Viewers show the body of failures and errors; of a skipped test they show the message only.
             case_element.text = "" if tag == "skipped" else text
             case.append(case_element)
         case.append(SystemOut(text))
@@ -170,7 +182,7 @@ def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Ru
 
 
 def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
-    """One document with these suites, a line for each suite and testcase."""
+    """One XML document with these test suites; each suite and each test case begins a line."""
     whole = JUnitXml("torch-conformance")
     for name in ("tests", "failures", "errors"):  # the schema has no ``skipped`` here
         setattr(whole, name, sum(getattr(suite, name) for suite in suites))
@@ -179,12 +191,12 @@ def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
         whole.append(suite)
     text: bytes = whole.tostring()
     for tag in (b"<testsuite ", b"<properties>", b"<property ", b"<testcase ", b"</testsuite"):
-        text = text.replace(tag, b"\n" + tag)  # in text and attributes < is written &lt;
+        text = text.replace(tag, b"\n" + tag)  # safe: in texts and attributes < is written &lt;
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + text + b"\n"
 
 
 def seconds_in(path: Path) -> dict[CellKey, float]:
-    """The times of the cells in a JUnit file of a run. Raises RunError if it is not one."""
+    """The times of the cells in a JUnit file of a run. Raises RunError if the file is not one."""
     try:
         with explained(RunError, path, "cannot be read"):
             read = JUnitXml.fromfile(str(path))
@@ -198,14 +210,14 @@ def seconds_in(path: Path) -> dict[CellKey, float]:
 
 
 def headline(result: CellResult) -> str:
-    """One line that says what happened."""
+    """The result in one line, without torch's boilerplate."""
     if (problem := problem_with(result)) is not None:
         return f"no evidence: {problem}"
     reasons = (result.message, result.why)
     if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY, Verdict.IMPROVEMENT):
         reasons = (result.why, result.message)
     text = next((reason.strip() for reason in reasons if reason.strip()), "")
-    line = text.partition("\n")[0]
+    line = plain(text).partition("\n")[0]
     if result.raises and result.verdict is Verdict.REGRESSION and result.raises not in line:
         line = f"{result.raises}: {line}" if line else result.raises
     line = line or result.outcome.value
@@ -213,7 +225,7 @@ def headline(result: CellResult) -> str:
 
 
 def explain(result: CellResult) -> str:
-    """A result in full, for people."""
+    """The whole result, for people."""
     lines = [f"{result.key}: {result.outcome}, {result.verdict}"]
     if result.why:
         lines.append(result.why)
@@ -225,7 +237,7 @@ def explain(result: CellResult) -> str:
     if result.ulps is not None:
         lines.append(f"largest error: {result.ulps:.4g} ulps at {result.ulps_at}")
     if result.reached:
-        lines.append(f"drawn programs reached: {result.reached}")
+        lines.append(f"covered by the random programs: {result.reached}")
     if result.raises:
         lines.append(f"raised: {result.raises}")
     if result.message:
@@ -233,5 +245,5 @@ def explain(result: CellResult) -> str:
     if result.example is not None:
         lines += result.example.lines()
     if result.repro:
-        lines.append(f"reproduce, in the results folder: python {result.repro}")
+        lines.append(f"to reproduce, in the results folder: python {result.repro}")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""Shards of one run joined again, and refused where they are not of one run. Pure.
+"""Merges the shards of a run; shards of different runs are refused. No side effects.
 
-Shards are of one run where plan, torch, driver, device, manifest and selection agree. A cell that several
-shards ran (every shard runs the identity cells) must have come to the same in all of them: where it did not, they
-met different devices, or a device that cannot be relied on.
+Shards belong to one run if they have the same plan, torch, driver, device, manifest and selection. A cell that several
+shards ran (every shard runs the identity cells) must have the same result in all of them. Otherwise the shards ran on
+different devices, or on an unreliable one.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from reports.model import (
     problem_with,
 )
 
-#: What must be the same in all shards, in the order in which people look for a cause.
+#: The fields that must be the same in all shards, the likeliest causes of a mix-up first.
 _SAME: Final = (
     *("plan_hash", "plan", "device", "torch", "driver", "device_name", "suite_version"),
     *("manifest_hash", "partial", "seed", "os", "arch"),
 )
-#: What is said of the whole where the shards differ; nothing of other fields.
+#: The value of a field of the merged run if the shards differ in it; other fields are left empty.
 _DIFFER: Final = {"reference_cache": "mixed"}
-#: Parts of the plan's document that are a shard's own.
+#: Fields of the plan's document that may differ from shard to shard.
 _OWN: Final = frozenset({"selected", "facts", "untried"})
 _SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})", re.ASCII)
 
 
 class CannotMerge(RunError):
-    """These runs are not shards of one run. The text says what differs."""
+    """Runs that are not shards of one run. The text says what differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The shards as one run: what ``write_run`` takes, ``plan`` as its ``like``. ``absent`` are the numbers of
-    shards that were not given, ``missing`` the planned cells that no shard has an outcome for, in plan order."""
+    """The merged run, as the arguments of ``write_run`` (``plan`` is its ``like``). ``absent`` are the numbers of the
+    shards that were not given, ``missing`` the planned cells without an outcome, in plan order."""
 
     document: PlanDocument
     provenance: Provenance
@@ -56,9 +56,11 @@ class Merged:
 
 
 def merge(runs: Sequence[Run]) -> Merged:
-    """Join shards, in any order; some may be absent. Raises CannotMerge."""
+    """Merge shards, given in any order; some may be absent. Raises CannotMerge."""
     if not runs:
-        raise CannotMerge("no shard to merge: expected the results folders of a run's shards")
+        raise CannotMerge(
+            "there is nothing to merge: expected the results folders of a run's shards"
+        )
     numbered = _numbered(runs)
     for run in runs[1:]:
         _same(runs[0], run)
@@ -87,25 +89,25 @@ def _shard(run: Run) -> tuple[int, int]:
     said = run.provenance.shard
     match = _SHARD.fullmatch(said)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        what = f"{said!r} is not a shard" if said else "not a shard, but a whole run"
-        raise CannotMerge(f"{run.folder}: {what}; expected a run with --shard I/N")
+        what = f"has the shard {said!r}" if said else "is a whole run, not a shard"
+        raise CannotMerge(f"{run.folder} {what}; expected a run with --shard I/N")
     return int(match[1]), int(match[2])
 
 
 def _numbered(runs: Sequence[Run]) -> dict[int, Run]:
-    """The shards by number; each once, and all of as many."""
+    """The shards by number. Raises CannotMerge if one is given twice, or if they differ in the number of shards."""
     found: dict[int, Run] = {}
     count = _shard(runs[0])[1]
     for run in runs:
         number, of = _shard(run)
         if of != count:
             raise CannotMerge(
-                f"{run.folder} is shard {number}/{of}, and {runs[0].folder} is one of {count}: "
-                "expected shards of one run, which have the same N in I/N"
+                f"{run.folder} is shard {number}/{of}, but {runs[0].folder} is one of {count} shards: expected shards "
+                "of one run, which have the same N in --shard I/N"
             )
         if number in found:
             raise CannotMerge(
-                f"{run.folder} and {found[number].folder} are both shard {number}/{of}"
+                f"{run.folder} and {found[number].folder} are both shard {number}/{of}: give each shard once"
             )
         found[number] = run
     return found
@@ -116,15 +118,17 @@ def _same(one: Run, other: Run) -> None:
     for name in _SAME:
         here, there = getattr(one.provenance, name), getattr(other.provenance, name)
         if here != there:
-            raise CannotMerge(f"{refused}{name} is {here!r} and {there!r}")
+            raise CannotMerge(
+                f"{refused}{name} is {here!r} in the first and {there!r} in the second"
+            )
     for name in one.plan.__struct_fields__:
         if name not in _OWN and getattr(one.plan, name) != getattr(other.plan, name):
             raise CannotMerge(f"{refused}their plans differ in {name!r}")
 
 
 def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
-    """The results of all shards. A cell that some shard was to run and has no outcome of, has none: that shard
-    may not have met the same device."""
+    """The results of all shards. If a shard had to run a cell and has no outcome for it, the merged run has none either:
+    that shard may have run on a different device."""
     found: dict[CellKey, CellResult] = {}
     for run in runs:
         for cell, result in run.results.items():
@@ -150,7 +154,7 @@ def _seen(result: CellResult) -> object:
 
 
 def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Provenance:
-    """That of the whole: it begins with the first, and names every host."""
+    """The provenance of the merged run: it starts when the first shard does and names every host."""
     first = origins[0]
     hosts = dict.fromkeys(host for origin in origins for host in origin.host.split(", ") if host)
     changed: dict[str, Any] = {}
@@ -159,7 +163,7 @@ def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Prove
             values = {getattr(origin, field.name) for origin in origins}
             changed[field.name] = values.pop() if len(values) == 1 else _DIFFER.get(field.name, "")
     changed |= {"start": min(each.start for each in origins), "host": ", ".join(hosts), "shard": ""}
-    if absent:  # the gate refuses it by this, whatever its cells say
+    if absent:  # so that the gate refuses the run even if no cell is missing
         numbers = ",".join(origin.shard.partition("/")[0] for origin in origins)
         changed["shard"] = f"{numbers}/{first.shard.partition('/')[2]}"
     return replace(first, **changed)

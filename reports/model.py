@@ -21,22 +21,21 @@ from devices.lifecycle.evidence import Evidence, Seen
 # A family names a file (``junit-<family>.xml``), so it must be harmless as a file name.
 _FAMILY = re.compile(r"[a-z][a-z0-9_]*")
 
-# Clauses that are written down and not checked yet; they have no cells and are never counted.
+# The status of clauses that the suite does not check yet; they have no cells and are never counted.
 PLANNED = "planned"
 
 Folded = list[tuple[str, dict[str, list[str]]]]
 
 
 class RunError(ConformError):
-    """A run that cannot be read or written: damaged, edited, or not a run at all.
+    """A run that cannot be read or written: damaged, edited, or not a run.
 
-    Exits 4: the input is unusable. A run that can be read but lacks outcomes is not an error: the gate
-    answers it with 2.
+    Exits 4. A run that can be read but has cells without outcome raises no error; the gate exits 2 for it.
     """
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file at once. Raises RunError if it cannot be written."""
+    """Write a file in one step. Raises RunError if it cannot be written."""
     with explained(RunError, path, "cannot be written"):
         write_whole(path, content)
 
@@ -52,23 +51,23 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
     statement: str = ""
     source: str = ""
     requires: tuple[str, ...] = ()  # capabilities
-    level: int = 4  # of conformance; without one, the last
+    level: int = 4  # the level of conformance
     unit: str = ""
     status: str
     faults: tuple[str, ...] = ()
     since: str = ""
-    provisional: bool = False  # reported, but does not gate, for one minor version
+    provisional: bool = False  # for one minor version, failures are reported but do not gate
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """A capability's declared and probed state; ``probed`` is None if nothing was asked."""
+    """Whether a capability is declared, and whether the device has it; ``probed`` is None if that was not tested."""
 
     declared: bool
     probed: bool | None = None
 
 
 class Exclusion(msgspec.Struct, frozen=True):
-    """Ops that a clause leaves out, why, and how many cells that takes away."""
+    """Ops that a clause leaves out, the reason, and the number of cells that the plan lacks for it."""
 
     clause: str
     ops: list[str]
@@ -77,8 +76,8 @@ class Exclusion(msgspec.Struct, frozen=True):
 
 
 class StatedLevel(msgspec.Struct, frozen=True):
-    """A level of conformance: how many cells its list has (``listed``, in that version of it), and which
-    planned cells are among them, as (first, length) in plan order. The rest count against the device."""
+    """A level of conformance: the number of cells in its frozen list (``listed``), and the planned cells among them as
+    (first, length) in plan order. Listed cells that are not planned count against the device."""
 
     level: int
     title: str
@@ -88,8 +87,8 @@ class StatedLevel(msgspec.Struct, frozen=True):
 
 
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a run as its record holds it. ``selected`` are the cells of a partial run or of a shard;
-    ``untried`` says by clause and case (or op) why it is not tried on this machine."""
+    """The plan of a run in the form of the record. ``selected`` are the cells of a partial run or of a shard.
+    ``untried`` gives by clause and case (or op) the reason why it was not tried on this machine."""
 
     hash: str
     device: str
@@ -105,7 +104,7 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
     untried: dict[str, dict[str, str]] = {}
     layouts_version: int | str
     exclusions: list[Exclusion]
-    families: dict[str, str] = {}  # of ops, for the groups of failures
+    families: dict[str, str] = {}  # by op; failures are grouped by them
     levels: list[StatedLevel] = []
     cells: Folded
     selected: Folded | None = None
@@ -115,7 +114,7 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
 class Plan:
     """A checked plan: the document, its clauses by id, and its cells in plan order.
 
-    ``selected`` are the cells that this run was to run: all of them, unless it was partial or a shard.
+    ``selected`` are the cells that the run had to run: all planned cells, unless it was partial or a shard.
     """
 
     document: PlanDocument
@@ -125,22 +124,22 @@ class Plan:
     known: frozenset[CellKey]  # the cells, for membership tests
 
     def undeclared(self, clause: str) -> tuple[str, ...]:
-        """The capabilities that a clause requires and the device does not declare."""
+        """The capabilities that the clause requires and the device does not declare."""
         declared = {name for name, each in self.document.capabilities.items() if each.declared}
         return tuple(name for name in self.clauses[clause].requires if name not in declared)
 
     def untried(self, cell: CellKey) -> str:
-        """Why a case was not tried on this machine; empty if it was to be tried."""
+        """The reason why a case was not tried on this machine; empty if it was tried."""
         return self.document.untried.get(cell.clause, {}).get(cell.op, "")
 
 
 def case_name(cell: CellKey) -> str:
-    """The name of the cell's testcase: ``op[dtype]``, or the case's name alone."""
+    """The name of the cell's test case in JUnit: ``op[dtype]``, or the name of the case."""
     return f"{cell.op}[{cell.dtype}]" if cell.dtype else cell.op
 
 
 def fold(cells: Iterable[CellKey]) -> Folded:
-    """Cells as the document holds them: one entry a clause, one list of dtypes an op."""
+    """Cells in the form of the document: one entry per clause, one list of dtypes per op."""
     folded: dict[str, dict[str, list[str]]] = {}
     for clause, op, dtype in cells:
         folded.setdefault(clause, {}).setdefault(op, []).append(dtype)
@@ -165,10 +164,12 @@ def checked_plan(
         selected = _unfold(document.selected, "selected", clauses, source)
         if strangers := set(selected) - known:
             raise RunError(
-                f"{source}: {len(strangers)} selected cells are not planned, {min(strangers)} first"
+                f"{source}: {len(strangers)} selected cells are not planned; the first is {min(strangers)}"
             )
     elif document.partial:
-        raise RunError(f"{source}: a partial run must say which cells were selected")
+        raise RunError(
+            f"{source}: the run is partial, but the list of its selected cells is missing"
+        )
     for level in document.levels:
         _check_level(level, len(cells), source)
     return Plan(document, clauses, cells, selected, known)
@@ -179,14 +180,14 @@ def _check_level(level: StatedLevel, cells: int, source: str) -> None:
     for first, length in level.planned:
         if first < end or length < 1:
             raise RunError(
-                f"{source}: the cells of level {level.level} are out of order, at {first}"
+                f"{source}: the cells of level {level.level} are out of order at position {first}"
             )
         end = first + length
     planned = sum(length for _, length in level.planned)
     if end > cells or planned > level.listed:
         raise RunError(
-            f"{source}: level {level.level} lists {level.listed:,} cells and claims {planned:,}, up to "
-            f"number {end:,} of {cells:,} planned"
+            f"{source}: level {level.level} has a list of {level.listed:,} cells, but claims {planned:,} cells up to "
+            f"position {end:,}; the plan has {cells:,} cells"
         )
 
 
@@ -207,38 +208,39 @@ def _clauses(document: PlanDocument, source: str) -> dict[str, Clause]:
 def _unfold(
     folded: Folded, part: str, clauses: Mapping[str, Clause], source: str
 ) -> tuple[CellKey, ...]:
-    """The cells of a part of the document; no two of them have the same name in JUnit."""
+    """The cells of one part of the document. Raises RunError if two have the same name in JUnit."""
     cells: list[CellKey] = []
     cases = 0
     for name, ops in folded:
         clause = clauses.get(name)
         if clause is None:
-            raise RunError(f"{source}: {part} name the clause {name!r}, which is not in clauses")
+            raise RunError(f"{source}: {part} names the clause {name!r}, which is not in 'clauses'")
         if clause.status == PLANNED:
-            raise RunError(f"{source}: {part} name the clause {name!r}, which is not checked yet")
-        name = intern(name)  # equal names are one object: a million keys are compared by identity
+            raise RunError(f"{source}: {part} names the clause {name!r}, which is not checked yet")
+        name = intern(name)  # so that a million keys are compared by identity
         for op, dtypes in ops.items():
             if not op or not op.isprintable():
-                raise RunError(f"{source}: {part} of {name!r} have the unprintable op {op!r}")
+                raise RunError(f"{source}: {part} of {name!r} has the unprintable op {op!r}")
             op = intern(op)
             for dtype in dtypes:
                 if not dtype.isprintable():
-                    raise RunError(f"{source}: {part} of {name!r} have the dtype {dtype!r}")
+                    raise RunError(
+                        f"{source}: {part} of {name!r} has the unprintable dtype {dtype!r}"
+                    )
                 cells.append(CellKey(name, op, intern(dtype)))
-                cases += not dtype and op.endswith("]")  # may be called like an op's cell
+                cases += not dtype and op.endswith("]")  # may have the same name as an op's cell
     distinct: set[object] = {str(cell) for cell in cells} if cases else set(cells)
     if len(distinct) != len(cells):
         twice = next(cell for cell, count in Counter(map(str, cells)).items() if count > 1)
-        raise RunError(f"{source}: {part} hold {twice} twice")
+        raise RunError(f"{source}: {part} lists {twice} twice")
     return tuple(cells)
 
 
-# -- what became of a cell
+# -- the result of a cell
 
 _JUDGED = (Verdict.EXPECTED, Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
-# What the manifest can make of each outcome. Any other pair is not evidence: it was edited, or
-# the harness that wrote it is at fault.
+# The verdicts that each outcome can have. Any other pair was edited, or written by a faulty harness; it is no evidence.
 VERDICTS: Mapping[Outcome, tuple[Verdict, ...]] = {
     Outcome.PASS: (Verdict.OK, Verdict.IMPROVEMENT, Verdict.FLAKY),
     Outcome.FAIL: (*_JUDGED, Verdict.FLAKY),
@@ -264,11 +266,11 @@ class ExampleTensor(Geometry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The smallest failing call that was found for a cell: fewest dimensions, smallest sizes, simplest
-    layout, arguments and values.
+    """The smallest failing call that was found for a cell: fewest dimensions, smallest sizes, simplest layout,
+    arguments and values.
 
-    ``call`` names the tensors ``t[0]``, ``t[1]``, …; a directed check makes its own, and none are listed.
-    ``tried`` counts the calls of the search; ``whole`` is False where its budget ended it.
+    ``call`` refers to the tensors as ``t[0]``, ``t[1]``, …; a directed check makes its own tensors, which are not
+    listed. ``tried`` counts the calls of the search. ``whole`` is False if the search used up its budget.
     """
 
     call: str
@@ -280,23 +282,23 @@ class Example:
 
     @property
     def complexity(self) -> tuple[int, int, int]:
-        """Dimensions, then elements, then the length of the layout's name."""
+        """A measure to compare examples by: dimensions, then elements, then the length of the layout's name."""
         dims = sum(len(t.shape) for t in self.tensors)
         return (dims, sum(math.prod(t.shape) for t in self.tensors), len(self.layout))
 
     def lines(self) -> list[str]:
-        """The example for people."""
-        ended = "" if self.whole else " (the search ran out of its budget)"
+        """The example in lines, for people."""
+        ended = "" if self.whole else " (the search used up its budget)"
         found = [f"smallest failing example, layout {self.layout}{ended}: {self.call}"]
         found += [f"    t[{number}]: {tensor}" for number, tensor in enumerate(self.tensors)]
         return [*found, f"    {self.message}"]
 
 
 class CellResult(CellFacts, frozen=True, gc=False):
-    """What became of one cell, judged: what the record keeps.
+    """The result of one cell with its verdict, in the form that the record keeps.
 
-    ``why`` is the expectation's reason or the judgement's text. ``example`` is the minimised failure, if the failure
-    was minimised.
+    ``why`` is the reason of the manifest's block, or the reason of the verdict. ``example`` is the minimised failure; None if the failure was not
+    minimised.
     """
 
     key: CellKey
@@ -307,7 +309,7 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
     @property
     def plain(self) -> bool:
-        """Whether it is a pass with nothing more to say, as most results are."""
+        """True for a pass without any remark. Most results are such."""
         return (
             self.outcome is Outcome.PASS
             and self.verdict is Verdict.OK
@@ -319,20 +321,19 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
 
 def by_declaration(result: CellResult) -> bool:
-    """Whether nothing was tried, because the descriptor does not declare what the clause requires.
+    """True if the cell was not tried because the descriptor does not declare what the clause requires.
 
-    No other unsupported cell can be ``ok``; a run that says so of a clause whose capabilities are
-    all declared is refused (see ``Run``).
+    Only such an unsupported cell can be ``ok``. ``Run`` refuses one whose clause requires declared capabilities only.
     """
     return result.outcome is Outcome.UNSUPPORTED and result.verdict is Verdict.OK
 
 
 def problem_with(result: CellResult) -> str | None:
-    """What makes a result no evidence: a verdict or a count that contradicts its outcome."""
-    # Most results are of these two, and looking an enum up takes as long as all the rest.
+    """How a result contradicts itself, such as a verdict that its outcome cannot have; None if it does not."""
+    # Most results are plain passes, and this lookup would take as long as everything below.
     ordinary = result.outcome is Outcome.PASS and result.verdict is Verdict.OK
     if not ordinary and result.verdict not in VERDICTS[result.outcome]:
-        return f"outcome {result.outcome} cannot have the verdict {result.verdict}"
+        return f"has the outcome {result.outcome}, which cannot have the verdict {result.verdict}"
     if result.outcome is Outcome.PASS:
         if result.checks < 1:
             return "passed without a single executed check"
@@ -350,11 +351,11 @@ def problem_with(result: CellResult) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a run comes from. ``start`` is ISO 8601; text that does not apply is empty.
+    """The origin of a run. ``start`` is in ISO 8601; texts that do not apply are empty.
 
-    ``shard`` is ``I/N`` or empty, ``expectations`` the manifest's path or ``none``,
-    ``reference_cache`` one of ``cold``, ``warm``, ``off``. ``left_behind`` is what the device's module changes in its
-    process, of torch and beyond, in sentences without a subject.
+    ``shard`` is ``I/N`` or empty, ``expectations`` the manifest's path or ``none``, ``reference_cache`` one of
+    ``cold``, ``warm``, ``off``. ``left_behind`` lists the side effects of importing the device's module, such as
+    ``sets the default dtype to float64``.
     """
 
     plan_hash: str
@@ -381,17 +382,17 @@ class Provenance:
 
     @property
     def is_shard(self) -> bool:
-        """Whether other shards are needed to make a whole run."""
+        """True if other shards are needed for a whole run."""
         return self.shard not in ("", "1/1")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run: its plan, its provenance, and a result for each cell that has one.
+    """A run: its plan, its provenance, and the results by cell.
 
-    ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, the
-    provenance belongs to another plan, a result is for a cell that was not planned, or claims to be
-    unsupported by declaration where the plan's capabilities are all declared.
+    ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, if the provenance belongs to
+    another plan, or if a result cannot be: its cell is not planned, or it claims to be unsupported by declaration
+    although the plan declares what its clause requires.
     """
 
     folder: Path
@@ -407,7 +408,7 @@ class Run:
         check_provenance(plan.document, self.provenance, "the run")
         if not self.results.keys() <= plan.known:
             stranger = min(self.results.keys() - plan.known)
-            raise RunError(f"the run holds a result for {stranger}, which was not planned")
+            raise RunError(f"the run has a result for {stranger}, which was not planned")
         for key, result in self.results.items():
             if by_declaration(result) and not (plan.undeclared(key.clause) or plan.untried(key)):
                 raise RunError(
@@ -423,14 +424,14 @@ class Run:
 
 
 def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) -> None:
-    """Raise RunError where the provenance is that of another plan."""
+    """Raise RunError if the provenance belongs to another plan."""
     for name in ("hash", "device", "plan", "partial"):
         planned = getattr(plan, name)
         given = getattr(provenance, "plan_hash" if name == "hash" else name)
         if planned != given:
             raise RunError(
-                f"{source}: its plan has {name} {planned!r} and its provenance {given!r}: "
-                "they are not of the same run"
+                f"{source}: its plan has the {name} {planned!r} and its provenance {given!r}, so plan and provenance "
+                "are not of the same run"
             )
 
 
@@ -438,7 +439,7 @@ def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) ->
 
 
 def evidence_of(run: Run, name: str) -> Evidence:
-    """The outcomes of a run that are evidence; ``name`` is what the user calls it."""
+    """The outcomes of a run that count as evidence for a manifest; ``name`` is the path that the user gave."""
     origin = run.provenance
     return Evidence(
         name=name,
@@ -459,6 +460,6 @@ def evidence_of(run: Run, name: str) -> Evidence:
 
 
 def seen_of(result: CellResult) -> Seen:
-    """What a run saw of one cell."""
+    """The observation of one cell in a run."""
     observed = result.observed_as(result.outcome, by_declaration(result))
     return Seen(observed, frozenset(result.ran_layouts))

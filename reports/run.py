@@ -1,9 +1,9 @@
-"""The folder of a run: its record, written and read, and the files that are made from it.
+"""The folder of a run: writes and reads the record, and writes the files that are made from it.
 
-The record (``run.conform``) is one line of text and a msgpack body. The line names the format, the version that
-wrote it and the SHA-256 of the body; the body holds the plan, the provenance and the results. It is written last,
-so that a folder holds a whole run or is refused. Every refusal is a ``RunError`` (exit 4: unusable input) that
-names the file; a run that can be read but lacks outcomes is left to the gate.
+The record (``run.conform``) is one line of text and a msgpack body. The line has the number of the format, the version
+that wrote it and the SHA-256 of the body; the body has the plan, the provenance and the results. The record is written
+last, so a folder without one is not a complete run. A record that cannot be used raises RunError (exit 4), which names
+the file. A run that can be read but has cells without outcome is left to the gate.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from devices.cell import CellKey, Verdict
+from devices.cell import CellKey
 from devices.files import MOST_RECORD, explained, read_regular
 from reports.advice import sentences
-from reports.causes import causes_of
+from reports.causes import causes_of, unexpected
 from reports.folder import MANIFEST_FILE, RECORD_FILE, without_end
 from reports.junit import clean, junit_file, junit_of, seconds_in, suites_as_xml
 from reports.model import (
@@ -89,7 +89,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def _encoded(plan: Plan, provenance: Provenance, results: Mapping[CellKey, CellResult]) -> bytes:
-    """The body of a record. Raises UnicodeEncodeError if a text holds a lone surrogate."""
+    """The body of a record. Raises UnicodeEncodeError if a text has a lone surrogate."""
     document = plan.document
     places = [place for place, cell in enumerate(plan.cells) if cell in results]
     columns = dict(_columns([results[plan.cells[place]] for place in places]))
@@ -130,13 +130,13 @@ def _numbers(kind: str, raw: bytes) -> array[int]:
     return numbers
 
 
-@lru_cache(maxsize=1)  # shards of one run hold the same plan, to the byte
+@lru_cache(maxsize=1)  # the shards of a run have the same plan, byte for byte
 def _shared_plan(raw: bytes) -> Plan:
     return checked_plan(msgspec.msgpack.decode(raw, type=PlanDocument), "its plan")
 
 
 def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
-    """Raises RunError, msgspec.DecodeError or ValueError where the body is malformed."""
+    """Decode the body of a record. Raises RunError, msgspec.DecodeError or ValueError if it is malformed."""
     record = msgspec.msgpack.decode(body, type=_Record)
     plan = _shared_plan(record.plan)
     document = msgspec.structs.replace(
@@ -161,7 +161,9 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
             f"its results have the field {min(unknown)!r}, which this version does not know: "
             "it was written by a newer version"
         )
-    columns: dict[str, Iterable[Any]] = {}  # of the others every result has the default
+    columns: dict[
+        str, Iterable[Any]
+    ] = {}  # in fields without a column, every result has the default
     for field in _FIELDS:
         if field.name in record.fields:
             columns[field.name] = _column(record, field.name)
@@ -179,9 +181,9 @@ def _column(record: _Record, field: str) -> Iterable[Any]:
     values = _DECODERS[field].decode(raw)
     index = _numbers(_width(len(values)), which)
     if len(index if which else values) != record.count:
-        raise ValueError(f"field {field!r} is not of {record.count:,} results")
+        raise ValueError(f"field {field!r} does not have {record.count:,} values")
     if which and max(index) >= len(values):
-        raise ValueError(f"field {field!r} has a value that is not listed")
+        raise ValueError(f"field {field!r} refers to a value that is not in its list")
     return map(values.__getitem__, index) if which else values
 
 
@@ -198,14 +200,13 @@ def write_run(
     manifest: bytes = b"",
     like: Plan | None = None,
 ) -> Run:
-    """Write the run's files into ``folder``, and all JUnit suites into ``junitxml`` where it is given.
+    """Write the run's files into ``folder``, and all JUnit suites also into ``junitxml`` if it is given.
 
-    A selected cell without a result is written as missing. Each file is replaced at once; those of
-    an earlier run in the same folder are removed. ``redact`` leaves out the device's uuid and the
-    host's name, in free text too. ``manifest`` is the text of the expected failures that the run was
-    judged by, kept as ``expected.toml``. The unfolded cells of the plan ``like`` are used again where it has
-    the same. Returns the run as it was written. Raises RunError if plan, results and provenance do not belong
-    together, or a file cannot be written.
+    A selected cell without a result is written as missing. Each file is replaced in one step; the files of an earlier
+    run in the same folder are removed. ``redact`` leaves out the device's uuid and the host's name, in free text too.
+    ``manifest`` is the text of the manifest that the run was judged by; it is kept as ``expected.toml``. If the plan
+    ``like`` has the same cells, they are shared. Returns the run as it was written. Raises RunError if plan, results
+    and provenance do not belong together, or if a file cannot be written.
     """
     origin: dict[str, Any] = dataclasses.asdict(provenance)
     texts = {name: clean(text) for name, text in origin.items() if isinstance(text, str)}
@@ -213,7 +214,7 @@ def write_run(
     if redact:
         plan, results, provenance = redacted(plan, results, provenance)
     parsed = checked_plan(plan, like=like)
-    # In the plan's order, in which they are read; what was not planned is refused.
+    # In the plan's order, as they are read; Run refuses cells that are not planned.
     ordered = {cell: results[cell] for cell in parsed.cells if cell in results} | dict(results)
     run = Run(folder, plan, provenance, ordered, parsed)
     try:
@@ -240,16 +241,16 @@ def write_run(
 
 
 def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
-    """Write one file a family, and one with all of them. Returns their absolute paths."""
-    unexpected = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
-    new = [result for result in run.results.values() if result.verdict in unexpected]
-    said = sentences(causes_of(run, new)) if new else {}
+    """Write one file per family, and one with all families. Returns their absolute paths."""
+    said = sentences(cause for cause in causes_of(run, unexpected(run)) if cause.gates)
     made = junit_of(run, RECORD_FILE, sha256, said)
     folder = run.folder.absolute()
     files = {folder / junit_file(family): [suite] for family, suite in made.items()}
     if junitxml is not None:
         if junitxml.absolute() in files:
-            raise RunError(f"{junitxml}: is the file of one family; choose another name")
+            raise RunError(
+                f"{junitxml}: the run writes the suite of one family there; give another path"
+            )
         files[junitxml.absolute()] = list(made.values())
     for path, suites in files.items():
         write_file(path, suites_as_xml(suites))
@@ -259,8 +260,8 @@ def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
 def redacted(
     plan: PlanDocument, results: Mapping[CellKey, CellResult], provenance: Provenance
 ) -> tuple[PlanDocument, Mapping[CellKey, CellResult], Provenance]:
-    """Leave out host and uuid: the fields, and where they appear in facts and free text."""
-    hosts = provenance.host.split(", ")  # the controller's, and those of workers elsewhere
+    """Leave out host and uuid: the fields themselves, and their values in facts and free text."""
+    hosts = provenance.host.split(", ")  # of the controller and of workers on other machines
     secrets = [secret for secret in (*hosts, provenance.device_uuid) if secret]
     plain = dataclasses.replace(provenance, host="", device_uuid="")
     if not secrets:
@@ -281,7 +282,7 @@ def redacted(
 
 
 def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
-    """The result with its free texts changed; names of layouts, files and types are not free."""
+    """The result with its free texts changed. Names of layouts, files and types are not free texts."""
     changed: dict[str, Any] = _changed(result, ("why", "note", "said", "worker"), change)
     names = ("subject", "expected", "found", "detail", "said", "call")
     if result.failure is not None:
@@ -306,7 +307,7 @@ def _changed(found: object, names: Iterable[str], change: Callable[[str], str]) 
 
 
 def record_file(path: Path) -> Path:
-    """The record of a run, given its folder or the file itself."""
+    """The path of a run's record, given the run's folder or that path."""
     return path / RECORD_FILE if path.is_dir() else path
 
 
@@ -328,7 +329,7 @@ def load_run(path: Path) -> Run:
 
 
 def _body(source: Path) -> bytes:
-    """The body of a record whose header is in order."""
+    """The body of a record. Raises RunError if the header or the checksum is wrong."""
     try:
         raw = read_regular(source, MOST_RECORD)
     except FileNotFoundError:
@@ -341,7 +342,7 @@ def _body(source: Path) -> bytes:
     if header is None:
         if raw.startswith(_MAGIC):
             raise RunError(f"{source}: its first line is damaged or truncated")
-        raise RunError(f"{source}: not the record of a run; {_instead(source.parent)}")
+        raise RunError(f"{source}: this file is not the record of a run; {_instead(source.parent)}")
     written, writer = int(header[1]), header[2].decode("ascii", "replace")
     if written != FORMAT:
         newer = "update torch-conformance" if written > FORMAT else "run the suite again"
@@ -360,17 +361,17 @@ def _body(source: Path) -> bytes:
 
 
 def _instead(folder: Path) -> str:
-    """What to do if there is no record."""
+    """Advice for a folder without a record."""
     if any(folder.glob("junit*.xml")):
         return (
-            f"JUnit files are not a complete run: they contain neither the plan nor the failures. Copy {RECORD_FILE} "
-            "with them; without it, only --shard-times can use them"
+            f"the folder has JUnit files only, which contain neither the plan nor the failures. Copy {RECORD_FILE} "
+            "as well; --shard-times alone can do without it"
         )
-    return f"expected the folder that a run wrote with --results, which holds {RECORD_FILE}"
+    return f"expected the folder of a run (--results), which contains {RECORD_FILE}"
 
 
 def as_json(run: Run) -> bytes:
-    """All that the record of a run holds, for programs that read no msgpack."""
+    """The whole record of a run as JSON, for programs that do not read msgpack."""
     cells = [
         {**msgspec.to_builtins(result), "key": result.key._asdict()}
         for result in run.results.values()
@@ -380,7 +381,7 @@ def as_json(run: Run) -> bytes:
 
 
 def times_of(path: Path) -> dict[CellKey, float]:
-    """How long each cell took in an earlier run: from its record, or from JUnit files alone. Raises RunError."""
+    """The time of each cell in an earlier run, from its record or else from its JUnit files. Raises RunError."""
     junit = [path] if path.suffix == ".xml" else sorted(path.glob("junit*.xml"))
     if junit and not record_file(path if path.is_dir() else path.parent).is_file():
         return {cell: time for file in junit for cell, time in seconds_in(file).items()}
@@ -388,7 +389,7 @@ def times_of(path: Path) -> dict[CellKey, float]:
 
 
 def manifest_of(run: Run, path: Path) -> bytes | None:
-    """The manifest that a run was judged by; None if the file is not there, or is another one."""
+    """The text of the manifest that a run was judged by; None if the file is missing or has changed since."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -398,7 +399,7 @@ def manifest_of(run: Run, path: Path) -> bytes | None:
 
 
 def repro_script(folder: Path, result: CellResult) -> Path | None:
-    """The repro script of a result; None if it is not in the run's folder, or only by a link."""
+    """The path of a result's repro script; None if it does not exist or a link leads out of the run's folder."""
     path = folder / (result.repro or "")
     inside = path.is_file() and path.resolve().is_relative_to(folder.resolve())
     return path if inside else None
@@ -406,7 +407,8 @@ def repro_script(folder: Path, result: CellResult) -> Path | None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Reading makes a million live objects and no cycles: looking through them takes a third."""
+    """Pause the garbage collector while a run is read: that makes a million objects without cycles, and the collector
+    would take a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""The letter that represents the result of a cell, and how it is shown: ``statuses.toml``.
+"""The letters that stand for the results of cells, and how they are shown: ``statuses.toml``.
 
-A run's cells are one text, a letter each, so that a quarter of a million of them are a file of a
-quarter of a megabyte that compresses to a few kilobytes and that any program can read.
+The site stores the results of a run as one text with a letter per cell. Any program can read it, and a quarter of a
+million cells compress to a few kilobytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASS: Final = "."
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a status is shown: its name, what it means, its shape (an SVG path) and colours."""
+    """How a status is shown: its name, label and meaning, its shape (an SVG path) and its colours."""
 
     name: str
     label: str
@@ -35,7 +35,7 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Letter(NamedTuple):
-    """What a letter represents."""
+    """The result that a letter stands for, and the status by which it is shown."""
 
     outcome: Outcome
     verdict: Verdict
@@ -59,14 +59,14 @@ _CODES: Final = {(each.outcome, each.verdict): code for code, each in LETTERS.it
 
 
 def code_of(result: CellResult | None) -> str:
-    """The letter of a result. One that contradicts itself is an error, as in the JUnit file."""
+    """The letter of a result. A result that contradicts itself is an error, as in the JUnit files."""
     if result is None:
         return MISSING
     return _CODES[result.outcome, result.verdict] if problem_with(result) is None else ERROR
 
 
 def tally(counts: Mapping[str, int]) -> Tally:
-    """The counts of letters as the gate counts cells."""
+    """Counts of letters, converted to counts of cells as the gate makes them."""
     total = Tally()
     for code, count in counts.items():
         if code != ABSENT:

@@ -1,4 +1,4 @@
-"""What tests of several rooms share: one whole run of the suite, and a process to fork runs from."""
+"""What tests of several rooms share: runs of the suite, and a process to fork runs from. And how the tests are run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devices.cell import CellKey
 from devices.files import cache_root
 from reports.model import CellResult
+from tests import durations
 from tests.plugin.running import ForkServer, Ran, cells_of, only_one, run_pytest
 
 
@@ -25,6 +27,22 @@ class WholeRun:
     folder: Path
     ran: Ran
     cells: dict[CellKey, CellResult]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "slow: takes long; `tox` leaves it out, `tox -e slow` and CI run it"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Seconds by file, where durations are asked for."""
+    rows = config.getoption("--durations")
+    if rows is not None:
+        reports = [r for each in terminalreporter.stats.values() for r in each]
+        seconds = durations.by_file(r for r in reports if isinstance(r, pytest.TestReport))
+        terminalreporter.write_sep("=", "seconds by file")
+        terminalreporter.write_line("\n".join(durations.table(seconds, rows or len(seconds))))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,9 +78,11 @@ _BACKWARD = frozenset({"autocast", "autograd", "nn", "optim"})
 
 #: Files that take longest. They come first: one that is begun when the others are done keeps one core alone.
 _LONGEST = (
-    *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_repro.py"),
-    *("opinfo/test_axes.py", "vendor/test_wheels.py", "isolation/test_runs.py"),
-    *("minimise/test_repros.py", "forking/test_runs.py", "scale/test_hosts.py"),
+    *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_whole_run.py"),
+    *("transcripts/test_transcripts.py", "isolation/test_runs.py", "layout/test_repro.py"),
+    *("scale/test_hosts.py", "vendor/test_wheels.py", "minimise/test_repros.py"),
+    *("mutation/test_mends.py", "bugs/test_bugs.py", "plugin/test_runs.py"),
+    *("explore/test_found_programs.py", "opinfo/test_axes.py", "forking/test_runs.py"),
 )
 
 

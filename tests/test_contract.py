@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,16 @@ from pathlib import Path
 import pytest
 
 from conformance import contract
-from conformance.contract import Contract, Status
+from conformance.contract import Contract, Status, page
 from conformance.contract.page import markdown
+from conformance.version import VERSION
+from devices.cell import Outcome
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError
+from devices.simulated import faults as simulated_faults
+from devices.simulated.backend import library
+from reports.run import load_run
+from tests.wrapped import faults as wrapped_faults
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -178,7 +186,6 @@ unit = "op"
 status = "checked"
 requires = ["strides"]
 since = "0.1"
-provisional = false
 statement = "It holds."
 source = "a header"
 """
@@ -207,8 +214,8 @@ def test_families_come_in_order(loaded: Contract) -> None:
 
 def test_no_field_is_empty(loaded: Contract) -> None:
     for clause in loaded.clauses.values():
-        fields = (clause.statement, clause.source, clause.faults, clause.since)
-        assert all(fields), clause.id
+        assert all((clause.statement, clause.source, clause.since)), clause.id
+        assert clause.faults or clause.status is Status.PLANNED, clause.id
 
 
 def test_statements_are_sentences(loaded: Contract) -> None:
@@ -219,6 +226,97 @@ def test_statements_are_sentences(loaded: Contract) -> None:
 def test_required_capabilities_are_known(loaded: Contract) -> None:
     for clause in loaded.clauses.values():
         assert set(clause.requires) <= set(CAPABILITIES), clause.id
+
+
+def test_no_clause_is_provisional_for_longer_than_one_minor_version(loaded: Contract) -> None:
+    assert contract.misdated(loaded.clauses.values(), VERSION) == []
+
+
+@pytest.mark.parametrize(
+    ("since", "version", "says"),
+    [
+        ("0.2", "0.3.0", "remove 'provisional_since'"),
+        ("0.2", "1.0.0", "remove 'provisional_since'"),
+        ("1.9", "2.0.1", "remove 'provisional_since'"),
+        ("0.10", "0.11.2", "remove 'provisional_since'"),
+        ("0.4", "0.2.0", "the minor version of 0.2.0 or the next one, got 0.4"),
+        ("9.9", "0.2.0", "the minor version of 0.2.0 or the next one, got 9.9"),
+        ("0.2", "0.2.7", ""),
+        ("0.3", "0.2.0", ""),
+        ("1.0", "0.9.0", ""),
+    ],
+)
+def test_a_clause_that_outlives_its_minor_version_is_found(
+    tmp_path: Path, since: str, version: str, says: str
+) -> None:
+    made_up = read(
+        tmp_path, GOOD.replace('since = "0.1"', f'since = "0.1"\nprovisional_since = "{since}"')
+    )
+    found = contract.misdated(made_up.clauses.values(), version)
+    assert len(found) == bool(says) and says in "".join(found)
+    assert all("clauses/layout.toml: layout.values" in each for each in found)
+
+
+def test_a_provisional_clause_is_marked(tmp_path: Path) -> None:
+    text = GOOD.replace('since = "0.1"', 'since = "0.1"\nprovisional_since = "0.2"')
+    made_up = read(tmp_path, text)
+    assert made_up.snapshot()["clauses"][0]["provisional"] is True
+    text = markdown(made_up)
+    assert "checked (provisional)" in text and "Provisional now: `layout.values`." in text
+    assert "No clause is provisional now." in markdown(read(tmp_path, GOOD))
+
+
+# The planted faults that the page shows
+
+
+def shown(text: str) -> dict[str, tuple[set[str], set[str]]]:
+    """The faults of each clause in the table of planted faults: the simulated device's, and the wrapped device's."""
+    table = text.partition("## Planted faults")[2].partition("## Public bugs")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| [`")]
+    names = [[set(re.findall(r"`([^`]+)`", cell)) for cell in row] for row in rows]
+    return {row[0].split("`")[1]: (sets[1], sets[2]) for row, sets in zip(rows, names)}
+
+
+def test_every_fault_on_the_page_can_be_switched_on(
+    loaded: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = shown(markdown(loaded))
+    assert list(rows) == EXPECTED
+    assert {name for row in rows.values() for names in row for name in names} == {
+        name for clause in loaded.clauses.values() for name in clause.faults
+    }
+    simulated = {name for row in rows.values() for name in row[0]}
+    wrapped = {name for row in rows.values() for name in row[1]}
+    # One at a time, as some faults replace the same kernel. The blocks switch them off again.
+    for name in sorted(simulated):
+        monkeypatch.setenv("SIMULATED_FAULTS", name)
+        with simulated_faults.planted():
+            simulated_faults.switch_on_from_environment()
+            assert library.faults_that_are_on() == [name]
+    for name in sorted(wrapped):
+        monkeypatch.setenv("WRAPPED_FAULTS", name)
+        with wrapped_faults.planted():
+            wrapped_faults.plant_from_environment()
+
+
+def test_every_fault_on_the_page_breaks_the_clause_that_names_it(loaded: Contract) -> None:
+    for clause, (simulated, wrapped) in shown(markdown(loaded)).items():
+        assert all(clause in simulated_faults.FAULTS[name].clauses for name in simulated), clause
+        assert all(clause in wrapped_faults.REGISTRY[name].clauses for name in wrapped), clause
+
+
+@pytest.mark.parametrize("command", [page._SIMULATED_COMMAND, page._WRAPPED_COMMAND])
+def test_the_command_on_the_page_switches_a_fault_on(command: str, tmp_path: Path) -> None:
+    assert f"\n{command}\n" in markdown(contract.load())
+    variable, _, rest = command.partition(" ")
+    name, _, fault = variable.partition("=")
+    done = subprocess.run(
+        [sys.executable, "-m", *rest.split(), "-n", "0", "--minimise", "0", f"--results={tmp_path / 'run'}"],
+        cwd=ROOT, env={**os.environ, name: fault}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    results = load_run(tmp_path / "run").results.values()
+    assert [result.outcome for result in results] == [Outcome.FAIL]
 
 
 def test_levels_follow_the_families(loaded: Contract) -> None:
@@ -234,8 +332,8 @@ def test_snapshot_survives_json(loaded: Contract) -> None:
 
 
 def test_page_on_disk_is_the_generated_one(loaded: Contract) -> None:
-    page = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-    assert page == markdown(loaded), (
+    on_disk = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    assert on_disk == markdown(loaded), (
         "docs/contract.md is not what the clauses say;"
         " run: python -m conformance.contract > docs/contract.md"
     )
@@ -328,16 +426,21 @@ def test_wrapped_text_is_one_line(tmp_path: Path) -> None:
         ('["strides"]', '["strides", "strides"]', "'requires' names something twice"),
         ('"It holds."', '" "', r"matching regex .* - at `\$\.statement`"),
         ('"a header"', '""', r"matching regex .* - at `\$\.source`"),
-        ('"layout.values"', '"layout.unheard_of"', "no planted fault trips it"),
+        ('"layout.values"', '"layout.unheard_of"', "no planted fault makes this clause fail"),
         (
             "level = 1",
-            'level = 1\nfaults = ["ignore"]',
-            r"matching regex .* - at `\$\.faults\[0\]`",
+            'level = 1\nwrapped_faults = ["ignore"]',
+            r"matching regex .* - at `\$\.wrapped_faults\[0\]`",
         ),
         ('"0.1"', '"soon"', r"matching regex .* - at `\$\.since`"),
-        ("= false", '= "no"', r"Expected `bool`, got `str` - at `\$\.provisional`"),
+        (
+            "level = 1",
+            'level = 1\nprovisional_since = "0.2.0"',
+            r"matching regex .* - at `\$\.provisional_since`",
+        ),
+        ('"checked"', '"planned"\nprovisional_since = "0.2"', "a planned clause has no results"),
         ('"layout.values"', '"values"', r"matching regex .* - at `\$\.id`"),
-        ('"layout.values"', '"graphs.pool"', "an id in this file starts with 'layout.'"),
+        ('"layout.values"', '"graphs.pool"', r"expected an id that starts with 'layout\.'"),
         ("[[clause]]", "[clause]", r"Expected `array`, got `object` - at `\$\.clause`"),
         ('title = "a title"', "", r"missing required field `title` - at `\$\.family`"),
         ("level = 1", "level =", "expected a file of valid TOML"),
@@ -367,5 +470,5 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 def test_a_file_of_no_family_is_told(tmp_path: Path) -> None:
     (tmp_path / "layuot.toml").write_text(GOOD, encoding="utf-8")
-    with pytest.raises(ConformError, match="files of unknown families: 'layuot'"):
+    with pytest.raises(ConformError, match="files of unknown families"):
         read(tmp_path, GOOD)

@@ -117,7 +117,7 @@ def test_a_change_in_the_sources_is_another_state(
     assert planner._sources() in states and len(states) == 7
 
 
-@pytest.mark.parametrize("name", ["cpu", "lazy"])
+@pytest.mark.parametrize("name", ["cpu", pytest.param("lazy", marks=pytest.mark.slow)])
 def test_a_plan_from_what_is_kept_is_the_plan(name: str, tmp_path: Path) -> None:
     device, contract, spec = registry.get(name), load(), plan_spec("quick")
     anew = make_plan(spec, device, contract)
@@ -130,6 +130,7 @@ def test_a_plan_from_what_is_kept_is_the_plan(name: str, tmp_path: Path) -> None
     assert path.is_file()
 
 
+@pytest.mark.slow
 def test_a_plan_from_what_is_kept_does_not_load_the_database(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from conformance.contract import load;"

@@ -1,68 +1,76 @@
-"""How many modules of ours a reader passes who follows one op's cell from the options to the record."""
+"""A cell takes the way that docs/architecture.md describes: through each file that the page names, in its order."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
+import re
 import sys
 from pathlib import Path
 
-from tests.architecture import CHECKOUT, PACKAGES
-
-#: Modules in which a function runs on the way of one passing cell of an op: 40, 10 that make its samples by axis, and
-#: 1 that negates its operands lazily.
-MOST = 51
-
-_PROFILED = """
-import json, sys, threading
 import pytest
 
-called, importing = {}, threading.local()
+from tests.architecture import CHECKOUT
+from tests.plugin.running import ForkServer
 
-def profile(frame, event, arg):
-    code, depth = frame.f_code, getattr(importing, "depth", 0)
-    if code.co_name == "<module>":  # what importing a module runs is its definition, not the cell's way
-        importing.depth = depth + {"call": 1, "return": -1}.get(event, 0)
-    elif event == "call" and not depth and code.co_flags & 1:  # CO_OPTIMIZED: a function, not a class body
-        called.setdefault(code.co_filename, code.co_qualname if sys.version_info >= (3, 11) else code.co_name)
+#: For each step of the page a function that runs there.
+STEPS = (
+    "conformance/plugin.py:pytest_addoption",
+    "conformance/plan/options.py:Request.read",
+    "devices/registry.py:get",
+    "conformance/plan/planner.py:make_plan",
+    "conformance/plan/selection.py:select",
+    "conformance/run/session.py:Session.orders",
+    "conformance/run/worker.py:Worker.run",
+    "opinfo/samples.py:choose",
+    "opinfo/layouts.py:covering",
+    "conformance/run/isolation/watch.py:Watch.call",
+    "opinfo/device.py:Guarded.__init__",
+    "conformance/checks/ops/context.py:ItemContext.call",
+    "conformance/checks/ops/calls.py:called",
+    "conformance/suites/layout/reads.py:judge_values",
+    "opinfo/reference.py:value_answer",
+    "conformance/checks/cells.py:CellRecord.check",
+    "devices/verdicts.py:judge",
+    "reports/run.py:write_run",
+    "reports/junit.py:junit_file",
+    "reports/gate.py:gate",
+    "reports/summary.py:summarise",
+)
+#: What the page names and no passing cell of an op runs: the page of the dashboard, data, and what only reads data.
+NOT_RUN = {"devices/manifest.py", "devices/failure.py", "devices/cell.py", "reports/model.py"}
 
-threading.setprofile(profile)
-sys.setprofile(profile)
-code = pytest.main(sys.argv[2:])
-sys.setprofile(None)
-with open(sys.argv[1], "w") as file:
-    json.dump([int(code), called], file)
-"""
+
+def _named_on_the_page() -> set[str]:
+    """The modules in the table "The way of a cell"."""
+    page = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## The way of a cell")[2].partition("\n## ")[0]
+    names = set(re.findall(r"`([\w/]+\.py)`", table))
+    return {_found(name) for name in names if not name.startswith("tests/")}
 
 
-def test_the_way_of_one_cell_passes_few_modules(tmp_path: Path, cache: Path) -> None:
-    found = tmp_path / "called.json"
-    command = [
-        *(sys.executable, "-c", _PROFILED, str(found)),
-        *("-q", "-n", "0", "--device", "cpu", "-p", "no:cacheprovider"),
-        *("--ops", "add", "--dtypes", "float32", "--clauses", "layout.values"),
-        f"--results={tmp_path / 'results'}",
-    ]
-    # The first run asks every suite which of its clauses apply to every op; the second knows it.
-    for _ in range(2):
-        run = subprocess.run(
-            command,
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-            env={**os.environ, "TORCH_CONFORMANCE_CACHE": str(cache)},
-        )
-    assert found.exists(), run.stdout + run.stderr
-    code, called = json.loads(found.read_text())
-    assert code == 0, run.stdout + run.stderr
-    ways = sorted(
-        f"{Path(file).relative_to(CHECKOUT).as_posix()}: {name}"
-        for file, name in called.items()
-        # Of the packages only: an environment of tox lies in the checkout too.
-        if any(Path(file).is_relative_to(CHECKOUT / package) for package in PACKAGES)
+def _found(name: str) -> str:
+    """A module as the page names it: in the checkout, in ``conformance`` or beside others of its row."""
+    for folder in ("", "conformance/", "opinfo/"):
+        if (CHECKOUT / folder / name).is_file():
+            return f"{folder}{name}"
+    raise AssertionError(f"docs/architecture.md names {name}, which does not exist")
+
+
+def test_the_page_names_the_modules_of_the_steps() -> None:
+    assert _named_on_the_page() - NOT_RUN == {step.partition(":")[0] for step in STEPS}
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="code objects have no qualified name before 3.11"
+)
+def test_a_cell_passes_the_steps_in_the_order_of_the_page(fork: ForkServer, tmp_path: Path) -> None:
+    found = tmp_path / "called.txt"
+    ran = fork.pytest(
+        *("-p", "tests.plugin.data.traced", "-q", "--device", "cpu", "--ops", "add"),
+        *("--clauses", "layout.values", f"--results={tmp_path / 'results'}"),
+        TRACED=",".join(STEPS),
+        TRACED_TO=str(found),
     )
-    print(len(ways), *ways, sep="\n")
-    assert len(ways) <= MOST, "\n".join([f"{len(ways)} modules, expected {MOST} at most:", *ways])
+    assert ran.code == 0, ran.text
+    calls = iter(found.read_text(encoding="utf-8").splitlines())
+    for step in STEPS:
+        assert step in calls, f"{step} is not called after the steps before it"

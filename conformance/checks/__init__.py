@@ -1,1 +1,1 @@
-"""What every check is made of, for calls of ops and for cases of behaviour."""
+"""The parts that all checks are built from, both for calls of ops and for cases of behaviour."""

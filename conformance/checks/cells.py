@@ -1,4 +1,4 @@
-"""Recording what happens in cells: each executed comparison, each failure, and the outcome they add up to."""
+"""Records what happens in each cell: the comparisons made, the failures, and the resulting outcome."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from devices.cell import MOST_ULPS, CellKey, CellOutcome, Outcome
 from devices.errors import first_line
 from devices.failure import Failure, Kind
 
-#: Failures kept for one cell; all are counted.
+#: The number of failures kept for one cell. All failures are counted.
 KEPT = 50
 
-#: Failures of other kinds that are reported of one cell.
+#: The number of failures of other kinds that are reported for one cell.
 ALSO = 3
 
-#: How the message of a cell begins that passed with something to report.
+#: The prefix of the note of a cell that passed with remarks.
 NOTED = "noted: "
 
-#: The clauses whose cells say what is wrong with the calls of an op, and with those that have ``out=``.
+#: The clauses that judge the values of an op's calls, and its variants (including out=).
 VALUES, VARIANTS = "layout.values", "layout.variants"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure as a cell keeps it: with the elements of its inputs (the smallest failure is shown), and what
-    writes its repro script."""
+    """A failure as a cell keeps it, with the number of elements of its inputs (the smallest failure is shown)
+    and the function that writes its repro script."""
 
     failure: Failure
     size: int = 0
     repro: Callable[[], str] | None = None
-    complete: Callable[[Failure], Failure] | None = None  # adds its call
+    complete: Callable[[Failure], Failure] | None = None  # adds the text of the call to the failure
 
     @property
     def layout(self) -> str:
@@ -44,23 +44,23 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A call that left nothing to judge, as it raised or has the wrong values: ``why``, as reports say it, and which clause
-    judges that."""
+    """A call that left nothing to judge, because it raised or returned wrong values. ``why`` is the reason as
+    reports show it; ``by`` is the clause that judges the call."""
 
     why: str
     by: str = VALUES
-    raised: tuple[str, str] | None = None  # type and text
+    raised: tuple[str, str] | None = None  # type and text of the exception
 
     @classmethod
     def of(cls, error: BaseException, by: str = VALUES) -> Unread:
-        """A call that raised."""
+        """Builds the record of a call that raised."""
         kind, text = type(error).__name__, first_line(error)
         return cls(f"every call raised, the first {kind}: {text}", by, (kind, text))
 
 
 @dataclass(slots=True)
 class CellRecord:
-    """What was done in one cell so far."""
+    """The record of one cell so far."""
 
     key: CellKey
     checks: int = 0
@@ -69,16 +69,16 @@ class CellRecord:
     failing: set[str] = field(default_factory=set)
     failures: list[Failed] = field(default_factory=list)
     failed: int = 0
-    troubles: int = 0  # failures and errors: after a new one the device is looked at
+    troubles: int = 0  # failures and errors; the device is checked after each new one
     ambiguous: list[str] = field(default_factory=list)
     unsupported: list[tuple[str, str]] = field(default_factory=list)  # exception type, message
     errors: list[str] = field(default_factory=list)
-    blocked: list[tuple[str, str]] = field(default_factory=list)  # by which clause, and why
-    blocking: tuple[str, str] | None = None  # type and text of the first exception that blocked it
+    blocked: list[tuple[str, str]] = field(default_factory=list)  # the blocking clause, and why
+    blocking: tuple[str, str] | None = None  # type and text of the first such exception
     unread: Unread | None = None  # the first call that left nothing to judge
-    unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be made
-    notes: list[str] = field(default_factory=list)  # what a report says of a cell that passes
-    reached: str = ""  # what the drawn programs reached
+    unbuilt: list[str] = field(default_factory=list)  # pinned examples that could not be built
+    notes: list[str] = field(default_factory=list)  # remarks that a report shows for a passing cell
+    reached: str = ""  # what the drawn programs covered
     undeclared: str = ""  # the capabilities that the clause requires and the descriptor lacks
     untried: str = ""  # why the case takes more than the descriptor declares or the machine has
     seconds: float = 0.0
@@ -86,7 +86,8 @@ class CellRecord:
     ulps_at: str = ""
 
     def measure(self, ulps: float, at: str) -> None:
-        """Keep the largest error, in units in the last place, and the operands that it was seen at."""
+        """Keeps the largest error, in units in the last place (ULP), and the operands at which it
+        occurred."""
         if self.ulps is None or ulps > self.ulps:
             self.ulps, self.ulps_at = min(ulps, MOST_ULPS), at
 
@@ -96,7 +97,7 @@ class CellRecord:
         self.ran.add(layout)
 
     def count(self, checks: int) -> None:
-        """Note executed comparisons that are of no sample and in no layout."""
+        """Counts comparisons that belong to no sample and no layout."""
         self.checks += checks
 
     def fail(self, failed: Failed) -> None:
@@ -108,25 +109,28 @@ class CellRecord:
             self.failures.append(failed)
 
     def refuse(self, exc: BaseException) -> None:
-        """The device said that it does not implement this. Of what it said, the first line: torch adds every kernel
-        that is registered for the op."""
+        """Records that the device does not implement the call. Only the first line of the message is kept,
+        because torch appends a list of all kernels registered for the op."""
         self.unsupported.append((type(exc).__name__, first_line(exc)))
 
     def error(self, text: str) -> None:
-        """The check itself could not be made: a mistake of ours."""
+        """Records that the check itself could not be made, which is an error of this suite and not of the
+        device."""
         self.errors.append(text)
         self.troubles += 1
 
     def pass_over(self, why: str) -> None:
-        """Something was not tried, by declaration: the whole cell, if nothing else was judged."""
+        """Records that something was not tried because the descriptor does not declare it. Marks the whole
+        cell as unsupported if nothing else was judged."""
         if self.checks or self.failures:
             self.note(why)
         else:
             self.untried = f"by declaration: {why}"
 
     def block(self, by: str, text: str, exc: tuple[str, str] | None = None) -> None:
-        """The device made the check impossible: the clause ``by`` must hold first. ``exc`` are the type and the text
-        of the exception that it raised. A clause that must hold first fails itself."""
+        """Records that the device made the check impossible by breaking the clause ``by``. ``exc`` is the
+        type and the text of the exception that it raised. If ``by`` is the clause of this cell, the cell
+        fails instead."""
         if by == self.key.clause:
             raises, said = exc or (None, None)
             found = Failure(kind=Kind.RAISED, detail=text, raises=raises, said=said)
@@ -138,11 +142,12 @@ class CellRecord:
 
     @property
     def smallest(self) -> Failed | None:
-        """The failure to show: fewest elements, then the simplest layout (the shortest name)."""
+        """The failure to show: the one with the fewest elements, then the one with the shortest layout
+        name."""
         return min(self.failures, key=lambda f: (f.size, len(f.failure.layout)), default=None)
 
     def _also(self, shown: Failed | None) -> tuple[Failure, ...]:
-        """One failure of each other way: of another kind, or with another exception."""
+        """Returns up to ALSO failures that differ from the shown one in kind, exception or check."""
         if shown is None:
             return ()
         ways = {_way(failed.failure): failed.failure for failed in reversed(self.failures)}
@@ -151,17 +156,17 @@ class CellRecord:
 
     @property
     def declared(self) -> bool:
-        """Whether nothing was tried, by declaration or because there is no second device."""
+        """True if nothing was tried because of the descriptor or because the machine has too few devices."""
         found = self.checks or self.failures or self.unsupported or self.blocked or self.errors
         return bool(self.undeclared or (self.untried and not found))
 
     def outcome(self) -> Outcome:
-        """The outcome so far. A cell with no executed check is never a pass."""
+        """The outcome so far. A cell without an executed check is never a pass."""
         return self._outcome_and_note()[0]
 
     def _outcome_and_note(self) -> tuple[Outcome, str]:
-        """What the descriptor does not declare first; then what was pinned and is no longer checked, so
-        that no expected failure hides it; then failures, which speak for themselves."""
+        """Returns the outcome and the note. Missing capabilities come first, then pinned examples that could
+        not be built, so that no expected failure hides them, then failures, whose messages need no note."""
         if self.undeclared:
             why = f"by declaration: the descriptor does not declare {self.undeclared}"
             return Outcome.UNSUPPORTED, why
@@ -185,18 +190,18 @@ class CellRecord:
         return Outcome.PASS, f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
 
     def note(self, text: str) -> None:
-        """A note that does not fail the clause; shown for a cell that passes."""
+        """Adds a remark, which is shown if the cell passes."""
         if text not in self.notes:
             self.notes.append(text)
 
     def told(self) -> CellOutcome:
-        """What a worker reports of the cell."""
+        """Returns the report of the cell that a worker sends."""
         if (left := self.unread) is not None and not self.checks:
             if left.raised is not None and left.raised[0] == NotImplementedError.__name__:
                 self.unsupported.append(left.raised)
             else:
                 self.block(left.by, left.why, left.raised)
-            self.unread = None  # a cell may be told twice
+            self.unread = None  # told() may be called twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None
         failure = shown.failure if shown is not None else None
@@ -239,9 +244,9 @@ def _way(failure: Failure) -> tuple[Kind, str | None, str]:
 class Recorder:
     """The cells of one item (op, dtype, suite). Clauses that were not selected have no record.
 
-    ``undeclared`` names, by clause, the capabilities that it requires and the device does not
-    declare, ``untried`` why it is not tried otherwise: no check is given the records of those
-    clauses, so nothing is tried.
+    ``undeclared`` maps a clause to the capabilities that it requires and the device does not declare.
+    ``untried`` maps a clause to another reason for not trying it. ``get`` returns no record for these
+    clauses, so no check runs for them.
     """
 
     def __init__(

@@ -1,12 +1,13 @@
 """Work in another process: start it, receive its messages, limit its time, and report how it ended.
 
-The child is a fresh interpreter in a new session. Where that makes no difference to what is asked, and this process knows
-who makes them, it is a copy of a process that has torch loaded, which spares two seconds. It calls
-``module.function(orders, tell)``: ``orders`` arrive as JSON on its stdin, and each ``tell(message)`` sends one JSON value
-back through a separate pipe, so that the output of a backend does not interfere; the output is kept. The child is killed,
-with everything that it has started in its session, when it exceeds a limit or when the parent no longer needs it.
+The child is a fresh interpreter in a new session. If the caller allows it and a copier is set, the child is
+instead forked from a process that has already loaded torch, which saves about two seconds. The child calls
+``module.function(orders, tell)``. ``orders`` arrive as JSON on stdin. Each ``tell(message)`` sends one JSON
+value to the parent through a separate pipe, so that the output of a backend does not interfere; stdout and
+stderr are kept. The child and every process in its session are killed when the child exceeds a limit or the
+parent no longer needs it.
 
-Imports only the standard library, the clock and the root of our errors, because repro scripts contain this module.
+Imports only the standard library, the clock and ConformError, because repro scripts contain this module.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ exec(compile(given["preamble"], "<preamble>", "exec"))
 import importlib
 importlib.import_module("conformance.checks.child").serve(given, int(sys.argv[1]))
 """
-#: What a copy runs, which finds its pipe by that name.
+#: The code that a forked copy runs. The copy finds its pipe in the variable ``pipe``.
 _START_COPY = """
 import json, sys
 given = json.load(sys.stdin)
@@ -49,42 +50,43 @@ serve(given, pipe)
 
 
 class NoCopy(Exception):
-    """No process can be copied, or nobody answers: a fresh interpreter is started instead."""
+    """No process can be forked, or the copier does not answer. A fresh interpreter is started instead."""
 
 
 class Copier(Protocol):
-    """Makes copies of a process that has torch loaded and has used no device."""
+    """Forks copies of a process that has loaded torch and has used no device."""
 
     def start_child(self, stdin: int, output: int, pipe: int) -> Process:
-        """A copy with these descriptors, which runs the line of Python from its stdin, as in a session of its own.
-        Raises NoCopy."""
+        """Returns a forked copy with these file descriptors, in a session of its own. The copy executes the
+        line of Python that it reads from stdin. Raises NoCopy."""
 
 
 _copier: Copier | None = None
 
 
 def use_copier(copier: Copier | None) -> None:
-    """Whom this process and its forks ask for copies from now on."""
+    """Sets the copier that this process and its forks use from now on; None for none."""
     global _copier
     _copier = copier
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds in which a child could run, before it is killed."""
+    """The seconds for which a child may run before it is killed, counting only time in which it could run."""
 
-    start: float = 180.0  # until it is ready, or sends its first message: torch has to be loaded
-    silence: float = math.inf  # from then on, between two messages
-    total: float = math.inf  # from then on, until its last message
-    exit: float = 60.0  # from its last message to its end
+    start: float = 180.0  # until it is ready or sends a message; includes loading torch
+    silence: float = math.inf  # after that, between two messages
+    total: float = math.inf  # after that, until its last message
+    exit: float = 60.0  # from its last message until it exits
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a process ended.
 
-    ``status`` is its exit status, negative for the signal that killed it; None if it had to be killed
-    because a limit was over, which ``late`` then names. ``printed`` is what it wrote to stdout and stderr.
+    ``status`` is the exit status, negative for the signal that killed the process. It is None if the process
+    had to be killed because it exceeded a limit; ``late`` then names the limit. ``printed`` is the text that
+    the process wrote to stdout and stderr.
     """
 
     status: int | None
@@ -93,12 +95,12 @@ class Ended:
 
     @property
     def well(self) -> bool:
-        """Whether it ended by itself with status 0."""
+        """True if the process exited by itself with status 0."""
         return self.status == 0
 
     @property
     def signal(self) -> str:
-        """The name of the signal that killed it, such as SIGSEGV; empty if none did."""
+        """The name of the signal that killed the process, such as SIGSEGV; empty if none did."""
         if self.status is None or self.status >= 0:
             return ""
         try:
@@ -108,17 +110,17 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """How it ended, as the end of a sentence: "was killed by SIGSEGV"."""
+        """How the process ended, as the end of a sentence: "was killed by SIGSEGV"."""
         if self.status is None:
-            return self.late or "ended unseen"
+            return self.late or "ended with an unknown status"
         return (
             f"was killed by {self.signal}" if self.signal else f"exited with status {self.status}"
         )
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed: most often what a crash says of itself. Of faulthandler's stack it is the
-        innermost frame."""
+        """The last line that the process printed, which usually describes a crash. If faulthandler printed a
+        stack, the innermost frame."""
         lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
         frames = (line for line in lines if self.signal and line.startswith('File "'))
         return next(frames, lines[-1] if lines else "")[:300]
@@ -140,16 +142,17 @@ class ChildDied(ConformError):
 
 @dataclass
 class Child:
-    """A child, from its start to its end::
+    """A child process from its start to its end::
 
         with Child("package.module:function", orders, Limits(silence=60)) as child:
-            for message in child:  # until it ends, or a limit is over
+            for message in child:  # until the child ends or exceeds a limit
                 ...
         child.ended.how
 
-    Leaving the block kills it if it still runs; ``wait()`` inside of it waits for its end.
-    ``preamble`` is Python that the child executes before it imports anything of ours. ``copied`` says that the child need
-    not be a fresh interpreter, if it has neither a preamble nor an environment of its own.
+    Leaving the block kills a child that still runs; ``wait()`` inside the block waits for its end.
+    ``preamble`` is Python code that the child executes before it imports any module of this project.
+    ``copied=True`` allows the child to be forked instead of started as a fresh interpreter, if it has neither
+    a preamble nor an environment.
     """
 
     target: str
@@ -158,7 +161,7 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict)
     preamble: str = ""
     copied: bool = False
-    ready: bool = field(default=False, init=False)  # it has sent something
+    ready: bool = field(default=False, init=False)  # the child has sent something
 
     def __enter__(self) -> Child:
         self._ended: Ended | None = None
@@ -190,13 +193,13 @@ class Child:
             start_new_session=True,
         )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it ended at once: its status says how
+        with contextlib.suppress(BrokenPipeError):  # the child ended at once; its status says how
             process.stdin.write(json.dumps({**given, "parent": os.getpid()}).encode())
             process.stdin.close()
         return process
 
     def _copy(self, given: Mapping[str, Any], writer: int) -> Process | None:
-        """A copy, if it may be one and there is somebody who makes it."""
+        """Returns a forked copy, or None if the child must be fresh or no copier is available."""
         if _copier is None or not self.copied or self.environment or self.preamble:
             return None
         its_stdin, stdin = os.pipe()
@@ -215,18 +218,18 @@ class Child:
         self._finish()
 
     def __iter__(self) -> Iterator[Any]:
-        """Its messages, until it ends or one of its limits is over."""
+        """Yields the messages of the child until it ends or exceeds one of its limits."""
         while (line := self._line()) is not None:
             if not self.ready:
                 self.ready = True
                 self._end = self._clock.now() + self.limits.total
-            if line:  # an empty one says that it is ready
+            if line:  # an empty line says that the child is ready
                 yield json.loads(line)
-            # Who heard it may have set another limit.
+            # The consumer of the message may have set another limit.
             self._patience = self._clock.now() + self.limits.silence
 
     def wait(self) -> Ended:
-        """How it ended, after it has been given ``limits.exit`` seconds to do so by itself."""
+        """Waits up to ``limits.exit`` seconds for the child to exit by itself, and returns how it ended."""
         waits = not self._late and self._ended is None
         if waits and not ends_within(self._process, self.limits.exit):
             self._late = f"had not ended {self.limits.exit:g} s after its last message"
@@ -234,19 +237,19 @@ class Child:
 
     @property
     def ended(self) -> Ended:
-        """How it ended; known once the block was left, or ``wait()`` has returned."""
+        """How the child ended. Available after the block was left or ``wait()`` has returned."""
         assert self._ended is not None, "the child still runs"
         return self._ended
 
     def _line(self) -> bytes | None:
-        """The next line that it sends; None at its end, and where a limit is over."""
+        """Returns the next line that the child sends; None at its end or when it exceeds a limit."""
         while b"\n" not in self._held:
             if not self._clock.wait(self._has_said, min(self._end, self._patience)):
                 self._late = self._over()
                 return None
             chunk = os.read(self._reader, 1 << 16)
             if not chunk:
-                return None  # a line that was cut off belongs to the death
+                return None  # ignore an incomplete last line: the child died while writing it
             self._held += chunk
         line, _, self._held = self._held.partition(b"\n")
         return line
@@ -262,11 +265,11 @@ class Child:
         return f"had not ended after {self.limits.total:g} s"
 
     def _finish(self) -> Ended:
-        """End what still runs, read what was printed, and close everything."""
+        """Kills the child if it still runs, reads its output, and closes everything."""
         if self._ended is None:
             status = self._process.poll()
             if status is None:
-                self._process.kill()  # a copy may not lead its group yet
+                self._process.kill()  # a forked copy may not lead its process group yet
             with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -280,9 +283,9 @@ class Child:
 
 
 def messages(child: Child) -> Iterator[Any]:
-    """The messages of a child, one after the other. It is killed when this generator is closed.
+    """Yields the messages of a child. The child is killed when this generator is closed.
 
-    Raises ChildDied if it does not end by itself with status 0.
+    Raises ChildDied if the child does not exit by itself with status 0.
     """
     with child:
         yield from child
@@ -292,7 +295,8 @@ def messages(child: Child) -> Iterator[Any]:
 
 
 def ask(child: Child) -> tuple[Any, Ended]:
-    """The one message of a child (None if it sent none), and how it ended: it may fail after its answer."""
+    """Returns the first message of a child (None if it sent none) and how the child ended. It may fail after
+    its answer."""
     with child:
         return next(iter(child), None), child.wait()
 
@@ -301,19 +305,19 @@ def ask(child: Child) -> tuple[Any, Ended]:
 
 
 class Tell:
-    """Sends messages to the parent. Forks of the child cannot: their pipe is closed, so that the parent
-    sees when the child itself has ended."""
+    """Sends messages to the parent. Forks of the child cannot send: the pipe is closed in them, so that the
+    parent notices the end of the child itself."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
         os.register_at_fork(after_in_child=self._close)
 
     def ready(self) -> None:
-        """Say that the preparation is over: from now on the other limits count."""
+        """Tells the parent that preparation is over, so that the other limits apply from now on."""
         self._send(b"\n")
 
     def __call__(self, message: Any) -> None:
-        """Send one value that JSON can hold."""
+        """Sends one value that JSON can represent."""
         self._send(json.dumps(message).encode() + b"\n")
 
     def _send(self, line: bytes) -> None:
@@ -326,25 +330,26 @@ class Tell:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """On Linux: be killed when the process that started this one ends (``parent``, if its id is known), even if that is
-    killed itself. Otherwise one that hangs would keep the device, or a processor."""
+    """On Linux: makes the kernel kill this process when the process that started it ends, even if that
+    process is killed. Otherwise a hanging child would keep the device or a processor busy. ``parent`` is the
+    id of the starting process, if known."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 
 def serve(given: Mapping[str, Any], pipe: int) -> None:
-    if "parent" in given:  # else it is a copy, and has seen to that
+    if "parent" in given:  # a forked copy has done so already
         end_with_parent(given["parent"])
     module, _, name = given["target"].partition(":")
     getattr(importlib.import_module(module), name)(given["orders"], Tell(pipe))
 
 
 def execute(code: str, tell: Tell) -> None:
-    """Execute a program; what it leaves in ``told`` is its message."""
+    """Executes a program and sends the value of its variable ``told`` as the message."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, "<program>", "exec"), names)
     tell(names["told"])

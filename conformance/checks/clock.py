@@ -1,9 +1,10 @@
-"""The time in which a process could run. Limits count this time, not that in which it waited for a processor.
+"""Measures the time in which a process could run. Time limits count this time, not the time spent waiting for
+a processor.
 
-On a busy machine a process gets its processor late. Linux counts, for each thread, how long it was ready to run and
-had to wait: the second number of /proc/PID/task/TID/schedstat, in ns
-(https://docs.kernel.org/scheduler/sched-stats.html). A thread that sleeps, for a lock or for I/O, does not wait for a
-processor. So a hang counts in full, and on a quiet machine everything does.
+On a busy machine a process gets a processor late. Linux counts, for each thread, how long it was ready to run
+and had to wait: the second number of /proc/PID/task/TID/schedstat, in ns
+(https://docs.kernel.org/scheduler/sched-stats.html). A thread that sleeps, for a lock or for I/O, does not
+wait for a processor. So a hang counts in full, and on a quiet machine all time counts.
 
 Imports only the standard library, because repro scripts contain this module.
 """
@@ -18,18 +19,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-#: Of any time this part counts at least, so that what spins for ever is ended on any machine.
+#: At least this fraction of elapsed time counts, so that a process that spins forever is ended on any
+#: machine.
 LEAST = 1 / 30
-#: The same where the system does not say how long a thread has waited. What a process has computed counts in full.
+#: The same fraction on systems that do not report how long a thread has waited. There, processor time counts
+#: in full.
 LEAST_ELSEWHERE = 1 / 5
-#: Seconds between two looks while it waits, at most; a longer gap counts as one: this process was stopped, or suspended.
+#: _LOOK: the longest time in seconds between two looks at a process that is waited for. _GAP: a longer gap
+#: counts as this many seconds, because this process was stopped or suspended.
 _LOOK, _GAP = 0.5, 1.0
-#: Seconds for which something is watched that must not come to be; and so many times longer while a thread has not run.
+#: TURN: seconds for which to watch for an event that must not happen. _TURNS: the factor by which to extend
+#: this time while some thread has not run.
 TURN, _TURNS = 0.01, 20
 
 
 class Process(Protocol):
-    """A process that was started, as ``subprocess.Popen`` shows it."""
+    """A started process, with the interface of ``subprocess.Popen``."""
 
     @property
     def pid(self) -> int: ...
@@ -39,11 +44,11 @@ class Process(Protocol):
 
 
 def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, float]) -> float:
-    """Of so many seconds, those in which no thread had to wait. ``before`` and ``now`` are the seconds that each thread
-    had waited until then, by its id.
+    """Returns how many of these seconds passed without any thread waiting for a processor. ``before`` and
+    ``now`` map each thread's id to the seconds it had waited in total, at the start and at the end.
 
-    The thread that waited longest counts: the others slept, or waited at the same time. The kernel adds a wait when it
-    is over, so the answer is below 0 after one that began earlier.
+    The thread that waited longest counts: the others slept or waited at the same time. The result can be
+    negative, because the kernel adds a wait only when the wait is over.
     """
     return seconds - max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
 
@@ -51,19 +56,20 @@ def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, flo
 def could_run_elsewhere(
     seconds: float, before: Mapping[int, float], now: Mapping[int, float]
 ) -> float:
-    """The same, of the processor time that each process had used until then."""
+    """Like ``could_run``, but computed from the processor time in seconds that each process had used at the
+    start and at the end."""
     used = max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
     return max(used, seconds * LEAST_ELSEWHERE)
 
 
 def waited(process: int) -> dict[int, float]:
-    """Seconds that each thread of a process, and of those that it started, has waited for a processor so far. Empty
-    where there is no such process."""
+    """Returns the seconds that each thread of a process and of its descendants has waited for a processor so
+    far, by thread id. Empty if there is no such process."""
     found: dict[int, float] = {}
     processes = [process]
     while processes:
         tasks = f"/proc/{processes.pop()}/task"
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             for thread in os.listdir(tasks):
                 with suppress(OSError, IndexError):
                     found[int(thread)] = int(_words(f"{tasks}/{thread}/schedstat")[1]) / 1e9
@@ -72,8 +78,8 @@ def waited(process: int) -> dict[int, float]:
 
 
 def ready(process: int) -> dict[int, int]:
-    """The threads of a process that run or are ready to, with the processor time (ns) that each has used. Empty where the
-    system does not say."""
+    """Returns the threads of a process that are running or ready to run, with the processor time in ns that
+    each has used. Empty if the system does not report this."""
     found: dict[int, int] = {}
     tasks = f"/proc/{process}/task"
     with suppress(OSError):
@@ -92,8 +98,8 @@ def _words(path: str) -> list[bytes]:
 
 
 def used(process: int, table: str | None = None) -> dict[int, float]:
-    """Seconds of processor time that a process, and those that it started, have used so far. ``table`` is what ``ps``
-    prints."""
+    """Returns the seconds of processor time that a process and its descendants have used so far, by process
+    id. ``table`` is the output of ``ps``; by default ``ps`` is run."""
     if table is None:
         command = ["ps", "-A", "-o", "pid=,ppid=,time="]
         try:
@@ -114,7 +120,7 @@ def used(process: int, table: str | None = None) -> dict[int, float]:
 
 
 def _seconds(text: str) -> float:
-    """``[[days-]hours:]minutes:seconds`` as ``ps`` writes it."""
+    """Parses ``[[days-]hours:]minutes:seconds``, the format of ``ps``, into seconds."""
     days, _, rest = text.rpartition("-")
     total = 0.0
     for part in rest.split(":"):
@@ -123,18 +129,18 @@ def _seconds(text: str) -> float:
 
 
 def waits_are_told() -> bool:
-    """Whether this system says how long a thread has waited."""
+    """True if this system reports how long a thread has waited for a processor."""
     with suppress(OSError, IndexError):
         return int(_words("/proc/self/schedstat")[0]) > 0
     return False
 
 
-#: Looks at a process: a number of seconds for each thread that has waited.
+#: Looks at a process: returns a number of seconds for each of its threads or descendants.
 Look = Callable[[int], Mapping[int, float]]
 
 
 class Clock:
-    """Counts the seconds in which a process (this one by default) and those that it started could run."""
+    """Counts the seconds in which a process (this one by default) and its descendants could run."""
 
     def __init__(self, process: int | None = None, look: Look | None = None) -> None:
         self._process = os.getpid() if process is None else process
@@ -143,12 +149,13 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Begin again at 0."""
+        """Starts again at 0."""
         self._counted = self._passed = 0.0
         self._seen, self._at = self._look(self._process), time.monotonic()
 
     def add(self, seconds: float) -> float:
-        """So many seconds have passed since the last look. Returns what ``now`` does."""
+        """Adds the seconds that passed since the last look, as far as they count. Returns the same value as
+        ``now``."""
         seen = self._look(self._process)
         self._counted += self._count(seconds, self._seen, seen)
         self._passed += seconds
@@ -156,11 +163,12 @@ class Clock:
         return max(self._counted, self._passed * LEAST)
 
     def now(self) -> float:
-        """The seconds counted so far."""
+        """Returns the seconds counted so far."""
         return self.add(time.monotonic() - self._at)
 
     def wait(self, ready: Callable[[float], object], until: float) -> bool:
-        """Whether ``ready(seconds)``, which waits so long at most, says yes before the clock shows ``until``."""
+        """Calls ``ready(seconds)``, which waits at most that long, until it returns a true value. Returns
+        False if the clock reaches ``until`` first."""
         left = until - self.now()
         while not ready(min(max(left, 0.0), _LOOK)):
             if left <= 0.0:
@@ -170,7 +178,8 @@ class Clock:
 
 
 class Turns:
-    """Whether each thread of this process has had its turn: it sleeps, or has run since it was first seen ready."""
+    """Tells whether every other thread of this process had its turn: a thread is asleep, or has run since it
+    was first seen ready."""
 
     def __init__(self, look: Callable[[int], Mapping[int, int]] = ready) -> None:
         self._look, self._process, self._me = look, os.getpid(), threading.get_native_id()
@@ -183,8 +192,8 @@ class Turns:
 
 
 def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
-    """Whether something comes to be while every thread of this process has its turn, and for so many seconds in which
-    it could run. What nothing holds up has been done by then, however busy the machine is."""
+    """True if ``done()`` becomes true before every thread of this process had its turn and this process could
+    run for ``seconds``. Work that nothing holds up is done by then, however busy the machine is."""
     clock, turns = Clock(), Turns()
     while not done():
         now, over = clock.now(), turns.over()
@@ -195,7 +204,7 @@ def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
 
 
 def ends_within(child: Process, seconds: float) -> bool:
-    """Whether a process ends before it could run for so many seconds from now on."""
+    """True if a process ends before it could run for this many seconds, counted from now."""
 
     def has_ended(waiting: float) -> bool:
         with suppress(subprocess.TimeoutExpired):

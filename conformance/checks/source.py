@@ -1,4 +1,4 @@
-"""Statements of modules, as repro scripts copy them."""
+"""Helpers that copy statements of modules into repro scripts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ast
 
 
 def bound(alias: ast.alias) -> str:
-    """The name that an import binds."""
+    """Returns the name that an import binds."""
     return alias.asname or alias.name.partition(".")[0]
 
 
 def names_of(node: ast.stmt) -> list[str]:
-    """The names that a statement of a module binds."""
+    """Returns the names that a module-level statement binds."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return [bound(alias) for alias in node.names]
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -27,7 +27,8 @@ def names_of(node: ast.stmt) -> list[str]:
 
 
 def text_of(node: ast.stmt, lines: list[str]) -> str:
-    """The source of a statement of a module, with its decorators, or with the comment above an assignment."""
+    """Returns the source of a module-level statement with its decorators, or with the comment above an
+    assignment."""
     first = node.lineno
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         first = min([first, *(each.lineno for each in node.decorator_list)])

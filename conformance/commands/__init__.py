@@ -13,6 +13,7 @@ from devices.cell import CellKey
 from devices.descriptor import DTYPES
 from devices.errors import ConformError, suggestion
 from devices.manifest import CauseKind
+from devices.torch_version import has_torch
 
 PATH: Final = click.Path(path_type=Path)
 RUN: Final = click.argument("run", type=PATH)
@@ -118,15 +119,16 @@ def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
 
 def _in_torch(cell: CellKey) -> bool:
     """Whether this torch has the op, or this suite the case."""
-    from conformance.plan.usage import known_ops
-    from conformance.suites import find_case
-
+    if not has_torch():  # only the names of the contract's levels, and of the run, are known
+        return False
     if not cell.dtype:
+        from conformance.suites import find_case
+
         return find_case(cell) is not None
+    from conformance.plan.usage import known_ops
+
     if names := known_ops():
         return cell.op in names
-    try:
-        from opinfo.catalog import catalogue
-    except ModuleNotFoundError:  # torch is not installed: only the names above are known
-        return False
+    from opinfo.catalog import catalogue
+
     return cell.op in catalogue()

@@ -10,6 +10,7 @@ import click
 
 from conformance.commands import globs_of, options, print_json
 from devices.errors import ConformError
+from devices.torch_version import require_torch
 from reports.gate import number
 
 _LEVEL_HEAD = """\
@@ -23,8 +24,9 @@ version = {version}
 @options("contract")
 def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
     """Show the contract: every clause that a device must satisfy."""
-    from conformance.contract import load
+    from conformance.contract import WRAPPED, load
     from conformance.contract.page import markdown
+    from devices.simulated.faults import ENVIRONMENT, FAULTS
 
     if bugs is not None:
         if clauses is not None:
@@ -50,6 +52,17 @@ def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
         click.echo(f"{clause.id} ({state}; level {clause.level}{needs})")
         click.echo(f"    {clause.statement}")
         click.echo(f"    source: {clause.source}")
+        if clause.simulated_faults:
+            click.echo(f"    faults of --device simulated, switched on by {ENVIRONMENT}=NAME,…:")
+        for name in clause.simulated_faults:
+            fault = FAULTS[name]
+            ops = f" (--ops {','.join(fault.ops)})" if fault.ops else ""
+            click.echo(f"        {name}: {fault.statement}{ops}")
+        if clause.wrapped_faults:
+            click.echo(
+                f"    faults of --descriptor tests/wrapped/descriptor.py, switched on by {WRAPPED}=NAME"
+                f" in a checkout: {', '.join(clause.wrapped_faults)}"
+            )
 
 
 def _show_bugs(word: str, as_json: bool) -> None:
@@ -95,6 +108,7 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     to 3 take the ops and dtypes of must_pass.toml and the cases of plan quick; level 4, full, takes all others of their
     clauses, and level 5 its own.
     """
+    require_torch()
     from conformance.contract import LEVELS, load
     from conformance.contract.levels import FOLDER, blocks
     from conformance.plan.planner import make_plan

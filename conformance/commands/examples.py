@@ -10,6 +10,7 @@ import click
 from conformance.commands import RUN, globs_of, known_cell, options
 from devices import registry
 from devices.errors import ConformError
+from devices.torch_version import require_torch
 
 
 class NotMinimised(ConformError):
@@ -29,6 +30,7 @@ def minimise(
     CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits 1
     if the cell fails, 2 if it passes.
     """
+    require_torch()
     from conformance.checks.child import ChildDied
     from conformance.plan.selection import find_descriptor
     from conformance.search.minimise.tasks import Bench, Task, minimised
@@ -88,6 +90,7 @@ def pin(
     a new process; then the finding is added to pinned.jsonl in the device's folder. Every later plan of the device
     includes it.
     """
+    require_torch()
     from conformance.search.explore.exploration import new_findings, not_pinnable, pinned_of
     from devices.pinned import FILE, Pinned, add_pinned
     from reports.run import load_run

@@ -21,6 +21,7 @@ from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError, suggestion
 from devices.manifest import CauseKind, Known, Manifest
 from devices.pinned import read_pinned
+from devices.torch_version import require_torch
 from opinfo.layouts import covering_set
 from reports.advice import TRIAGE, drafts
 from reports.causes import causes_of
@@ -118,7 +119,6 @@ class Given:
         """The cells of the runs; without runs those of a plan, which is made now."""
         if self.evidence:
             return dict.fromkeys(key for run in self.evidence for key in run.planned)
-        from conformance.plan.planner import make_plan
         from opinfo.plan import plan_spec
 
         spec = plan_spec(plan)
@@ -128,7 +128,10 @@ class Given:
                 f"device {device.name!r} cannot be used here ({why}), so its cells cannot be planned:"
                 " give --run RUN"
             )
+        require_torch()
         click.echo(f"planning {plan} on {device.name} (--run RUN is faster)", err=True)
+        from conformance.plan.planner import make_plan
+
         return make_plan(spec, device, self.contract).cells
 
 

@@ -59,9 +59,8 @@ def results(run: Path, as_json: bool, verbose: bool) -> None:
         click.echo(record_as_json(loaded))
     else:
         partial = loaded.provenance.partial or loaded.provenance.is_shard
-        click.echo(
-            summarise(judge(loaded, partial=partial), styled=_coloured(), verbosity=int(verbose))
-        )
+        judged = judge(loaded, partial=partial)
+        click.echo(summarise(judged, styled=_coloured(), verbosity=int(verbose)))
 
 
 @click.command()

@@ -1,6 +1,6 @@
-"""The contract as data: every clause that a device honours or does not. Needs no torch.
+"""The contract as data: every clause that a device either satisfies or fails. Needs no torch.
 
-The clauses lie in ``clauses/<family>.toml``; ``page.py`` makes the page that people read.
+``clauses/<family>.toml`` holds the clauses; ``page.py`` renders the page that people read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from devices.files import converted, read_toml
 from devices.simulated.faults import BY_CLAUSE
 
 _FOLDER: Final = Path(__file__).parent
+#: The environment variable that switches on faults of the wrapped device (tests/wrapped).
+WRAPPED: Final = "WRAPPED_FAULTS"
 
 
 class _Words(msgspec.Struct, forbid_unknown_fields=True):
-    """The contract's own file."""
+    """The content of contract.toml: the names of the families and of the levels."""
 
     families: tuple[str, ...]
     levels: tuple[str, ...]
@@ -38,7 +40,7 @@ LEVELS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_WORDS.levels
 
 
 class Status(Word):
-    """Whether the suite holds a device to the clause yet."""
+    """Whether the suite checks the clause yet."""
 
     CHECKED = "checked"
     PLANNED = "planned"
@@ -48,21 +50,25 @@ Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 FaultName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+$")]
 
 
+Minor = Annotated[str, msgspec.Meta(pattern=r"^\d+\.\d+$")]
+
+
 class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One statement of the contract. The fields are the keys of its ``[[clause]]`` table."""
 
-    #: "layout.values": the family and the clause's own name
+    #: the family and the clause's own name, such as "layout.values"
     id: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+\.[a-z][a-z0-9_]*$")]
-    statement: Text  # one or two sentences, in the present tense
-    source: Text  # where it is documented: headers, pages, pytorch/pytorch threads
-    requires: tuple[str, ...]  # capabilities that a device declares before the clause applies
-    level: Annotated[int, msgspec.Meta(ge=1, le=max(LEVELS))]  # of conformance
-    unit: Literal["op", "case"]  # "op": its cells are op x dtype; "case": its own named cases
+    statement: Text  # what the device must do: full sentences in the present tense
+    source: Text  # the headers, pages and pytorch/pytorch threads that document the behaviour
+    requires: tuple[str, ...]  # the clause applies only to devices that declare these capabilities
+    level: Annotated[int, msgspec.Meta(ge=1, le=max(LEVELS))]  # the level of conformance
+    unit: Literal["op", "case"]  # "op": a cell is op x dtype; "case": a cell is a named case
     status: Status
-    #: planted faults that trip it: the simulated device's, then those that the table lists
-    faults: tuple[FaultName, ...] = ()
-    since: Annotated[str, msgspec.Meta(pattern=r"^\d+\.\d+$")]  # the suite's version that added it
-    provisional: bool  # reported, and not gating
+    #: faults of the wrapped device of the tests (tests/wrapped) that make the clause fail
+    wrapped_faults: tuple[FaultName, ...] = ()
+    since: Minor  # the version of the suite that added the clause
+    #: the minor version in which the clause is reported without gating; it gates from the next one on
+    provisional_since: Minor | None = None
 
     def __post_init__(self) -> None:
         for name in self.requires:
@@ -73,40 +79,60 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
         if len(set(self.requires)) < len(self.requires):
             raise ValueError(f"'requires' names something twice: {list(self.requires)}")
-        faults = tuple(dict.fromkeys((*BY_CLAUSE.get(self.id, ()), *self.faults)))
-        if not faults:
+        if self.status is Status.CHECKED and not self.faults:
             raise ValueError(
-                "no planted fault trips it: declare one in devices/simulated/faults.toml, or name one"
-                " of another device in 'faults'"
+                "no planted fault makes this clause fail: declare one in devices/simulated/faults.toml,"
+                " or name one of the wrapped device in 'wrapped_faults'"
             )
-        msgspec.structs.force_setattr(self, "faults", faults)
+        if self.status is Status.PLANNED and self.provisional:
+            raise ValueError(
+                "a planned clause has no results, so it cannot be provisional: remove"
+                " 'provisional_since' until the clause is checked"
+            )
         _join(self, "statement", "source")
 
     @property
     def family(self) -> str:
         return self.id.partition(".")[0]
 
+    @property
+    def provisional(self) -> bool:
+        """Whether the clause is reported without gating."""
+        return self.provisional_since is not None
+
+    @property
+    def simulated_faults(self) -> tuple[str, ...]:
+        """Planted faults of the simulated device that make the clause fail."""
+        return BY_CLAUSE.get(self.id, ())
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """All planted faults that make the clause fail: the simulated device's, then the wrapped device's."""
+        return (*self.simulated_faults, *self.wrapped_faults)
+
     def snapshot(self) -> dict[str, Any]:
-        """The clause as JSON can hold it."""
+        """The clause as values that JSON can hold."""
         return {
             "id": self.id,
             "family": self.family,
             **msgspec.json.decode(msgspec.json.encode(self)),
+            "faults": list(self.faults),
+            "provisional": self.provisional,
         }
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the clauses of one family share."""
+    """The title of a family of clauses, and a note on how its clauses are judged."""
 
     title: Text
-    about: str = ""  # how its clauses are judged
+    about: str = ""
 
     def __post_init__(self) -> None:
         _join(self, "title", "about")
 
 
 def _join(table: msgspec.Struct, *texts: str) -> None:
-    """Put texts on one line: a table may wrap them freely."""
+    """Put each text on one line, as a table may wrap its texts freely."""
     for name in texts:
         msgspec.structs.force_setattr(table, name, " ".join(getattr(table, name).split()))
 
@@ -119,10 +145,9 @@ class Contract:
     families: Mapping[str, Family]
 
     def select(self, globs: Iterable[str]) -> tuple[Clause, ...]:
-        """The clauses that match any of the globs, in the order of the contract.
+        """The clauses that match at least one of the globs, in the order of the contract.
 
-        Raises ConformError for a glob that matches nothing, so that a misspelt one is not taken
-        for a selection.
+        Raises ConformError for a glob that matches no clause: it is probably misspelt.
         """
         chosen: set[str] = set()
         for glob in globs:
@@ -133,7 +158,7 @@ class Contract:
         return tuple(clause for clause in self.clauses.values() if clause.id in chosen)
 
     def snapshot(self) -> dict[str, Any]:
-        """The contract as JSON can hold it, for a run's record and ``conform contract --json``."""
+        """The contract as values that JSON can hold, for a run's record and ``conform contract --json``."""
         return {
             "families": [
                 {"name": name, **msgspec.to_builtins(family)}
@@ -150,12 +175,12 @@ class Contract:
 
 @cache
 def load() -> Contract:
-    """The contract of this suite, read once. Raises ConformError where its data is malformed."""
+    """The contract of this suite, read once. Raises ConformError if a file is malformed."""
     return read(_FOLDER / "clauses", FAMILIES)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """A family's file. The clauses are converted one by one, so that an error names its clause."""
+    """The file of one family. Its clauses are converted one by one, so that an error can name the clause."""
 
     family: Family
     clause: list[dict[str, Any]]
@@ -164,12 +189,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read(folder: Path, families: Sequence[str]) -> Contract:
     """Read ``<family>.toml`` of each family, in order, and check every field.
 
-    Raises ConformError for the first fault found.
+    Raises ConformError for the first mistake found.
     """
     stray = {path.stem for path in folder.glob("*.toml")} - set(families)
     if stray:
         raise ConformError(
-            f"{folder} holds files of unknown families: {listing(stray)}; add them to"
+            f"{folder} contains files of unknown families: {listing(stray)}; add the families to"
             f" {_FOLDER / 'contract.toml'}, or remove the files"
         )
     clauses: dict[str, Clause] = {}
@@ -182,8 +207,34 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
             where = f"{path}: clause {table.get('id', position)!r}"
             clause = converted(table, Clause, where, ConformError)
             if clause.family != name:
-                raise ConformError(f"{where}: an id in this file starts with '{name}.'")
+                raise ConformError(f"{where}: expected an id that starts with '{name}.'")
             if clause.id in clauses:
                 raise ConformError(f"{path}: the id '{clause.id}' is used twice; rename one")
             clauses[clause.id] = clause
     return Contract(MappingProxyType(clauses), MappingProxyType(kept))
+
+
+def misdated(clauses: Iterable[Clause], version: str) -> list[str]:
+    """One sentence for each clause that may not be provisional in this version of the suite.
+
+    A clause is provisional in one minor version only. A clause that is written after the release of
+    ``version`` may name the next minor version.
+    """
+    major, minor = (int(part) for part in version.split(".")[:2])
+    wrong = []
+    for clause in clauses:
+        if clause.provisional_since is None:
+            continue
+        since = tuple(int(part) for part in clause.provisional_since.split("."))
+        where = f"clauses/{clause.family}.toml: {clause.id}"
+        if since < (major, minor):
+            wrong.append(
+                f"{where} is provisional since {clause.provisional_since}, and this is version {version}:"
+                " remove 'provisional_since', so that the clause gates"
+            )
+        elif since not in ((major, minor), (major, minor + 1), (major + 1, 0)):
+            wrong.append(
+                f"{where}: expected 'provisional_since' to be the minor version of {version} or the"
+                f" next one, got {clause.provisional_since}"
+            )
+    return wrong

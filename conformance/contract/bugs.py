@@ -1,7 +1,7 @@
-"""Public bugs of real devices, by the clause that notices them. Needs no torch.
+"""Public bugs of real devices, and the clauses that notice them. Needs no torch.
 
-They lie in ``bugs.toml``. An entry says what was wrong, and how it is imitated: by a fault that the simulated device
-has, or by one that ``tests/bugs`` puts in front of an op.
+``bugs.toml`` holds the bugs. An entry says what was wrong, and names a fault that imitates the bug: a planted fault of the
+simulated device, or a fault that ``tests/bugs`` puts in front of an op.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Family = Literal[
     "autocast", "optim", "nn", "compile", "profiler", "distributed", "sparse", "quantised",
 ]  # fmt: skip
 
-#: When an imitated fault strikes: all of these hold of the operand, or of the call.
+#: Conditions on the operand, or on the call, under which an imitated fault strikes.
 When = Literal[
     "strided", "dense", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj", "rank", "extent",
     "size", "scalar", "empty", "nan", "inf", "zero", "negative", "above", "repeats", "complex", "mixed", "number",
@@ -44,12 +44,12 @@ When = Literal[
 #: The conditions that compare with ``past``.
 MEASURED: Final = frozenset({"rank", "extent", "size", "above"})
 
-#: The conditions on how an operand lies in memory.
+#: The conditions on the layout of an operand.
 LAID_OUT: Final = frozenset(
     {"strided", "stepped", "expanded", "offset", "unaligned", "channels_last", "conj"}
 )
 
-#: What goes wrong then.
+#: What goes wrong if the conditions are met.
 Then = Literal[
     "read_dense", "read_base", "unconjugated", "through_float32", "through_bfloat16", "ignored",
     "wrong", "last_wrong", "zeros", "nan", "no_nan", "imprecise", "varying",
@@ -58,32 +58,33 @@ Then = Literal[
 
 
 class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault of one op that imitates a bug. ``tests/bugs/imitations.py`` puts it in front of the op.
+    """A fault of one op that imitates a bug. ``tests/bugs/imitations.py`` puts the fault in front of the op.
 
-    It strikes in calls for which every condition in ``when`` holds of the operand number ``arg`` (of any, if none is
-    named), and which give the argument ``keyword``. ``of`` an ``input`` or a ``cotangent`` it strikes in the gradient:
-    where the conditions hold of that, and ``alone`` where not every operand requires a gradient.
+    The fault strikes in calls whose operand number ``arg`` (any operand if ``arg`` is None) meets every condition in
+    ``when``, and which pass the argument ``keyword`` if one is named. With ``of`` = ``input`` or ``cotangent``, the fault is in
+    the gradient: the conditions are those of the input or the cotangent, and ``alone`` means that not every operand requires
+    a gradient.
     """
 
-    op: Text = ""  # of torch's database: the first of the entry's ops unless given
+    op: Text = ""  # of torch's database; by default the first of the entry's ops
     dtype: Text = "float32"
     of: Literal["call", "input", "cotangent"] = "call"
     when: tuple[When, ...] = ()
     arg: Annotated[int, msgspec.Meta(ge=0)] | None = None  # counted among the call's tensors
-    past: float | None = None  # of the conditions that measure: strictly more than this
+    past: float | None = None  # the limit of the conditions that measure: strictly more than this
     keyword: str = ""
     then: Then
 
     def __post_init__(self) -> None:
         if bool(MEASURED & set(self.when)) != (self.past is not None):
             raise ValueError(
-                f"'past' belongs to the conditions {listing(MEASURED)}, and these need it"
+                f"expected 'past' together with one of the conditions {listing(MEASURED)}, and only then"
             )
         if self.then == "ignored" and not self.keyword and self.of == "call":
-            raise ValueError("expected the 'keyword' that is ignored")
+            raise ValueError("expected the name of the ignored argument in 'keyword'")
 
     def __str__(self) -> str:
-        """In words: ``mul[float32]: read_base where operand 1 is offset``."""
+        """The imitation in words: ``mul[float32]: read_base where operand 1 is offset``."""
         kind = "operand" if self.of == "call" else self.of
         one = (
             "an operand" if kind == "operand" else "an input" if kind == "input" else "a cotangent"
@@ -104,10 +105,10 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     reference: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?#\d+$")]  # "pytorch#139006"
     backend: Text
-    versions: str = ""  # with the bug, where the thread names them
+    versions: str = ""  # that have the bug, if the thread names them
     family: Family
     statement: Text  # what was wrong, in one sentence
-    clauses: tuple[str, ...] = ()  # that notice it
+    clauses: tuple[str, ...] = ()  # the clauses that notice the bug
     ops: tuple[
         Text, ...
     ] = ()  # globs over ops of torch's database, or cases; none: every cell of the clauses
@@ -128,12 +129,16 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
         imitated = self.fault or self.patch or self.imitation
         if not (self.clauses and imitated) and not self.why:
-            raise ValueError("expected clauses and what imitates it; or 'why' there are none")
+            raise ValueError(
+                "expected clauses and a fault that imitates the bug, or a 'why' that says why there are none"
+            )
         if self.missed and not imitated:
-            raise ValueError("'missed' is about an imitation, and there is none")
+            raise ValueError(
+                "'missed' is given, but nothing imitates the bug: name a fault, an imitation or a patch"
+            )
         if self.imitation is not None and not self.imitation.op:
             if not self.ops:
-                raise ValueError("expected 'ops', or an 'op' of the imitation")
+                raise ValueError("expected 'ops', or an 'op' in the imitation")
             named = msgspec.structs.replace(self.imitation, op=self.ops[0])
             msgspec.structs.force_setattr(self, "imitation", named)
         msgspec.structs.force_setattr(self, "statement", " ".join(self.statement.split()))
@@ -145,14 +150,17 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def imitated(self) -> str:
-        """What imitates it, in words; empty if nothing does."""
+        """The fault that imitates the bug, in words; empty if there is none."""
         if self.patch:
             return self.patch.replace("_", " ")
         return f"planted fault {self.fault}" if self.fault else str(self.imitation or "")
 
     def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> bool:
-        """Whether it would show in this cell. If it is known which ``layouts`` fail, one that depends on strides does
-        not show where contiguous tensors fail too; one of integers does not show in a cell of another kind of dtype."""
+        """Whether the bug could make this cell fail.
+
+        If the failing ``layouts`` are known, a bug that depends on strides is ruled out if contiguous tensors fail too. A bug of
+        one kind of dtype is ruled out in cells of another kind; a bug of float32 is not.
+        """
         if cell.clause not in self.clauses:
             return False
         if not any(fnmatchcase(cell.op, glob) for glob in self.ops or ("*",)):
@@ -165,7 +173,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return not cell.dtype or imitated in (kind, "float")
 
     def snapshot(self) -> dict[str, Any]:
-        """The bug as JSON can hold it."""
+        """The bug as values that JSON can hold."""
         return {**msgspec.to_builtins(self), "url": self.url}
 
 
@@ -179,11 +187,11 @@ class Bugs:
         return iter(self.by_reference.values())
 
     def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> tuple[Seen, ...]:
-        """The bugs that showed in such a cell, failing in these layouts, on real devices."""
+        """The bugs of real devices that could make this cell fail in these layouts."""
         return tuple(Seen(b.reference, b.backend, b.url) for b in self if b.seen_in(cell, layouts))
 
     def select(self, word: str) -> tuple[Bug, ...]:
-        """Those of a clause (or a glob of clauses), a backend, or a family. Raises ConformError if there are none."""
+        """The bugs of a clause (or a glob of clauses), a backend, or a family. Raises ConformError if there are none."""
         found = tuple(
             bug
             for bug in self
@@ -193,13 +201,13 @@ class Bugs:
         if not found:
             words = {w for b in self for w in (*b.clauses, b.backend, b.family)}
             raise ConformError(
-                f"no bug is of a clause, backend or family {word!r}{suggestion(word, words)}"
+                f"no bug has the clause, backend or family {word!r}{suggestion(word, words)}"
             )
         return found
 
 
 def _kind(dtype: str) -> str:
-    """What kind of numbers a dtype holds; half-precision floats are a kind of their own."""
+    """The kind of numbers that a dtype holds; half-precision floats are a kind of their own."""
     if dtype in ("float16", "bfloat16"):
         return "half"
     name = dtype.rstrip("0123456789")
@@ -207,25 +215,25 @@ def _kind(dtype: str) -> str:
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole file. Bugs are converted one by one, so that an error names its bug."""
+    """The whole file. Bugs are converted one by one, so that an error can name the bug."""
 
     bug: list[dict[str, Any]]
 
 
 @cache
 def bugs() -> Bugs:
-    """The bugs that this suite knows, read once. Raises ConformError where the data is malformed."""
+    """The bugs that this suite knows, read once. Raises ConformError if the data is malformed."""
     return read(_FILE, load())
 
 
 def read(path: Path, contract: Contract) -> Bugs:
-    """Read a file of bugs, and check every field. Raises ConformError for the first fault found."""
+    """Read a file of bugs, and check every field. Raises ConformError for the first mistake found."""
     found: dict[str, Bug] = {}
     for number, table in enumerate(read_toml(path, _File, ConformError).bug, start=1):
         where = f"{path}: bug {table.get('reference', number)!r}"
         bug = converted(table, Bug, where, ConformError)
         if bug.reference in found:
-            raise ConformError(f"{where}: the reference is used twice; join the two")
+            raise ConformError(f"{where}: the reference is used twice; merge the two entries")
         for clause in bug.clauses:
             if clause not in contract.clauses:
                 raise ConformError(
@@ -236,6 +244,6 @@ def read(path: Path, contract: Contract) -> Bugs:
 
 
 def is_planned(bug: Bug, contract: Contract) -> bool:
-    """Whether its clauses are all planned ones: nothing can notice it yet."""
+    """Whether all clauses of the bug are planned, so that nothing can notice the bug yet."""
     states = {contract.clauses[clause].status for clause in bug.clauses}
     return states == {Status.PLANNED}

@@ -1,4 +1,4 @@
-"""The contract as people read it, docs/contract.md: ``page.md.jinja``, filled in."""
+"""Renders docs/contract.md, the contract as people read it, from ``page.md.jinja``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from conformance.contract import Contract
+from conformance.contract import LEVELS, WRAPPED, Contract
 from conformance.contract.bugs import Bug, bugs
+from devices.simulated.faults import ENVIRONMENT
 
 _TEMPLATE: Final = Path(__file__).with_name("page.md.jinja")
+_SIMULATED_COMMAND: Final = (
+    f"{ENVIRONMENT}=out.restride pytest --device simulated --ops add --clauses layout.out_kept"
+)
+_WRAPPED_COMMAND: Final = (
+    f"{WRAPPED}=out.strided_unwritten pytest --descriptor tests/wrapped/descriptor.py"
+    " --ops mm --clauses layout.out_kept"
+)
 _THREAD: Final = re.compile(r"(?:pytorch/pytorch)?#(\d+)")
 _OUTER_UNDERSCORES: Final = re.compile(r"(?<![A-Za-z0-9])_+|_+(?![A-Za-z0-9])")
 
@@ -22,6 +30,11 @@ def markdown(contract: Contract) -> str:
     made.filters |= {"prose": _prose, "threads": _threads, "code": _code, "links": _links}
     template = made.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
+        levels=LEVELS.items(),
+        simulated=ENVIRONMENT,
+        simulated_command=_SIMULATED_COMMAND,
+        wrapped=WRAPPED,
+        wrapped_command=_WRAPPED_COMMAND,
         families=contract.families.items(),
         clauses=list(contract.clauses.values()),
         bugs={
@@ -34,16 +47,16 @@ def markdown(contract: Contract) -> str:
 
 
 def _prose(text: str) -> str:
-    """``text`` with what Markdown would take for markup escaped, code between backticks kept."""
+    """``text`` with characters escaped that Markdown would take for markup, except in code between backticks."""
     parts = text.replace("|", r"\|").split("`")
-    for position in range(0, len(parts), 2):  # the odd parts lie between backticks
+    for position in range(0, len(parts), 2):  # odd parts are code between backticks
         prose = parts[position].replace("*", r"\*").replace("<", "&lt;")
         parts[position] = _OUTER_UNDERSCORES.sub(lambda found: r"\_" * len(found[0]), prose)
     return "`".join(parts)
 
 
 def _threads(text: str) -> str:
-    """``text`` with its issue and pull-request numbers linked to PyTorch's own tracker."""
+    """``text`` with its issue and pull-request numbers linked to PyTorch's tracker."""
     return _THREAD.sub(r"[pytorch/pytorch#\1](https://github.com/pytorch/pytorch/issues/\1)", text)
 
 

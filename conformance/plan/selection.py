@@ -26,6 +26,7 @@ from devices import autoload, registry
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
+from devices.torch_version import require_torch
 from opinfo.plan import Plan
 from reports.run import times_of
 
@@ -235,7 +236,8 @@ print("\\n" + (own.type if own else ""))
 
 
 def _accelerator() -> str | None:
-    """The type of the machine's accelerator; asked elsewhere if torch would load backends of others."""
+    """The type of the machine's accelerator; asked elsewhere if torch would load backends of others. Raises NoTorch."""
+    require_torch()
     if autoload.is_put_off():
         environment = {**os.environ, **autoload.switched_back()}
         asked = subprocess.run(

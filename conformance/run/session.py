@@ -60,11 +60,11 @@ from opinfo.device import Device, Survey, is_foreign, open_device
 from opinfo.plan import Plan, plan_spec
 from opinfo.samples import SEED
 from reports import model
+from reports.failures import write_failures
 from reports.folder import RECORD_FILE
 from reports.gate import GateResult, gate, number
 from reports.model import CellResult, PlanDocument, Provenance
 from reports.run import write_run
-from reports.summary import write_failures
 
 _RED: Final = frozenset(Outcome) - {Outcome.PASS, Outcome.NOT_RUN}
 _DEADLY: Final = (ExpectedOutcome.CRASH, ExpectedOutcome.HANG)

@@ -96,11 +96,12 @@ def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
 
 def wants_every_phase(config: pytest.Config) -> bool:
     """Whether setup, call and teardown of an item are reported one by one: for debugging in one process, or for a foreign
-    plugin, which may wait for the teardown, as pytest-html does. Known once all plugins are registered. Some plugins are
+    plugin, which may wait for setup or teardown, as pytest-rerunfailures and pytest-html do. Known once all plugins are registered. Some plugins are
     only in the controller, which informs its workers."""
     # Code that runs in a worker is in a module that execnet names.
-    ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.")
-    takers = config.hook.pytest_runtest_logreport.get_hookimpls()
+    ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.", "_hypothesis_pytestplugin")
+    hooks = (config.hook.pytest_runtest_logreport, config.hook.pytest_runtest_makereport)
+    takers = [taker for hook in hooks for taker in hook.get_hookimpls()]
     others = any(not taker.function.__module__.startswith(ours) for taker in takers)
     return others or in_process(config.option) or _informed(config)
 

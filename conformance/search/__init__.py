@@ -1,1 +1,1 @@
-"""Other examples than the plan's: smaller ones of a failure, and random ones."""
+"""Examples that are not in the plan: smaller examples of a failure, and random ones."""

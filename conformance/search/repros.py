@@ -1,4 +1,5 @@
-"""After a run: smaller examples of new failures, and repro scripts of cells that crash, hang or end in an error."""
+"""After a run: minimises new failures, and writes repro scripts of cells that crashed, hung or ended in an
+error."""
 
 from __future__ import annotations
 
@@ -22,23 +23,24 @@ from reports.causes import causes
 from reports.junit import one_line
 from reports.model import CellResult
 
-#: Seconds that loading torch and making the inputs may take, in addition to the cell's limit.
+#: Seconds for loading torch and making the inputs, in addition to the time limit of the cell.
 _LOADING = 60.0
 _TARGET = "conformance.search.repros:serve"
 
 Say = Callable[[str], None]
 
-#: Runs a cell as the suite does: for a cell that ended outside of its calls.
+#: The template of a script that runs a whole cell as the suite does, for a cell that ended outside of its
+#: calls.
 _RUNS_CELL = Path(__file__).with_name("runs_cell.py.jinja")
 
 
 def write_repro(folder: Path, cell: CellKey, text: str) -> str:
-    """Write a cell's repro script into a results folder; returns its path relative to the folder."""
+    """Writes a cell's repro script into a results folder. Returns its path relative to the folder."""
     return write_script(folder, "repro", cell.clause, cell[1:], text)
 
 
 def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], text: str) -> str:
-    """Write a script into ``inside/<clause>``; returns its path relative to ``folder``."""
+    """Writes a script into ``inside/<clause>``. Returns its path relative to ``folder``."""
     name = file_name("-".join(filter(None, names)))
     path = Path(inside, clause, f"{name}.py")
     write_whole(folder / path, text)
@@ -49,13 +51,14 @@ def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], t
 
 
 def tasks_of(every: Collection[CellResult], families: Mapping[str, str], most: int) -> list[Task]:
-    """The regressions to minimise: the first of every cause, then the second of every cause, and so on."""
+    """Returns up to ``most`` regressions to minimise: first one failure of each cause, then a second one of
+    each, and so on."""
     new = [
         r
         for r in every
         if r.verdict is Verdict.REGRESSION
         and r.outcome is Outcome.FAIL
-        and suite_of(r.key.clause) in SEARCHED  # the programs of other suites are minimised already
+        and suite_of(r.key.clause) in SEARCHED  # programs of other suites are already minimised
     ]
     members = [
         [cause.example, *(r for r in cause.results if r is not cause.example)]
@@ -73,7 +76,8 @@ def with_examples(
     most: int,
     say: Say,
 ) -> dict[CellKey, CellResult]:
-    """The results with the examples found. Their scripts replace those in the results folder."""
+    """Returns the results with the minimised examples. The scripts of the examples replace those in the
+    results folder."""
     tasks = tasks_of(results.values(), families, most)
     if not tasks:
         return results
@@ -89,33 +93,34 @@ def with_examples(
                     found[cell], example=answer.example, repro=repro
                 )
     except ChildDied as death:
-        say(f"minimising ended early: its process {death}")
+        say(f"minimising ended early: the subprocess {death}")
     seconds = time.monotonic() - started
     say(f"minimised {count:,} of {len(tasks):,} new failures in {seconds:.1f} s")
     return found
 
 
-# -- cells that did not come to their end
+# -- cells that did not finish
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A cell that crashed, hung or ended in an error: its limit in ``seconds``, and the call that did it, if known."""
+    """A cell that crashed, hung or ended in an error. ``seconds`` is its time limit; ``call`` is the call
+    that caused it, if known."""
 
     cell: CellKey
     message: str
     seconds: float
     call: CallKey | None = None
-    judged: bool = False  # whether the call had returned, and its answer was judged
+    judged: bool = False  # True if the call had returned and its result was being judged
 
 
 def with_repros(
     results: Mapping[CellKey, CellResult], cells: Sequence[Unfinished], bench: Bench, folder: Path
 ) -> dict[CellKey, CellResult]:
-    """The results, with a repro script for each unfinished cell.
+    """Returns the results with a repro script for each unfinished cell.
 
-    Such a script makes the cell's last call, its case, or the whole cell in a child process and reports how that
-    ended. The scripts are written in a subprocess, because the device may fail already when a script's inputs are
-    made.
+    The script makes the cell's last call, its case, or the whole cell in a child process, and reports how the
+    child ended. The scripts are written in a subprocess, because the device may already fail when the inputs
+    of a script are made.
     """
     found = dict(results)
     for cell, text in _scripts(bench, cells):
@@ -132,7 +137,7 @@ def _scripts(bench: Bench, cells: Sequence[Unfinished]) -> Iterator[tuple[CellKe
                 whole.remove(each)
                 yield each.cell, text
     for each in whole:
-        if each.cell.dtype:  # the options of a run select ops, but not cases
+        if each.cell.dtype:  # the options of a run can select ops but not cases
             yield each.cell, _cell_script(bench, each)
 
 
@@ -158,7 +163,7 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
 
 
 def serve(given: object, tell: Tell) -> None:
-    """Send the script of each cell in turn; an empty text if there is none."""
+    """Runs in the subprocess: sends the script of each cell in turn, or an empty string if there is none."""
     from conformance.checks.cases.script import has_source, script_of_case
     from conformance.search.minimise.subject import Subject
     from conformance.suites import find_case

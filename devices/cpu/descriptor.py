@@ -1,4 +1,4 @@
-"""The CPU: the reference of every other device, and a device of its own."""
+"""The CPU. It is the reference for every other device, and can be tested as a device itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from devices.descriptor import Autocast, Descriptor, common_facts, names
 
 
 def _cpuinfo(*names: str) -> str:
-    """What Linux says under the first of these names in /proc/cpuinfo; empty elsewhere."""
+    """The value of the first of these names in /proc/cpuinfo; empty on other systems than Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -21,14 +21,17 @@ def _cpuinfo(*names: str) -> str:
 
 
 def _model() -> str:
-    """The processor's name: from /proc/cpuinfo on Linux, else what Python knows."""
+    """The processor's name, from /proc/cpuinfo on Linux, or else from Python."""
     named = _cpuinfo("model name", "cpu model", "Model")
-    return named or platform.processor() or platform.machine()  # 64-bit Arm's names no model
+    return (
+        named or platform.processor() or platform.machine()
+    )  # on 64-bit Arm, /proc/cpuinfo names no model
 
 
 def _instructions() -> str:
-    """What decides which dtypes torch gives to oneDNN: bfloat16 needs avx512bw, avx512vl and avx512dq, or avx_ne_convert;
-    float16 needs avx512_fp16, or avx_ne_convert (mkldnn_check_low_precision, ATen/native/mkldnn/Utils.h)."""
+    """The vector instructions that decide which dtypes torch passes to oneDNN: bfloat16 needs avx512bw, avx512vl and
+    avx512dq, or avx_ne_convert; float16 needs avx512_fp16 or avx_ne_convert (mkldnn_check_low_precision,
+    ATen/native/mkldnn/Utils.h)."""
     flags = set(_cpuinfo("flags").split())
     if {"avx512bw", "avx512vl", "avx512dq"} <= flags:
         return "avx512_fp16" if "avx512_fp16" in flags else "avx512"
@@ -36,12 +39,13 @@ def _instructions() -> str:
 
 
 def _facts() -> dict[str, str]:
-    """No driver and no runtime: a CPU has neither, and a `when` that asks for one is an error."""
+    """The facts of the machine. A CPU has no driver and no runtime, so a manifest's `when` that tests these is an
+    error."""
     return common_facts(device_name=_model(), instructions=_instructions())
 
 
 def _workers() -> int:
-    """The processors that this process may use: containers often allow fewer than there are."""
+    """The number of processors that this process may use, which is often smaller in a container."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -91,8 +95,8 @@ DESCRIPTOR = Descriptor(
         "strides storage generator dlpack serialization autocast compile inductor profiler "
         "distributed deterministic_algorithms"
     ),
-    # What allocates and converts. Not float4_e2m1fn_x2, bits*, int1 to int7, uint1 to uint7:
-    # they allocate, and their copy_ is not implemented. Not the quantised ones: deprecated.
+    # All dtypes that can be allocated and converted. Not float4_e2m1fn_x2, bits*, int1 to int7, uint1 to uint7, because their
+    # copy_ is not implemented. Not the quantized dtypes, which are deprecated.
     dtypes=names(
         "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3fn float8_e4m3fnuz "
         "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 bfloat16 float32 float64 "

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through CUDA. Tried on an H100 with torch 2.11 (docs/cuda.md)."""
+"""NVIDIA GPUs through CUDA. Tested on an H100 with torch 2.11 (docs/cuda.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The driver's release is read from the kernel module: torch knows only which CUDA it serves."""
+    """The facts of the machine. The driver's version comes from the kernel module, because torch knows only the CUDA
+    version."""
     torch = machine.lent("torch")
     return common_facts(
         driver=machine.version_in("/sys/module/nvidia/version"),
@@ -32,7 +33,8 @@ def _facts() -> dict[str, str]:
 
 @functools.cache
 def _cycles_per_ms() -> float:
-    """Measured once, as torch's own tests do (torch.testing._internal.common_utils)."""
+    """The clock cycles of ``torch.cuda._sleep`` in a millisecond. Measured once, as torch's own tests do
+    (torch.testing._internal.common_utils)."""
     cuda = machine.lent("torch.cuda")
     cycles, rates = 1_000_000, []
     for _ in range(5):
@@ -46,7 +48,7 @@ def _cycles_per_ms() -> float:
 
 
 def _busy(milliseconds: float) -> None:
-    """Keep the current stream busy: torch.cuda._sleep spins for a number of clock cycles."""
+    """Keep the current stream busy. torch.cuda._sleep spins for a number of clock cycles."""
     machine.lent("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
 
 
@@ -72,16 +74,16 @@ DESCRIPTOR = Descriptor(
         "autocast compile inductor profiler distributed fork_detection "
         "deterministic_algorithms"
     ),
-    # dtypes by op are the database's own. Not float4_e2m1fn_x2, bits* and the quantised ones.
+    # The dtypes of each op come from torch's op database. Not float4_e2m1fn_x2, bits* and the quantized dtypes.
     dtypes=names(
         "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float8_e4m3fn float8_e4m3fnuz "
         "float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float16 bfloat16 float32 float64 "
         "complex32 complex64 complex128"
     ),
-    dtypes_by_op={"sparse.mm.reduce": frozenset()},  # SparseCsrCPU alone registers a kernel
+    dtypes_by_op={"sparse.mm.reduce": frozenset()},  # only SparseCsrCPU registers a kernel
     alignment=512,  # every block begins at a multiple of kMinBlockSize
     granularity=512,
-    # What is left of a block in a large segment is split off above 1 MiB alone (kSmallSize).
+    # In a large segment, the rest of a block is split off only if it is larger than 1 MiB (kSmallSize).
     granularity_above={2**20: 2**20 + 512},
     stream_pool_size=32,  # per priority
     busy=_busy,
@@ -89,7 +91,7 @@ DESCRIPTOR = Descriptor(
         "max_split_size_mb max_non_split_rounding_mb garbage_collection_threshold "
         "roundup_power2_divisions expandable_segments"
     ),
-    # For some arguments at least, they synchronise with the host or copy a number from it (the same notes, seen in a run).
+    # For some arguments, these ops synchronize with the host or copy a number from it (same notes; observed in a run).
     not_captured=names(
         "__getitem__ _segment_reduce.lengths cholesky cholesky_inverse cholesky_solve "
         "combinations corrcoef cov histc index_fill index_put isin linalg.cholesky linalg.cond linalg.eig "
@@ -127,7 +129,7 @@ DESCRIPTOR = Descriptor(
         "graph_callables": "make_graphed_callables",
         "is_capturing": "is_current_stream_capturing",
     },
-    workers_per_device=4,  # some 800 MiB each; on an H100 twelve were hardly faster, as contexts take turns
+    workers_per_device=4,  # each takes about 800 MiB; on an H100, twelve were hardly faster, because contexts take turns
     facts=_facts,
     unavailable=_unavailable,
     device_count=machine.counting("torch.cuda"),

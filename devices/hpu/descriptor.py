@@ -1,4 +1,5 @@
-"""Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). Not tried: a first run may correct it."""
+"""Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). Written from documentation
+and never run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -20,11 +21,12 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The driver's version is the kernel module's, the runtime's that of the PyTorch bridge."""
+    """The facts of the machine: the driver's version is that of the kernel module, the runtime's that of the PyTorch
+    bridge."""
     try:
         runtime = importlib.metadata.version("habana-torch-plugin")
     except importlib.metadata.PackageNotFoundError:
-        runtime = ""  # a bridge that was built from source: not known
+        runtime = ""  # unknown for a bridge that was built from source
     name = str(lent("habana_frameworks.torch.hpu").get_device_name())
     return common_facts(
         driver=version_in("/sys/module/habanalabs/version"),
@@ -45,19 +47,18 @@ DESCRIPTOR = Descriptor(
         "torch.testing._internal.opinfo: dtypesIfHPU, for dtypes by op",
     ),
     module="habana_frameworks.torch.core",
-    # Not graphs: HPU graphs are lazy mode's alone. Not inductor: torch.compile goes to hpu_backend.
+    # Not graphs: HPU graphs exist in lazy mode only. Not inductor: torch.compile uses hpu_backend.
     capabilities=names(
         "strides storage streams events timed_events allocator_statistics "
         "allocator_memory_info pinned_memory generator properties serialization autocast "
         "compile profiler distributed"
     ),
-    # The support matrix, as far as eager mode goes. int64 is kept as int32 unless
-    # PT_ENABLE_INT64_SUPPORT=1; not float64 and complex.
+    # The support matrix for eager mode. int64 is stored as int32 unless PT_ENABLE_INT64_SUPPORT=1. No float64 and complex.
     dtypes=names(
         "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float8_e4m3fn float8_e5m2"
     ),
-    alignment=64,  # not documented: the least that c10 gives anyone (c10::gAlignment)
-    workers_per_device=1,  # a process takes a Gaudi for itself
+    alignment=64,  # not documented; c10 guarantees at least this (c10::gAlignment)
+    workers_per_device=1,  # one process uses a Gaudi exclusively
     # What is not registered for HPU, or not for the dtype, runs on the CPU by design; the bridge
     # keeps that list, so it is not repeated here.
     permitted_fallbacks=frozenset({"*"}),

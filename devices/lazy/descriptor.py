@@ -1,8 +1,8 @@
-"""Lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend: a second device everywhere.
+"""Lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend: a second device that every machine has.
 
-Ops are traced into a graph, which the CPU runs through TorchScript when a value is asked for or a step
-is marked. A lazy tensor has a shape and a dtype; it reports the strides of a contiguous tensor, offset
-0 and no address whatever view it stands for, so neither strides nor storage are declared.
+Ops are traced into a graph. The CPU runs the graph through TorchScript when a value is read or a step is marked. A lazy
+tensor has a shape and a dtype; it always reports the strides of a contiguous tensor, offset 0 and no address, even for
+a view. So neither strides nor storage are declared.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Any
 from devices.descriptor import Descriptor, names
 from devices.machine import is_installed, lent
 
-#: Barriers until a late error has been told: torch 2.13 raises each one twice.
+#: The number of barriers until no late error remains. torch 2.13 raises each error twice.
 _BARRIERS = 4
 
 
 def settle(tensors: Sequence[Any]) -> None:
     """Compute these tensors and wait for them. Raises the first late error, and leaves none behind.
 
-    A failed graph's error is raised by the barrier that waits for it, and once more by the next one
-    (seen in torch 2.13: an innocent op is then blamed). So barriers follow until one is clean.
+    The error of a failed graph is raised by the barrier that waits for it, and once more by the next barrier (torch
+    2.13), where an innocent op is blamed. So barriers are repeated until one raises nothing.
 
-    Not ``mark_step``: it computes every live tensor in one graph, and the cache of compiled graphs
-    does not tell operands of one shape apart (seen in torch 2.13: with lazy a and b, ``(a - b) * b``
-    behind ``(a - b) * a`` gives ``(a - b) * a``). What a call returns would depend on all that lives.
+    Does not use ``mark_step``, which computes all live tensors in one graph: the cache of compiled graphs confuses
+    operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` behind ``(a - b) * a`` gives ``(a - b) *
+    a``), so the result of a call would depend on all live tensors.
     """
     lazy = lent("torch._lazy")
     first: Exception | None = None
     for barrier in range(_BARRIERS):
         try:
-            # Once: a failed graph that is computed again fails again, and leaves an error.
+            # Only once: computing a failed graph again would leave another error.
             if barrier == 0:
                 lazy.sync_multi(list(tensors), [])
             lazy.wait_device_ops()
@@ -46,11 +46,11 @@ def settle(tensors: Sequence[Any]) -> None:
 
 
 def from_device(tensor: Any) -> Any:
-    """A tensor's value on the CPU. What failed on the way is raised here, and blames no later op."""
+    """The tensor's value on the CPU. Late errors are raised here, so that no later op is blamed."""
     try:
         return tensor.cpu()
     except RuntimeError:
-        with contextlib.suppress(RuntimeError):  # the same error once more
+        with contextlib.suppress(RuntimeError):  # the same error, raised a second time
             settle([])
         raise
 
@@ -80,7 +80,7 @@ DESCRIPTOR = Descriptor(
     # allocator: lazy is no accelerator for torch.accelerator. Not deterministic_algorithms: the
     # flag is read when the graph runs, not when the op is called.
     capabilities=frozenset(),
-    # Tried: each allocates, and converts to and from float32.
+    # Tested: each can be allocated, and converted to and from float32.
     dtypes=names(
         "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
     ),

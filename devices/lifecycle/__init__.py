@@ -1,1 +1,1 @@
-"""The life of a manifest: its canonical form, lint, update, explain and stats."""
+"""The commands on manifests: canonical form, lint, update, explain and stats."""

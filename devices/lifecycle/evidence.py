@@ -1,4 +1,4 @@
-"""What runs show about the cells of a manifest, and whether they agree."""
+"""Compares the cells of one or more runs with a manifest, and the runs with each other."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from devices.verdicts import Expectation, Judgement, Match, Matcher, judge, judg
 
 
 class EvidenceError(ConformError):
-    """Runs that cannot be compared with each other or with this manifest."""
+    """Runs that cannot be compared with each other or with the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a cell, and the layouts that were run (empty if the clause has none)."""
+    """The observation of a cell, and the layouts that were run (empty if the clause has none)."""
 
     observed: Observed
     ran: frozenset[str] = frozenset()
 
     def agrees(self, other: Seen) -> bool:
-        """Whether both have the same outcome, failing layouts and exception type."""
+        """True if both have the same outcome, failing layouts and exception type."""
         one, two = self.observed, other.observed
         return (one.outcome, one.layouts, one.raises) == (two.outcome, two.layouts, two.raises)
 
     @property
     def passed(self) -> frozenset[str]:
-        """The layouts that ran and did not fail; only failures distinguish layouts."""
+        """The layouts that ran and did not fail; empty unless the cell failed, because only failures name layouts."""
         if self.observed.outcome is not Outcome.FAIL:
             return frozenset()
         return self.ran - self.observed.layouts
@@ -46,7 +46,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One run: where it was made, what it planned, and what it saw of the cells it ran."""
+    """One run: its origin, its planned cells, and the observations of the cells that it ran."""
 
     name: str  # the folder, as the user gave it
     device: str
@@ -62,7 +62,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCell:
-    """A cell, what all runs saw of it, what the manifest says about it, and the judgement."""
+    """A cell, the observation that all runs agree on, the matching blocks of the manifest, and the judgement."""
 
     key: CellKey
     seen: Seen
@@ -72,7 +72,7 @@ class JudgedCell:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A cell that an update leaves alone, and why."""
+    """A cell that an update does not change, and the reason."""
 
     key: CellKey
     why: str
@@ -80,14 +80,14 @@ class Left:
 
 @dataclass(slots=True)
 class Findings:
-    """The cells of one or more runs, sorted by what an update can do with them."""
+    """The cells of one or more runs, grouped by what an update can do with them."""
 
     improved: list[JudgedCell] = field(default_factory=list)  # better than expected, in every run
-    regressed: list[JudgedCell] = field(default_factory=list)  # not as expected, alike in every run
+    regressed: list[JudgedCell] = field(default_factory=list)  # unexpected, the same in every run
     disagreeing: list[Left] = field(default_factory=list)
-    floors: list[Left] = field(default_factory=list)  # flaky, below its rate
-    as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # by a block
-    matches: dict[CellKey, Match] = field(default_factory=dict)  # of every planned cell
+    floors: list[Left] = field(default_factory=list)  # flaky cells below their pass rate
+    as_expected: dict[CellKey, Seen] = field(default_factory=dict)  # cells that a block expects so
+    matches: dict[CellKey, Match] = field(default_factory=dict)  # for every planned cell
     judged: int = 0
 
 
@@ -105,8 +105,8 @@ def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
         for what, one in where(first).items():
             if one != (two := there[what]):
                 raise EvidenceError(
-                    f"{first.name} and {other.name} differ in {what} ({one!r} and {two!r}): give"
-                    " runs of the same machine, and update once for each machine"
+                    f"{first.name} and {other.name} differ in {what} ({one!r} and {two!r}): give runs of one"
+                    " machine, and update once for each machine"
                 )
         if other.start == first.start and other.cells == first.cells and first.cells:
             raise EvidenceError(
@@ -120,7 +120,7 @@ def weigh(
     today: date,
     wanted: Callable[[CellKey], bool] = lambda key: True,
 ) -> Findings:
-    """Judge every cell of the runs against the manifest that is active where they were made.
+    """Judge every cell of the runs by the manifest, which must be active for their machine.
 
     Raises EvidenceError if no cell is selected, ManifestConflict if blocks conflict.
     """
@@ -135,10 +135,12 @@ def weigh(
             continue
         found.judged += 1
         if not match.blocks and all(each.observed.outcome is Outcome.PASS for each in seen):
-            continue  # most cells, most of the time
+            continue  # most cells
         _sort_in(found, key, seen, [run.name for run in runs if key in run.cells], match, today)
     if not found.judged:
-        raise EvidenceError("no selected cell has an outcome in these runs: nothing to do")
+        raise EvidenceError(
+            "no selected cell has an outcome in these runs, so there is nothing to do"
+        )
     return found
 
 
@@ -175,13 +177,13 @@ def _sort_in(
 
 
 def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
-    """The judgement on what was seen of a cell."""
+    """Judge the observation of a cell."""
     expired = expectation is not None and expectation.is_expired(today)
     return judge(expectation, seen.observed, ran=seen.ran, expired=expired)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """What agreeing runs show together: a layout passes if one of them ran it and none saw it fail."""
+    """The joint observation of runs that agree: a layout passes if one run ran it and it failed in none."""
     if all(each.ran == seen[0].ran for each in seen):
         return seen[0]
     failed = frozenset().union(*(each.observed.layouts for each in seen))

@@ -1,5 +1,4 @@
-"""What a manifest says, for people: what is wrong with it (lint), why a cell is expected to fail (explain), and
-its numbers (stats)."""
+"""Reports about a manifest: its problems (lint), the expectation of a cell (explain), and its numbers (stats)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from devices.verdicts import Judgement, Match, Matcher, conflict_text, pattern_m
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that lint finds: ``message`` begins with its place; ``blocks`` are those concerned."""
+    """A problem that lint found. ``message`` begins with file and line; ``blocks`` are the blocks concerned."""
 
     message: str
     blocks: tuple[Block, ...]
@@ -38,15 +37,15 @@ def lint(
 ) -> list[Problem]:
     """The problems of a manifest that was read without error, in the file's order.
 
-    With ``cells`` (those of the plan), blocks that hold with ``facts`` are checked against them: blocks and
-    names that match none, and blocks that conflict. Expired blocks are always reported. With ``text``, from
-    which the manifest was read, its form is checked too. Raises ManifestError if cells are given and a block
-    depends on a fact that is not among ``facts``.
+    With ``cells`` (all planned cells), the blocks whose conditions ``facts`` meet are checked against them: lint finds
+    blocks and names that match no cell, and blocks that conflict. Expired blocks are always reported. With ``text``,
+    the text of the manifest, its form is checked too. Raises ManifestError if cells are given and a block needs a fact
+    that is not among ``facts``.
     """
     problems = [] if cells is None else _against_plan(manifest.active(facts), cells)
     problems += [
         Problem(
-            f"{block.where}: the block expired on {block.expires}: fix its cause, or check it again and set a new date",
+            f"{block.where}: the block expired on {block.expires}: fix the cause, or verify it and set a new date",
             (block,),
         )
         for block in manifest.blocks
@@ -69,7 +68,7 @@ def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
         if match.conflict is not None:
             conflicts[match.conflict].append(key)
     problems = [
-        Problem(f"{block.where}: {text}: correct it, or remove it", (block,))
+        Problem(f"{block.where}: {text}: correct or remove it", (block,))
         for block in here.blocks
         for text in _stale(block, found[block.line], ops)
     ]
@@ -79,7 +78,7 @@ def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
 
 
 def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[str]:
-    """What in a block matches nothing: the whole block, or names; with what may be meant by unknown ops."""
+    """The parts of a block that match nothing: the whole block, or single names, with suggestions for unknown ops."""
     unknown = {
         op: f"unknown op '{op}'{suggestion(op, ops)}"
         for op in block.op
@@ -92,7 +91,7 @@ def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[st
     for axis, patterns, names in zip(AXES, block.axes, map(set, zip(*found)), strict=True):
         for pattern in patterns:
             if axis == "op" and pattern in unknown:
-                yield f"the block names an {unknown[pattern]}"
+                yield f"the block has the {unknown[pattern]}"
             elif not any(pattern_matches(pattern, name) for name in names):
                 yield f"the {axis} '{pattern}' of the block matches no planned cell"
 
@@ -105,7 +104,7 @@ def _form(manifest: Manifest, text: str) -> list[Problem]:
     line = next((n for n, equal in enumerate(same, 1) if not equal), min(len(got), len(other)) + 1)
     return [
         Problem(
-            f"{place(manifest.path, line)}: from here on the file is not in canonical form (order of"
+            f"{place(manifest.path, line)}: from this line on the file is not in canonical form (order of"
             " blocks and keys, sorted names, one blank line between blocks): run `conform manifest lint --fix`",
             tuple(block for block in manifest.blocks if block.line <= line)[-1:],
         )
@@ -117,8 +116,8 @@ def _form(manifest: Manifest, text: str) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a manifest says of a cell; ``elsewhere`` are blocks that would match, but do not hold here,
-    each with its conditions that are false."""
+    """What a manifest says about a cell. ``elsewhere`` are blocks that match but do not apply on this machine, each with
+    the conditions that are not met."""
 
     key: CellKey
     match: Match
@@ -127,7 +126,7 @@ class Explanation:
 
 
 def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Explanation:
-    """What a manifest says of one cell. Raises ManifestError where a fact is not known here."""
+    """What a manifest says about one cell. Raises ManifestError if a block needs a fact that is missing."""
     here = manifest.active(facts)
     elsewhere = [
         (block, tuple(each for each in block.when if not each.holds(facts)))
@@ -138,12 +137,12 @@ def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Expla
 
 
 def _rank(pattern: str) -> tuple[bool, int]:
-    """How specific a pattern is."""
+    """A measure of how specific a pattern is."""
     return (not pattern.endswith("*"), len(pattern))
 
 
 def _matched_by(block: Block, key: CellKey) -> list[str]:
-    """The most specific pattern that matches a cell on each axis; empty where none does."""
+    """The most specific pattern that matches the cell, for each axis; an empty text if none matches."""
     return [
         max((each for each in patterns if pattern_matches(each, name)), key=_rank, default="")
         for patterns, name in zip(block.axes, key, strict=True)
@@ -151,7 +150,8 @@ def _matched_by(block: Block, key: CellKey) -> list[str]:
 
 
 def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
-    """The axes on which a block's match of a cell is more specific than another's; none where it is less so on any."""
+    """The axes on which the block ``one`` matches the cell more specifically than ``other``; none if it matches less
+    specifically on any axis."""
     ranks = [list(map(_rank, _matched_by(each, key))) for each in (one, other)]
     if any(a < b for a, b in zip(*ranks, strict=True)):
         return []
@@ -161,13 +161,13 @@ def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
 def explanation_text(
     explained: Explanation, seen: Sequence[tuple[str, Seen, Judgement]] = ()
 ) -> list[str]:
-    """The explanation in lines; ``seen`` holds runs by name, what they saw and the verdict on it."""
+    """The explanation in lines; ``seen`` has the name, the observation and the judgement of each run."""
     key, match = explained.key, explained.match
     lines = [str(key)]
     if match.conflict is not None:
         lines.append(f"conflict: {conflict_text(match.conflict, key)}")
     elif (expectation := match.expectation) is None:
-        lines.append("expected: to pass; no block that holds here matches it")
+        lines.append("expected: pass (no block of the manifest applies here)")
     else:
         layouts = expectation.layouts
         where = "" if layouts is None else f" in {', '.join(sorted(layouts))}"
@@ -175,16 +175,16 @@ def explanation_text(
         deciding = expectation.deciding
         for block in deciding:
             lines += _block("decides", block, key)
-        # Their layouts and exceptions count too.
+        # The layouts and exceptions of less specific blocks count too.
         for block in expectation.blocks[len(deciding) :]:
-            lines += _block("agrees, less specific", block, key)
+            lines += _block("agrees, but is less specific", block, key)
         for block in expectation.overridden:
             by = next(each for each in deciding if _more_specific(each, block, key))
             lines += _block(f"overridden by {by.where}", block, key, by)
     for block, false in explained.elsewhere:
-        lines += _block("does not hold here", block, key)
+        lines += _block("does not apply here", block, key)
         lines += [
-            f"    when {each.fact} is {each.wanted!r}; here it is {explained.facts.get(each.fact)!r}"
+            f"    needs {each.fact} {each.wanted!r}; found {explained.facts.get(each.fact)!r}"
             for each in false
         ]
     for name, saw, judgement in seen:
@@ -195,7 +195,7 @@ def explanation_text(
 
 
 def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> list[str]:
-    """A block in lines: its part, its patterns that match, and what it says; ``by`` overrides it."""
+    """A block in lines: its role, the patterns that match, and its text; ``by`` is the block that overrides it."""
     lines = [f"{part}: {block.where}, '{block.outcome}'"]
     if block.layouts:
         lines[0] += f" in {', '.join(sorted(block.layouts))}"
@@ -210,7 +210,7 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
     more = [block.issue] if block.issue else []
     more += [f"expires {block.expires}"] if block.expires else []
     if block.min_pass_rate is not None:
-        more.append(f"must pass in {block.min_pass_rate:g} of its runs")
+        more.append(f"at least {block.min_pass_rate:g} of the runs must pass")
     return [*lines, f"    {'; '.join(more)}"] if more else lines
 
 
@@ -219,7 +219,7 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """A block that does not hold here, with the conditions that are false."""
+    """A block that does not apply here, with the conditions that are not met."""
 
     where: str
     when: tuple[str, ...]
@@ -227,9 +227,9 @@ class Inactive:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Numbers of blocks, unless stated otherwise. A block counts in each clause family that it names.
+    """Counts of blocks. A block counts once in each clause family that it names.
 
-    ``covered`` and ``planned`` are numbers of cells, None without a plan.
+    ``covered`` and ``planned`` count cells; they are None without a plan.
     """
 
     blocks: int
@@ -253,7 +253,7 @@ def stats(
     soon: timedelta = timedelta(days=60),
     cells: Iterable[CellKey] | None = None,
 ) -> Stats:
-    """Count. Raises ManifestError if a block depends on a fact that is not known here."""
+    """Count the blocks. Raises ManifestError if a block needs a fact that is missing."""
     here, blocks = manifest.active(facts), manifest.blocks
     matcher, keys = Matcher(here), list(cells or ())
     covered = Counter(_family(key.clause) for key in keys if matcher.match(key).blocks)
@@ -262,7 +262,7 @@ def stats(
 
     def false(block: Block) -> tuple[str, ...]:
         return tuple(
-            f"{each.fact} is {facts[each.fact]!r}, not {each.wanted!r}"
+            f"needs {each.fact} {each.wanted!r}, found {facts[each.fact]!r}"
             for each in block.when
             if not each.holds(facts)
         )
@@ -291,7 +291,7 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 
 def stats_text(counted: Stats, *, most: int = 10) -> list[str]:
-    """The numbers in lines; lists of blocks are cut after ``most``."""
+    """The counts in lines; each list of blocks is cut after ``most`` entries."""
     lines = [f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"]
     if counted.covered is not None:
         lines[0] += f", which match {counted.covered:,} of {counted.planned:,} planned cells"
@@ -309,7 +309,7 @@ def stats_text(counted: Stats, *, most: int = 10) -> list[str]:
         ("expired", counted.expired),
         ("expiring soon", counted.expiring),
         ("without an issue", counted.without_issue),
-        ("do not hold here", inactive),
+        ("not active here", inactive),
     ):
         lines.append(f"{title}: {len(places)}")
         lines += [f"    {place}" for place in places[:most]]

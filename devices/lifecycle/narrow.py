@@ -1,7 +1,7 @@
-"""Narrowing one block to the cells and layouts that still fail. It never covers more than before.
+"""Narrows a block to the cells and layouts that still fail. The result never covers more than the block did.
 
-A block can express sets of cells that are products of clauses, ops and dtypes. A product may hold combinations that
-no plan has, but no forbidden cell.
+A block describes a product of clauses, ops and dtypes. A product may contain combinations that no plan has, but no
+forbidden cell.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from devices.verdicts import any_matches, pattern_matches
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A product of names."""
+    """A product of clauses, ops and dtypes."""
 
     clause: frozenset[str]
     op: frozenset[str]
     dtype: frozenset[str]
 
     def joined(self, other: Box) -> Box:
-        """The smallest product that holds both."""
+        """The smallest product that contains both."""
         return Box(self.clause | other.clause, self.op | other.op, self.dtype | other.dtype)
 
 
 class Forbidden:
-    """Cells that no box may hold."""
+    """Cells that no box may contain."""
 
     def __init__(self, cells: Iterable[CellKey]) -> None:
         self._by_op: dict[str, list[tuple[str, str]]] = {}
@@ -36,7 +36,7 @@ class Forbidden:
             self._by_op.setdefault(op, []).append((clause, dtype))
 
     def allow(self, box: Box) -> bool:
-        """Whether a box holds none of them."""
+        """True if the box contains none of these cells."""
         return not any(
             clause in box.clause and dtype in box.dtype
             for op in box.op
@@ -47,9 +47,9 @@ class Forbidden:
 def decompose(
     cells: Collection[CellKey], forbidden: Forbidden, *, mix_clauses: bool = True
 ) -> list[Box]:
-    """Products that hold all of ``cells`` and nothing forbidden: few, and in a fixed order.
+    """A small number of products, in a fixed order, that contain all ``cells`` and no forbidden cell.
 
-    Without ``mix_clauses`` the ops of each product share their clauses.
+    Without ``mix_clauses``, all ops of a product have the same clauses.
     """
     if not cells:
         return []
@@ -68,7 +68,7 @@ def decompose(
 
 
 def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
-    """One product per op where that is possible, else one for each set of dtypes that clauses share."""
+    """One product per op if possible, else one for each set of dtypes that clauses of the op share."""
     by_op: dict[str, dict[str, set[str]]] = {}
     for clause, op, dtype in cells:
         by_op.setdefault(op, {}).setdefault(clause, set()).add(dtype)
@@ -83,7 +83,7 @@ def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
         for clause, dtypes in clauses.items():
             shared.setdefault(frozenset(dtypes), set()).add(clause)
         rows += [Box(frozenset(names), ops, dtypes) for dtypes, names in shared.items()]
-    # Similar products stand together, the largest first: others can join those.
+    # Similar products are neighbours and the largest come first, so that others can join them.
     return sorted(
         rows,
         key=lambda row: (
@@ -95,14 +95,14 @@ def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The layouts of a block that must stay listed for a cell, and those that may."""
+    """For a cell: the layouts of a block that must stay listed, and the layouts that may stay listed."""
 
     must: frozenset[str]
     may: frozenset[str]
 
 
 def of_cases(cells: Collection[CellKey]) -> bool:
-    """Whether these are cells of cases: a plan may leave out a case, but never one of its dtypes, for it has none."""
+    """True if these are cells of cases, which have no dtype."""
     return bool(cells) and not any(key.dtype for key in cells)
 
 
@@ -115,12 +115,11 @@ def narrowed(
     unseen_dtypes: Collection[str],
     strangers: Collection[str],
 ) -> list[Block]:
-    """The pieces that remain of a block, which are narrower copies of it; none if nothing does.
+    """The narrower blocks that replace a block; none if it is to be removed.
 
-    ``covered`` are the planned cells that it matches, ``gone`` those that leave it. ``overridden`` says
-    whether another block decides about a cell. ``unseen_dtypes`` are dtypes that no given run planned:
-    what the block says about them stays. ``strangers`` are ops that the manifest names and no given
-    run planned.
+    ``covered`` are the planned cells that the block matches, ``gone`` the cells that leave it. ``overridden`` says
+    whether another block decides about a cell. ``unseen_dtypes`` are the dtypes that no run planned: the block keeps
+    them. ``strangers`` are the ops that the manifest names and no run planned.
     """
     leaving = set(gone)
     cells = {key: bounds.get(key) for key in covered if key not in leaving}
@@ -158,7 +157,7 @@ def narrowed(
 def _with_prefix(
     block: Block, pieces: list[Block], prefix: str, clauses: Sequence[str], dtypes: set[str]
 ) -> list[Block]:
-    """Keep what a block's prefix says about ops that have none of the planned dtypes."""
+    """Keep what a prefix in the block says about ops that have none of the planned dtypes."""
     lost = [
         clause
         for clause in clauses
@@ -176,7 +175,7 @@ def _with_prefix(
 
 
 def _keeps(piece: Block, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
-    """Whether a piece still says about a clause and these dtypes what the block says of a prefix."""
+    """True if a piece still says what the block says about the prefix, for this clause and these dtypes."""
     return (
         prefix in piece.op
         and piece.layouts == block.layouts
@@ -199,7 +198,7 @@ def _pieces(
 
 
 def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) -> bool:
-    """Whether these layouts may be listed for a cell."""
+    """True if these layouts may be listed for a cell."""
     if layouts is None or block.layouts is None:
         return True
     return layouts <= (block.layouts if bound is None else bound.may)
@@ -208,12 +207,12 @@ def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) 
 def _by_layouts(
     block: Block, cells: Mapping[CellKey, Bounds | None]
 ) -> list[tuple[frozenset[str] | None, list[CellKey]]]:
-    """Cells that can share a list of layouts, with the longest list that fits all of them."""
+    """Groups of cells that can share a list of layouts, each with the longest list that fits all of its cells."""
     if (whole := block.layouts) is None:
         return [(None, list(cells))] if cells else []
     groups: list[tuple[Bounds, list[CellKey]]] = []
     for key, given in cells.items():
-        bound = given or Bounds(whole, whole)  # nothing was seen of it: it stays as it is
+        bound = given or Bounds(whole, whole)  # the cell was not run: its layouts stay
         for index, (held, members) in enumerate(groups):
             must, may = held.must | bound.must, held.may & bound.may
             if may and must <= may:
@@ -234,10 +233,10 @@ def _piece(
     *,
     first: bool,
 ) -> Block:
-    """Patterns for a product, where possible those of the block.
+    """A copy of the block that covers a product, with the block's own patterns if possible.
 
-    A prefix stays if the product may grow by all of the ``known`` names that it matches; otherwise the names
-    themselves are written. An exact name that no plan has stays in the ``first`` piece.
+    A prefix stays if the product may grow by all ``known`` names that the prefix matches; otherwise the names are
+    written out. An exact name that no plan has stays in the ``first`` piece.
     """
     patterns: dict[str, tuple[str, ...]] = {}
     for axis in ("op", "dtype", "clause"):
@@ -260,6 +259,6 @@ def _piece(
 
 
 def _is_more_exact(block: Block, piece: Block) -> bool:
-    """Whether a piece has names where the block had a prefix."""
+    """True if the piece has names in the place of a prefix of the block."""
     both = zip(piece.axes, block.axes, strict=True)
     return any(set(now) - set(before) for now, before in both)

@@ -1,12 +1,11 @@
-"""A manifest as text: taken apart, in its canonical form, edited, and compared line by line.
+"""The text of a manifest: parses, formats and edits it, and shows differences.
 
-The canonical form is one way to write the same thing, so that branches merge: keys in one order, names sorted,
-an array on one line where it fits and else one entry a line, headings sorted, blocks under them sorted by cause
-(their reason), one blank line between blocks. Texts (reasons, regular expressions, addresses) and comments stay
-as they were written.
+The canonical form makes branches merge: keys in a fixed order, names sorted, an array on one line if it fits and
+otherwise one entry per line, headings sorted, the blocks under a heading sorted by reason, one blank line between
+blocks. Texts (reasons, regular expressions, addresses) and comments stay as they were written.
 
-A comment directly above a header belongs to that block. One that a blank line separates from the header is a
-heading for every block down to the next heading. The first paragraph of comments in a file is its preamble.
+A comment directly above a header belongs to that block. A comment that a blank line separates from the header is a
+heading for all blocks down to the next heading. The first paragraph of comments in a file is its preamble.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PREAMBLE: Final = "# Expected failures, one block a root cause."
 
 @dataclass
 class Entry:
-    """One block as it stands in the file: header and keys, the comments directly above, and what they say."""
+    """One block of the file: the text of its header and keys, the comments directly above, and the block itself."""
 
     text: str  # without a line break at the end
     comments: str
@@ -48,8 +47,8 @@ class Entry:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """What entries are sorted by: cause, then clause and op. Narrowing a block changes neither cause nor heading,
-        so that blocks do not move about."""
+        """The sort key: reason, then clause and op. Narrowing a block does not change its reason, so it stays in its
+        place."""
         block = self.block
         names = (sorted(block.clause), sorted(block.op), sorted(block.dtype))
         rest = (block.outcome.value, sorted(block.layouts or ()), block.raises or "", str(self))
@@ -74,10 +73,10 @@ class ManifestText:
     crlf: bool
 
     def join(self) -> str:
-        """The file's text: one blank line between any two parts, one line break at the end."""
+        """The text of the file: one blank line between two parts, one line break at the end."""
         preamble = self.preamble
         if self.sections and self.sections[0].heading and not preamble:
-            preamble = _PREAMBLE  # else the first heading would be read as one
+            preamble = _PREAMBLE  # otherwise the first heading would be read as the preamble
         parts = [preamble]
         for section in self.sections:
             parts += [section.heading, *map(str, section.entries)]
@@ -87,14 +86,14 @@ class ManifestText:
 
 
 def take_apart(text: str, blocks: Sequence[Block]) -> ManifestText:
-    """Take a file's text apart; ``blocks`` are those that were read from it."""
+    """Split the text of a file into its parts; ``blocks`` are the blocks that were read from it."""
     crlf = "\r\n" in text
     text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     headers = [line - 1 for line in header_lines(text)]
     comments = comment_lines(text)
     sections: list[Section] = []
-    # Comments before the first block belong to no block above them.
+    # There is no block above the comments before the first block.
     trailing, paragraphs, own = _between(lines, 0, headers[0] if headers else len(lines), headers)
     paragraphs = [*filter(None, ["\n".join(trailing)]), *paragraphs]
     preamble = paragraphs.pop(0) if paragraphs else ""
@@ -117,8 +116,8 @@ def take_apart(text: str, blocks: Sequence[Block]) -> ManifestText:
 def _between(
     lines: Sequence[str], start: int, end: int, header_follows: object
 ) -> tuple[list[str], list[str], str]:
-    """Sort the blank and comment lines from ``start`` up to ``end``: lines directly below the block before, paragraphs,
-    and the comments directly above the next header."""
+    """Split the blank and comment lines from ``start`` up to ``end`` into the lines directly below the previous block,
+    the paragraphs, and the comments directly above the next header."""
     paragraphs: list[list[str]] = [[]]
     for line in lines[start:end]:
         if line.strip():
@@ -135,30 +134,30 @@ def canonical(text: str, manifest: Manifest) -> str:
     parts = take_apart(text, manifest.blocks)
     for section in parts.sections:
         section.entries = sorted(map(_canonical, section.entries), key=lambda entry: entry.key)
-    # Entries without a heading stay first: further down they would fall under the heading of others.
+    # Entries without a heading stay first: further down they would come under a heading.
     parts.sections.sort(key=lambda each: (bool(each.heading), each.heading, each.entries[0].key))
     return parts.join()
 
 
 def _canonical(entry: Entry) -> Entry:
-    """One block in canonical form. Texts that we wrote ourselves are known without parsing."""
+    """One block in canonical form. A text that equals ours is not parsed, which is slow."""
     comments = "\n".join(line.strip() for line in entry.comments.splitlines())
     plain = render(entry.block)
     text = plain if entry.text == plain else edited(entry.text)
     return Entry(text, comments, entry.block)
 
 
-# -- a block written by us ------------------------------------------------------------------------
+# -- new blocks -----------------------------------------------------------------------------------
 
 
 def render(block: Block) -> str:
-    """A block as we write it ourselves."""
+    """The text of a new block."""
     values = ((key, _written(key, getattr(block, key))) for key in KEYS)
     return "\n".join([_HEADER, *(f"{key} = {value}" for key, value in values if value is not None)])
 
 
 def _written(key: str, value: object) -> str | None:
-    """The value of a key as we write it; None if it is the key's default."""
+    """The text of a key's value; None if the value is the default."""
     match value:
         case re.Pattern():
             return string(value.pattern)
@@ -178,7 +177,7 @@ def _written(key: str, value: object) -> str | None:
 
 
 def names_text(key: str, names: Sequence[str]) -> str | None:
-    """The value of an axis or of ``layouts``; None if it is the key's default."""
+    """The text of an axis or of ``layouts``; None if the value is the default."""
     if key in ("op", "dtype") and tuple(names) == ("*",):
         return None
     listed = [string(name) for name in sorted(set(names))]
@@ -191,13 +190,13 @@ def names_text(key: str, names: Sequence[str]) -> str | None:
 
 
 def when_text(conditions: Mapping[str, str]) -> str:
-    """The conditions as an inline table, sorted."""
+    """The sorted conditions as an inline table."""
     pairs = ", ".join(f"{fact} = {string(wanted)}" for fact, wanted in sorted(conditions.items()))
     return f"{{ {pairs} }}"
 
 
 def long_text(key: str, text: str) -> str:
-    """A text on one line where it fits, else broken between words by TOML's line-ending backslash."""
+    """A text on one line if it fits, otherwise broken between words by backslashes at the ends of lines."""
     line = string(text)
     if len(key) + 3 + len(line) <= WIDTH or text[0].isspace():
         return line
@@ -212,18 +211,18 @@ def long_text(key: str, text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def string(text: str) -> str:
-    """A basic string of TOML."""
+    """The text as a basic string of TOML."""
     return tomlkit.string(text).as_string()
 
 
-# -- a block written by people --------------------------------------------------------------------
+# -- existing blocks ------------------------------------------------------------------------------
 
-#: New names by key.
+#: The new names of changed keys.
 Changes = Mapping[str, Sequence[str]]
 
 
 def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
-    """A block's text in canonical form, with other names where ``changes`` has some."""
+    """The text of a block in canonical form, with the new names in ``changes``."""
     table: Table = tomlkit.parse(text + "\n")["expect"][0]
     values: dict[str, Any] = table.unwrap()
     above: dict[str, list[str]] = {key: [] for key in KEYS}  # comments
@@ -237,7 +236,7 @@ def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
         above[key] += waiting
         waiting = []
         if isinstance(values[key], Mapping):
-            # Dotted keys and sub-tables become an inline table, which can hold no comment.
+            # Dotted keys and sub-tables become an inline table, which cannot contain comments.
             above[key] += comments_in(f"\n{item.as_string()}")
             if isinstance(item, Table):
                 above[key] += filter(None, [comment])
@@ -254,12 +253,12 @@ def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
 
 
 def _line(key: str, value: str | None, comment: str = "") -> str:
-    """A key with its value and the comment after it; the comment alone where the value is the default."""
+    """The line of a key, its value and the comment after it; only the comment if the value is the default."""
     return "  ".join(filter(None, [f"{key} = {value}" if value else "", comment]))
 
 
 def _other_names(key: str, item: Item, names: Sequence[str]) -> str | None:
-    """The value of a key that gets other names. An array keeps the comments of the names that stay."""
+    """The text of a key's value with the new names. An array keeps the comments of the names that stay."""
     if isinstance(item, Array) and comments_in(item.as_string()):
         old = [str(name) for name in item]
         if set(names) <= set(old):
@@ -274,7 +273,7 @@ def _value_text(key: str, value: object, item: Item) -> str | None:
     text = item.as_string().strip()
     if key in (*AXES, "layouts"):
         if comments_in(text):
-            return text  # after sorting they would stand next to the wrong names
+            return text  # after sorting, the comments would be next to the wrong names
         names = [value] if isinstance(value, str) else value
         if isinstance(names, list):
             return names_text(key, names)
@@ -283,21 +282,21 @@ def _value_text(key: str, value: object, item: Item) -> str | None:
     return text
 
 
-# -- a file being edited ----------------------------------------------------------------------------
+# -- editing a file ---------------------------------------------------------------------------------
 
 
 class Editing:
-    """A file while its blocks are changed, removed and added; ``text`` is the file that results."""
+    """Changes, removes and adds blocks of a file; ``text`` returns the result."""
 
     def __init__(self, text: str, manifest: Manifest) -> None:
-        """Begin with the text that a manifest was read from."""
+        """Start from the text that ``manifest`` was read from."""
         self.removed: list[Block] = []
         self.narrowed: list[Block] = []
         self.added: list[Block] = []
         self._path = manifest.path
         self._parts = take_apart(text, manifest.blocks)
         self._new: list[Entry] = []
-        #: What stands in each block's place now, by the line of the old block.
+        #: The entries that are now in the place of each block, by the line of the old block.
         self._now = {
             entry.block.line: [entry] for each in self._parts.sections for entry in each.entries
         }
@@ -307,7 +306,7 @@ class Editing:
         return bool(self.removed or self.narrowed or self.added)
 
     def replace(self, block: Block, pieces: Sequence[Changes]) -> None:
-        """Put changed copies of a block in its place; none removes it. Once for each block."""
+        """Replace a block by changed copies; without copies it is removed. Call it at most once for each block."""
         (self.narrowed if pieces else self.removed).append(block)
         (old,) = self._now[block.line]
         self._now[block.line] = []
@@ -317,22 +316,22 @@ class Editing:
             self._now[block.line].append(Entry(text, old.comments, replace(read, line=block.line)))
 
     def insert(self, block: Block) -> None:
-        """Add a block where the canonical order has it."""
+        """Add a block at its place in the canonical order."""
         self.added.append(block)
         self._new.append(Entry(render(block), "", replace(block, path=self._path)))
 
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks as they are now."""
+        """The current blocks."""
         return tuple(each.block for each in chain(*self._now.values(), self._new))
 
     def text(self) -> str:
-        """The file as it is now. Blocks that were not touched stay as they were written."""
+        """The current text. Blocks that were not changed stay as they were written."""
         sections = []
         for old in self._parts.sections:
             entries = [now for each in old.entries for now in self._now[each.block.line]]
             keys = [each.key for each in old.entries]
             if entries != old.entries and keys == sorted(keys):
-                # They were in order, and a block that lost names may now come before another.
+                # The entries were sorted; a block that lost names may now belong in another place.
                 entries.sort(key=lambda entry: entry.key)
             if entries:
                 sections.append(Section(old.heading, entries))
@@ -342,10 +341,10 @@ class Editing:
 
 
 def _place(sections: list[Section], entry: Entry) -> None:
-    """Insert an entry under the heading of blocks with the same reason, else under a heading of its own, in order.
+    """Insert an entry under the heading of blocks with the same reason, or else under a new heading in order.
 
-    Headings are lines that differ from cause to cause. Without them git may take the first lines of
-    one block for those of the next, and see a conflict between neighbours where there is none.
+    Headings differ from cause to cause. Without them, git may match the first lines of one block with the first lines
+    of the next one, and report a conflict between neighbours that does not exist.
     """
     for section in sections:
         if any(each.block.reason == entry.block.reason for each in section.entries):
@@ -358,13 +357,13 @@ def _place(sections: list[Section], entry: Entry) -> None:
     sections.insert(len(sections) if at is None else at, Section(heading, [entry]))
 
 
-# -- two texts compared ---------------------------------------------------------------------------
+# -- differences ----------------------------------------------------------------------------------
 
 _Opcode = tuple[str, int, int, int, int]
 
 
 def unified(old: str, new: str, name: str) -> Iterator[str]:
-    """The lines of a unified difference without line breaks; none where the texts are the same."""
+    """The lines of a unified diff without line breaks; none if the texts are equal."""
     before, after = old.splitlines(), new.splitlines()
     for number, group in enumerate(_ByParagraph(before, after).get_grouped_opcodes()):
         if number == 0:
@@ -381,8 +380,8 @@ def unified(old: str, new: str, name: str) -> Iterator[str]:
 
 
 class _ByParagraph(SequenceMatcher[str]):
-    """Compares paragraphs, then the lines of those that differ: most lines of a manifest stand in many blocks,
-    which makes difflib slow."""
+    """Compares paragraphs first, then the lines of paragraphs that differ. Most lines of a manifest occur in many
+    blocks, which makes difflib slow."""
 
     def __init__(self, *texts: Sequence[str]) -> None:
         super().__init__()
@@ -403,7 +402,7 @@ class _ByParagraph(SequenceMatcher[str]):
             inner = lines.get_opcodes() if tag == "replace" else [(tag, 0, i_end - i, 0, j_end - j)]
             for kind, i1, i2, j1, j2 in inner:
                 opcode = (kind, i + i1, i + i2, j + j1, j + j2)
-                # Join what is equal on both sides of a border.
+                # Join equal lines on both sides of a border between paragraphs.
                 if found and found[-1][0] == kind == "equal":
                     opcode = (kind, found[-1][1], opcode[2], found.pop()[3], opcode[4])
                 found.append(opcode)

@@ -1,7 +1,8 @@
-"""Updating a manifest from what runs show.
+"""Updates a manifest from runs.
 
-Narrowing and removing is free: what passes in every given run leaves its blocks. Adding needs a reason and
-two runs that agree. Cells about which the runs disagree are left alone and named. What no run saw is left alone.
+Cells that pass in every run are removed from their blocks without further conditions. New failures are added only with
+a reason, and only from two runs that agree. Cells on which the runs disagree are reported and not changed; cells that no
+run ran are not changed either.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from devices.manifest import AXES, Block, CauseKind, ExpectedOutcome, Manifest
 from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
 
 _ADDABLE: Final = {each.value for each in ExpectedOutcome} & {each.value for each in Outcome}
-"""The outcomes that a block can expect exactly; a check that could not be made is not among them."""
+"""The outcomes that a block can expect. ``error`` is not one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What the person who records failures says about them."""
+    """The cause that a person states for the failures that are recorded."""
 
     reason: str
     kind: CauseKind | None = None
@@ -52,21 +53,21 @@ def new_blocks(
     planned: Collection[CellKey],
     drafts: Mapping[CellKey, str] = MappingProxyType({}),
 ) -> list[Block]:
-    """Blocks with exact names that expect ``cells`` to be as they were seen, and match no other planned cell.
+    """Blocks with exact names that expect of ``cells`` what was observed, and that match no other planned cell.
 
-    ``listed`` are the layouts of a cell that remaining blocks already list, ``drafts`` the reasons of single cells: of
-    the others it is the cause's.
+    ``listed`` are the layouts of a cell that remaining blocks already list. ``drafts`` are the reasons of single cells;
+    the other cells get the reason of ``cause``.
     """
     groups: dict[tuple[ExpectedOutcome, str | None, str, bool], list[CellKey]] = {}
     for key, seen in cells.items():
         raised = seen.observed.raises
-        # Other names cannot be written in a manifest.
+        # A manifest cannot contain names that are not identifiers.
         raises = raised if raised is not None and raised.isidentifier() else None
         group = (
             ExpectedOutcome(seen.observed.outcome.value),
             raises,
             drafts.get(key, cause.reason),
-            not key.dtype,  # a block that names dtypes cannot hold a case, which has none
+            not key.dtype,  # cases have no dtype, so they need blocks of their own
         )
         groups.setdefault(group, []).append(key)
     blocks = []
@@ -95,7 +96,8 @@ def new_blocks(
 def _shared(
     needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
 ) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
-    """Cells that fail in the same layouts, and cells of the same op that fail in those of them that they ran."""
+    """Groups of cells that fail in the same layouts. A cell of the same op joins a group if it fails in all layouts of
+    the group that it ran."""
     exact: dict[frozenset[str], list[CellKey]] = {}
     for key, layouts in needed.items():
         exact.setdefault(layouts, []).append(key)
@@ -103,7 +105,7 @@ def _shared(
     for layouts in sorted(exact, key=lambda each: (-len(each), sorted(each))):
         members = exact[layouts]
         for more, others in groups:
-            # A group without layouts allows any layout: it cannot be joined with another.
+            # A group without layouts allows any layout, so it cannot be joined with another group.
             ops = {key.op for key in others}
             if layouts and layouts <= more:
                 joining = [key for key in members if key.op in ops and not cells[key].passed & more]
@@ -115,14 +117,14 @@ def _shared(
 
 
 class UpdateError(ConformError):
-    """An update would change what it must not: a bug of ours. Nothing is written."""
+    """An update would change something that it must not change: a bug of the suite. Nothing is written."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The manifest's new text, what became of its blocks, and the cells that were left alone."""
+    """The new text of the manifest, the changed blocks, and the cells that were not changed."""
 
     text: str
     removed: tuple[Block, ...] = ()
@@ -145,11 +147,11 @@ def update(
     wanted: Callable[[CellKey], bool] = lambda key: True,
     dtypes: Collection[str] = DTYPES,
 ) -> Update:
-    """Update a manifest from runs; ``manifest`` is what was read from ``text``.
+    """Update a manifest from runs; ``manifest`` was read from ``text``.
 
-    With ``cause``, failures that no block expects are added; ``drafts`` are reasons of single cells. ``wanted`` selects cells; ``dtypes`` are all
-    dtypes of the device. Raises EvidenceError if the runs cannot be compared, ManifestError if the
-    manifest cannot be applied to them.
+    With ``cause``, failures that no block expects are added; ``drafts`` are the reasons of single cells. ``wanted``
+    selects cells; ``dtypes`` are all dtypes of the device. Raises EvidenceError if the runs cannot be compared,
+    ManifestError if the manifest cannot be applied to them.
     """
     comparable(manifest, runs)
     if cause is not None:
@@ -180,22 +182,22 @@ def update(
 def _two_for_one_plan(runs: Sequence[Evidence]) -> None:
     if len(runs) < 2:
         raise EvidenceError(
-            f"adding needs two runs that agree, but {runs[0].name} is only one: run the same plan again"
-            " with another --results folder, and give both"
+            f"failures are added only from two runs that agree, and {runs[0].name} is one run: run the same plan"
+            " again with --results=RUN2, and give both folders"
         )
     for other in runs[1:]:
         if other.plan_hash != runs[0].plan_hash:
             raise EvidenceError(
-                f"adding needs two runs of one plan, but {runs[0].name} and {other.name} have plans with the"
-                f" hashes {runs[0].plan_hash} and {other.plan_hash}"
+                f"failures are added only from two runs of one plan, but the plans of {runs[0].name} and {other.name}"
+                f" have the hashes {runs[0].plan_hash} and {other.plan_hash}"
             )
 
 
 def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCell], list[Left]]:
-    """The failures that can be recorded, and those that stay unrecorded, with what to do."""
+    """The failures to record, and the failures that are not recorded, with the reason."""
     cases: dict[CellKey, JudgedCell] = {}
     left = []
-    # What crashed and now fails is better, but still needs a block that says so.
+    # A cell that crashed and now fails is an improvement, but still needs a block for its failure.
     changed = [
         case
         for case in found.improved
@@ -203,7 +205,7 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
     ]
     for case in [*found.regressed, *changed]:
         if case.seen.observed.outcome.value not in _ADDABLE:
-            left.append(Left(case.key, f"{case.seen}: no block can expect that"))
+            left.append(Left(case.key, f"{case.seen}: a manifest cannot list this outcome"))
         elif recording:
             cases[case.key] = case
         else:
@@ -212,31 +214,31 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
 
 
 def _still_listed(case: JudgedCell) -> bool:
-    """Whether a cell fails as expected, in fewer layouts."""
+    """True if a cell fails as expected, but in fewer layouts."""
     fails = case.seen.observed.outcome is Outcome.FAIL
     return fails and _as_in(case.match.expectation, case)
 
 
 def _as_in(expected: Block | Expectation | None, case: JudgedCell) -> bool:
-    """Whether a cell has the outcome that is expected: only then its layouts can be compared."""
+    """True if a cell has the expected outcome; only then can its layouts be compared."""
     return expected is not None and expected.outcome.value == case.seen.observed.outcome.value
 
 
 @dataclass(slots=True)
 class _Work:
-    """One update under way."""
+    """The state of one update."""
 
     editing: Editing
     active: Manifest
-    matcher: Matcher  # of the active one
+    matcher: Matcher  # of the active manifest
     found: Findings
     additions: dict[CellKey, JudgedCell]
-    moving: dict[CellKey, JudgedCell]  # the additions, and what is better than expected
+    moving: dict[CellKey, JudgedCell]  # the additions, and the cells that are better than expected
     gone: dict[int, set[CellKey]] = field(default_factory=dict)  # by the block's line
     unseen: set[str] = field(default_factory=set)
 
     def narrow(self, dtypes: Collection[str]) -> None:
-        """Take out of the blocks the cells that are better than expected or are recorded anew."""
+        """Remove from their blocks the cells that are better than expected or are recorded anew."""
         touched: dict[int, Block] = {}
         for case in self.moving.values():
             for block in case.match.blocks:
@@ -259,7 +261,7 @@ class _Work:
             self._narrow(block, covered[line], unseen, strangers)
 
     def _leaves(self, case: JudgedCell, block: Block) -> bool:
-        """Whether a cell leaves a block entirely."""
+        """True if a cell leaves a block entirely."""
         observed = case.seen.observed
         if observed.outcome is Outcome.PASS:
             return True
@@ -278,7 +280,7 @@ class _Work:
         def overridden(key: CellKey) -> bool:
             return not _decides(self.matcher.match(key), block)
 
-        if of_cases(covered):  # they have no dtype
+        if of_cases(covered):  # cases have no dtype
             unseen = ()
         gone = self.gone.get(block.line, set())
         bounds: dict[CellKey, Bounds] = {}
@@ -301,13 +303,13 @@ class _Work:
     def add(
         self, cause: Cause, drafts: Mapping[CellKey, str], facts: Mapping[str, str], today: date
     ) -> None:
-        """Record what no block expects."""
+        """Add blocks for failures that no block expects."""
         matcher = Matcher(self.now(facts))
         cells, listed = {}, {}
         for key, case in self.additions.items():
             expectation = matcher.match(key).expectation
             if judged(expectation, case.seen, today).verdict is Verdict.EXPECTED:
-                continue  # another block expects it, now that the one that overrode it is narrower
+                continue  # another block expects the failure, now that its overriding block is narrower
             cells[key] = case.seen
             if expectation and expectation.layouts is not None and _as_in(expectation, case):
                 listed[key] = expectation.layouts
@@ -315,7 +317,7 @@ class _Work:
             self.editing.insert(block)
 
     def now(self, facts: Mapping[str, str]) -> Manifest:
-        """The manifest as it is now, active on this machine."""
+        """The current manifest, active on this machine."""
         return Manifest(self.editing.blocks(), (), self.active.path).active(facts)
 
     def verify(self, runs: Sequence[Evidence], today: date) -> None:
@@ -333,13 +335,13 @@ class _Work:
                 if verdict not in wanted:
                     raise _fault(key, f"it would be judged '{verdict}'")
             elif _says(old) != _says(new):
-                raise _fault(key, "what is expected of it would change")
+                raise _fault(key, "its expectation would change")
 
 
 def _decides(match: Match, block: Block) -> bool:
-    """Whether a block that matches a cell is among those that decide what is expected of it."""
+    """True if a block that matches a cell is not overridden for that cell."""
     if not any(each is block for each in match.blocks):
-        return True  # it does not match the cell, so nothing can override it there
+        return True  # the block does not match the cell, so nothing overrides it there
     return match.expectation is None or any(each is block for each in match.expectation.blocks)
 
 
@@ -348,11 +350,11 @@ def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
         return (Verdict.EXPECTED,)
     if case.seen.observed.outcome is Outcome.PASS:
         return (Verdict.OK, Verdict.FLAKY)
-    return (Verdict.IMPROVEMENT,)  # left alone: recording it needs a reason
+    return (Verdict.IMPROVEMENT,)  # not changed: recording the failure needs a reason
 
 
 def _says(match: Match) -> tuple[object, ...]:
-    """What a match expects of a cell, regardless of which blocks say it."""
+    """The expectation of a match, regardless of the blocks that make it."""
     if match.expectation is None:
         return ()
     return (
@@ -371,7 +373,7 @@ def _fault(key: CellKey, what: str) -> UpdateError:
 
 
 def _changes(block: Block, piece: Block) -> dict[str, Sequence[str]]:
-    """How a piece differs from its block; other keys are not touched."""
+    """The keys in which a piece differs from its block; the other keys stay as they are."""
     changes: dict[str, Sequence[str]] = {}
     for axis, names, before in zip(AXES, piece.axes, block.axes, strict=True):
         if names == ("",):  # cases have no dtype

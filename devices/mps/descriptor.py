@@ -1,4 +1,5 @@
-"""Apple GPUs through Metal Performance Shaders. Not tried: a first run may correct it."""
+"""Apple GPUs through Metal Performance Shaders. Written from documentation and never run; a first run may show
+corrections."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ def _unavailable() -> str | None:
     if not is_installed("torch"):
         return "torch is not installed"
     if platform.system() != "Darwin":
-        return f"MPS exists on macOS alone; this is {platform.system()}"
+        return f"MPS exists on macOS only; this is {platform.system()}"
     if platform.machine() != "arm64":
         return f"torch for macOS needs Apple silicon (arm64); this is {platform.machine()}"
     return None
 
 
 def _facts() -> dict[str, str]:
-    """macOS brings the driver, so its version is the driver's; there is no runtime beside it."""
+    """The facts of the machine. The driver is part of macOS, so its version is that of macOS. There is no separate
+    runtime."""
     name = lent("torch.backends.mps").get_name()
     return common_facts(driver=platform.mac_ver()[0], device_name=name)
 
@@ -35,7 +37,7 @@ DESCRIPTOR = Descriptor(
         "ATen/mps/MPSGuardImpl.h: a new stream is the default one",
         "torch.testing._internal.common_mps: dtypes by op that its tests leave out",
     ),
-    # Not streams: a new stream is the default one. Not multi_device: there is one.
+    # Not streams: a new stream is the default stream. Not multi_device: there is only one device.
     # Not allocator_statistics: torch.mps counts allocated and driver bytes, nothing else.
     capabilities=names(
         "strides storage events timed_events allocator_fraction generator serialization "
@@ -51,7 +53,7 @@ DESCRIPTOR = Descriptor(
         for kind in ("", "_transpose")
         for rank in (1, 2, 3)
     },
-    alignment=64,  # not documented: Metal's heaps decide; 64 is the least that c10 gives (gAlignment)
+    alignment=64,  # not documented: Metal's heaps decide; c10 guarantees at least 64 (gAlignment)
     granularity=None,  # sizes are rounded by a table that depends on the machine's memory
     busy=None,  # torch.mps has no primitive that spins
     facts=_facts,

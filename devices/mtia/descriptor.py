@@ -1,4 +1,5 @@
-"""Meta's MTIA, whose back end is not public: what torch.mtia's Python says. Not tried: a first run may correct it."""
+"""Meta's MTIA. Its backend is not public, so this describes torch's public module torch.mtia. Never run; a first run
+may show corrections."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The name, if the properties hold one; how the driver's version is read is not public."""
+    """The facts of the machine: the device's name, if its properties contain one. The driver's version cannot be read
+    publicly."""
     properties = lent("torch.mtia").get_device_properties(0)
     name = str(properties.get("name", "")) or None
     return common_facts(device_name=name)
@@ -40,9 +42,9 @@ DESCRIPTOR = Descriptor(
         "strides storage streams events allocator_statistics allocator_history graphs "
         "graph_pools generator multi_device properties serialization autocast fork_detection"
     ),
-    # Which dtypes it has is not public, apart from bfloat16 (torch.mtia.is_bf16_supported).
+    # The supported dtypes are not public, except bfloat16 (torch.mtia.is_bf16_supported).
     dtypes=names("bool uint8 int8 int16 int32 int64 float16 bfloat16 float32"),
-    alignment=64,  # not public: the least that c10 gives anyone (c10::gAlignment)
+    alignment=64,  # not public; c10 guarantees at least this (c10::gAlignment)
     facts=_facts,
     unavailable=_unavailable,
     device_count=counting("torch.mtia"),

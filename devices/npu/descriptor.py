@@ -1,4 +1,5 @@
-"""Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). Not tried: a first run may correct it."""
+"""Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). Written from documentation and never run; a first run
+may show corrections."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ def _unavailable() -> str | None:
     if not is_installed("torch_npu"):
         return "the module torch_npu (the Ascend adapter) is not installed"
     if not any(Path("/dev").glob("davinci[0-9]*")):
-        return "no Ascend driver: /dev holds no davinci device"
+        return "no Ascend driver: there is no davinci device in /dev"
     return None
 
 
 def _facts() -> dict[str, str]:
-    """The driver writes its version beside itself; the runtime is CANN, found by its set_env.sh."""
+    """The facts of the machine. The driver's version is in a file of the driver; the runtime is CANN, located by its
+    set_env.sh."""
     home = os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME")
     runtime = version_in(Path(home) / "compiler" / "version.info", _VERSION) if home else ""
     return common_facts(
@@ -51,7 +53,7 @@ DESCRIPTOR = Descriptor(
         "multi_device peer_access properties serialization autocast compile profiler "
         "distributed"
     ),
-    # As the tables of native APIs list them (torch.empty, torch.zeros_like).
+    # As listed in the tables of native APIs (torch.empty, torch.zeros_like).
     dtypes=names(
         "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
     ),

@@ -1,4 +1,5 @@
-"""AMD GPUs through ROCm: torch calls them "cuda" too. Not tried: a first run may correct it."""
+"""AMD GPUs through ROCm. torch calls these devices "cuda" as well. Written from documentation and never run; a first
+run may show corrections."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ def _unavailable() -> str | None:
         return lacks
     if not Path("/dev/kfd").exists():
         return "no AMD GPU driver: /dev/kfd, which the amdgpu kernel module makes, is missing"
-    libraries = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7")  # the wheel has its own
+    libraries = (
+        "libamdhip64.so",
+        "libamdhip64.so.6",
+        "libamdhip64.so.7",
+    )  # the wheel of torch contains its own runtime
     lacks = machine.torch_lacks("amdhip64")
     if lacks is not None and not machine.loads(*libraries):
         return "the HIP runtime (libamdhip64.so) is neither in torch/lib nor found by the loader"
@@ -23,7 +28,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The driver's version exists where amdgpu comes from AMD's package; in the kernel's own it has none."""
+    """The facts of the machine. The driver has a version only if amdgpu was installed from AMD's package, not from the
+    kernel."""
     torch = machine.lent("torch")
     return common_facts(
         driver=machine.version_in("/sys/module/amdgpu/version"),
@@ -45,10 +51,10 @@ DESCRIPTOR = replace(
         "torch.testing._internal.opinfo: dtypesIfROCM, for dtypes by op",
     ),
     # As cuda, without device_assert (kernel assertions are off by default, notes/hip) and event_ipc,
-    # which nobody has tried.
+    # which is untested.
     capabilities=CUDA.capabilities - {"device_assert", "event_ipc"},
     dtypes=CUDA.dtypes - {"float8_e8m0fnu"},
-    settings=frozenset(),  # nobody has tried which take effect
+    settings=frozenset(),  # untested which settings have an effect
     facts=_facts,
     unavailable=_unavailable,
 )

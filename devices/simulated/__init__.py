@@ -1,1 +1,1 @@
-"""The simulated device: a PrivateUse1 backend that every machine can build, and that can be told to misbehave."""
+"""The simulated device: a PrivateUse1 backend that can be built on every machine and made to misbehave."""

@@ -1,6 +1,6 @@
-"""For ``torch.backends``, torch's entry points of backends that are loaded when torch is imported.
+"""The entry point of ``torch.backends``, through which torch imports backends when torch itself is imported.
 
-The suite does not register it: importing torch would build the device everywhere. To register it, write
+The suite does not register this entry point: importing torch would then build the device everywhere. To register it, write
 
     [project.entry-points."torch.backends"]
     simulated = "devices.simulated.autoload:autoload"
@@ -15,7 +15,7 @@ from devices.simulated.faults import ENVIRONMENT
 
 
 def autoload() -> None:
-    """Make the device. Raises BuildFailed, which torch reports; a planted fault hides it."""
+    """Build and register the device. Raises BuildFailed, which torch reports unless a planted fault hides it."""
     try:
         importlib.import_module("devices.simulated.backend")
     except Exception:

@@ -1,4 +1,4 @@
-"""The simulated device: it runs everywhere, and the suites are tested on it."""
+"""The descriptor of the simulated device, which runs everywhere and on which the suites are tested."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _count() -> int:
 
 
 def missing_tools() -> str | None:
-    """One line about what the build is missing here and how to get it; None if nothing."""
+    """One line that says which tool of the build is missing here and how to get it; None if none is missing."""
     if not sys.platform.startswith("linux"):
         return f"the simulated device needs Linux (memfd_create), this is {sys.platform}"
     if not torch_has_header(_HEADER):

@@ -1,10 +1,10 @@
-"""The planted faults of the simulated device: what each breaks, the clauses it must trip, and how to switch it.
+"""The planted faults of the simulated device: what each fault breaks, which clauses must fail, and how to switch faults on.
 
     SIMULATED_FAULTS=values.ignore_strides,out.restride pytest --device simulated
 
-or ``with planted("values.ignore_strides"): ...``. ``faults.toml`` is the one list of them: the library's own list is
-generated from it when the library is built (``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here),
-and the contract names each fault at the clauses that it trips. A fault that is off costs one load.
+or ``with planted("values.ignore_strides"): ...``. ``faults.toml`` lists all faults. The C++ enumeration is generated from
+that file when the library is built: ``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. The contract
+names each fault at the clauses that fail while the fault is on. A fault that is off costs one load.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ENVIRONMENT: Final = "SIMULATED_FAULTS"
 
 
 class FaultsError(ConformError):
-    """``faults.toml`` is malformed. The text names the file, the fault, and what to do."""
+    """``faults.toml`` is malformed. The text names the file and the fault, and says what to do."""
 
 
 class UnknownFault(ConformError):
-    """The simulated device has no fault with this name. The text lists the names that it has."""
+    """The simulated device has no fault with this name. The text suggests the nearest names."""
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]
@@ -39,7 +39,7 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One way to break the device. ``faults.toml`` says what the fields mean."""
+    """One way to break the device. The head of ``faults.toml`` explains the fields."""
 
     name: _Name
     clauses: tuple[_Name, ...]
@@ -56,7 +56,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole file. Faults are converted one by one, so that an error names its fault."""
+    """The whole file. Faults are converted one by one, so that an error can name the fault."""
 
     radius: dict[str, tuple[_Text, ...]]
     unplanted: dict[_Name, _Text]
@@ -64,7 +64,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
-    """The faults by name, and why clauses have none. Raises FaultsError."""
+    """Returns the faults by name, and the reasons why some clauses have none. Raises FaultsError."""
     file = read_toml(path, _File, FaultsError)
     faults: dict[str, Fault] = {}
     for number, table in enumerate(file.fault, start=1):
@@ -84,11 +84,11 @@ def read(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
     return MappingProxyType(faults), MappingProxyType(file.unplanted)
 
 
-#: Every fault by name, and the clauses that no fault of this device can trip, and why. A clause with neither a fault
-#: nor a reason fails the tests.
+#: Every fault by name; and, for each clause that no fault of this device can break, the reason. A test fails for a
+#: clause that has neither a fault nor a reason.
 FAULTS, UNPLANTED = read(Path(__file__).with_name("faults.toml"))
 
-#: The names of the faults that must trip a clause, by clause.
+#: For each clause, the names of the faults that must make it fail.
 BY_CLAUSE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         clause: tuple(fault.name for fault in FAULTS.values() if clause in fault.clauses)
@@ -98,7 +98,7 @@ BY_CLAUSE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 def header() -> str:
-    """The C++ header that lists the faults for the library."""
+    """Returns the C++ header that lists the faults for the library."""
     rows = "".join(f' \\\n  F({name.replace(".", "_")}, "{name}")' for name in FAULTS)
     return (
         "// Generated from devices/simulated/faults.toml when the library is built.\n\n"
@@ -111,17 +111,18 @@ def _library() -> Any:
 
 
 def _installing() -> Any:
-    """What installs faults in Python, with all of these loaded."""
+    """The module that installs faults in Python, after every module that declares such a fault is loaded."""
     for room in ("installed", "installed_training"):
         importlib.import_module(f"devices.simulated.backend.{room}")
     return importlib.import_module("devices.simulated.backend.installing")
 
 
 def switch(name: str, on: bool) -> None:
-    """Switch one fault. Raises UnknownFault."""
+    """Switch one fault on or off. Raises UnknownFault."""
     if name not in FAULTS:
         raise UnknownFault(
-            f"the simulated device has no fault '{name}'{suggestion(name, FAULTS)} (known: {listing(FAULTS)})"
+            f"{ENVIRONMENT}: the simulated device has no fault '{name}'{suggestion(name, FAULTS) or '.'}"
+            " docs/contract.md lists its faults under 'Planted faults'"
         )
     _library().switch_fault(name, on)
     _installing().switch(name, on)
@@ -149,12 +150,14 @@ def switch_on_from_environment() -> None:
 
 @contextmanager
 def reached() -> Iterator[set[str]]:
-    """Collect the faults that can change what runs in a block: in this process, these alone are asked after, or have the
-    place of a kernel that is called."""
+    """Collect the faults that can change what runs in a block.
+
+    A fault can do so only if the library asks whether it is on, or if it replaces a kernel that is called.
+    """
     library, installing = _library(), _installing()
     library.note_asked(True)
     library.note_ops(True)
-    library.faults_asked()  # what came before does not count
+    library.faults_asked()  # forget what was asked before the block
     library.ops_called()
     found: set[str] = set()
     try:

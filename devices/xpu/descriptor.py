@@ -1,4 +1,4 @@
-"""Intel GPUs through SYCL and Level Zero. Not tried: a first run may correct it."""
+"""Intel GPUs through SYCL and Level Zero. Written from documentation and never run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ def _unavailable() -> str | None:
         return "no Level Zero loader (libze_loader.so.1): install the Intel GPU driver"
     dri = Path("/dev/dri")
     if Path("/dev").is_dir() and not any(dri.glob("renderD*")):
-        return "no GPU that this process may use (/dev/dri holds no render node)"
+        return "no GPU that this process may use (there is no render node in /dev/dri)"
     return None
 
 
 def _facts() -> dict[str, str]:
-    """Driver as SYCL gives it ("1.6.33276+16" is "1.6.33276"); runtime is the SYCL compiler's."""
+    """The facts of the machine. The driver's version is what SYCL reports ("1.6.33276" for "1.6.33276+16"), the
+    runtime's that of the SYCL compiler."""
     torch = machine.lent("torch")
     properties = torch.xpu.get_device_properties(0)
     return common_facts(

@@ -1,4 +1,4 @@
-"""Samples by axis: what upstream's samples do not vary, tried on every op that an axis applies to."""
+"""Samples by axis: variations that the database's samples lack, tried on every op that an axis applies to."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ AXES = (
 #: The most samples of each axis, by its name.
 BUDGETS = {axis.name: axis.budget for axis in AXES}
 
-#: Upstream's samples that are laid out in the whole covering set of layouts, where no sample of the axes is.
+#: The number of the database's samples that are run in all layouts, if no sample of the axes is.
 _WHOLE = 3
-#: Dtypes without the arithmetic that values are changed with.
+#: Prefixes of dtypes that lack the arithmetic that the axes use to change values.
 _STORED_ONLY = ("float8", "float4")
-#: The cases in which each of the others is laid out: contiguous, expanded, where there are three dimensions also in the
-#: middle, and one of each other sort in turn.
+#: The layouts of all other samples: contiguous; expanded in the first dimension, or in the second of three; and one of the
+#: remaining kinds in turn.
 _CONTIGUOUS, _EXPANDED, _EXPANDED_WITHIN = "contiguous", "contiguous+expand_first", "free:expand=1"
 _IN_TURN = (
     "contiguous+step_inner+offset",
@@ -55,10 +55,12 @@ def samples_of(
     drawn: list[Sample] | None = None,
     decisions: Decisions | None = None,
 ) -> list[Sample]:
-    """What a plan takes: ``count`` of upstream's samples, and those of the axes, the same whenever they are drawn.
+    """The samples of a plan: ``count`` of the database's samples, and those of the axes. They are the same in every
+    process.
 
-    Samples of the axes that have a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are upstream's
-    samples, if they have been drawn, and ``decisions`` what the CPU has said of the calls, if that is kept.
+    Samples of the axes with a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are the database's
+    samples, if the caller has them already; ``decisions`` are cached answers of the CPU about the calls, if there are
+    any.
     """
     drawn = draw(op, dtype) if drawn is None else drawn
     decisions = decisions or Decisions()
@@ -80,8 +82,8 @@ def _made(
 
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
-    """The samples, of which the ``count`` that differ most keep the whole covering set. Each of the others is contiguous,
-    expanded in the first dimension or, every other one, in the second of three, and in one more of the few cases, in turn."""
+    """The samples, with fewer layouts for most. The ``count`` samples that differ most keep all layouts of the covering
+    set. The others get three: contiguous, an expanded one, and one of the remaining kinds in turn."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
     found = []
     for number, sample in enumerate(chosen):
@@ -102,7 +104,8 @@ def by_axis(
     budgets: Mapping[str, int] = BUDGETS,
     decisions: Decisions | None = None,
 ) -> Iterator[Sample]:
-    """The samples of every axis that applies to an op, at most so many of each; of none that ``budgets`` does not name."""
+    """Yields the samples of every axis that applies to an op, at most ``budgets[axis]`` of each. Axes without a budget
+    are skipped."""
     families = exceptions().families_of(op.id)
     if dtype.startswith(_STORED_ONLY):
         return
@@ -116,12 +119,12 @@ def by_axis(
             continue
         basis.for_axis(axis.name)
         for number, (base, call) in enumerate(islice(axis.vary(basis), budgets[axis.name])):
-            # Drawn before any is left out, so that they are the same for every device.
+            # Layouts are drawn before any sample is left out, so that they are the same for every device.
             layouts = axis.layouts or layouts_of(basis)
             if axis.mixed and len(call.tensors) > 1:
                 layouts = (*layouts[:-1], axis.mixed[number % len(axis.mixed)])
             if partly:
-                # Asked before any is left out, too: answers are kept in the order of questions.
+                # Asked before any sample is left out, because answers are cached in the order of the questions.
                 settled = partial(is_settled, op, call, base.process, families)
                 if not basis.decisions.decide(settled):
                     continue

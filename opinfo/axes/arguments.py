@@ -1,4 +1,4 @@
-"""Axes of arguments: numbers and flags at their ends, operands of another dtype, 0-d tensors and Python scalars."""
+"""Axes of arguments: extreme numbers and flipped flags, operands of another dtype, 0-d tensors and Python scalars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _ends(basis: Basis) -> Variations:
     yield from islice(_idle(basis), 1)
     known = {basis.arguments(s) for s in basis.drawn}
     for base in basis.bases:
-        if basis.multiplies:  # sums of products times a factor are exact
+        if basis.multiplies:  # whole numbers: sums of products times a factor are exact
             given = enumerate(base.tensors)
             whole = {p: basis.fill(base, p, t.shape) for p, t in given if t.dtype == basis.kind}
             base = replace(base, call=basis.rebuilt(base, whole))
@@ -32,18 +32,18 @@ def _ends(basis: Basis) -> Variations:
                 continue
             told = before is None or difference(before, answer, {}) is not None
             if not told and "-1" not in changed:
-                continue  # ignoring it would not show; a negative dimension is another way to name one
+                continue  # a kernel that ignores the argument would pass; a negative dimension names the same one
             if basis.taken(call) is not None:
                 known.add(changed)
                 yield base, call
 
 
-#: Changes of one sample that are tried.
+#: The most changes to try for one sample.
 _TURNS = 6
 
 
 def _idle(basis: Basis) -> Variations:
-    """Calls that have nothing to do: the result is what the first operand holds."""
+    """Calls with nothing to do, whose result equals the first operand."""
     if basis.dtype != ("float32" if "float32" in basis.op.dtypes else "int64"):
         return
     for base in basis.bases[:2]:
@@ -56,7 +56,7 @@ def _idle(basis: Basis) -> Variations:
 
 
 def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
-    """What says to do nothing: no steps, one copy, the extents that there are."""
+    """Argument values that make a call do nothing: zero steps, one copy, the present extents."""
     if isinstance(value, tuple) and value and all(type(each) is int for each in value):
         count = len(value)
         among: tuple[Any, ...] = (tuple(shape[-count:]), (0,) * count, (1,) * count)
@@ -68,18 +68,19 @@ def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
 
 
 def repr_of(basis: Basis, base: Sample, call: Call) -> str:
-    """The arguments of a call that are no tensors."""
+    """The arguments of a call other than its tensors, as text."""
     return basis.arguments(Sample(0, call, base.process))
 
 
 def _in_turn(base: Sample) -> Iterator[Call]:
-    """The call with one argument changed: a flag turned, a number at an end of a dimension, 0 or negative."""
+    """Yields the call with one argument changed: a flag flipped, or a number set to 0, to a negative value or to an
+    extent."""
     extents = sorted({n for t in base.tensors for n in t.shape}, reverse=True)
     return _changed(base, lambda value: _values(value, extents))
 
 
 def _changed(base: Sample, others: Callable[[Any], Iterator[Any]]) -> Iterator[Call]:
-    """The call with one argument changed to each of the others that there are for it."""
+    """Yields the call with one argument changed to each of the values that ``others`` yields for it."""
     args, kwargs = base.call.args, base.call.kwargs
     changed = [
         [Call((*args[:place], other, *args[place + 1 :]), dict(kwargs)) for other in others(value)]
@@ -89,7 +90,9 @@ def _changed(base: Sample, others: Callable[[Any], Iterator[Any]]) -> Iterator[C
         [Call(args, {**kwargs, name: other}) for other in others(value)]
         for name, value in kwargs.items()
     ]
-    for calls in zip_longest(*changed):  # each argument in turn, not all values of the first one
+    for calls in zip_longest(
+        *changed
+    ):  # one value for each argument in turn, before the second value of the first argument
         yield from (call for call in calls if call is not None)
 
 
@@ -107,7 +110,7 @@ def _values(value: Any, extents: list[int]) -> Iterator[Any]:
 ENDS = Axis(
     number=7,
     name="arguments",
-    finds="A kernel that ignores an argument, that is wrong where it is 0, negative, or as large as a dimension, or that returns its operand where there is nothing to do.",
+    finds="A kernel that ignores an argument, that is wrong if it is 0, negative, or as large as a dimension, or that returns its operand itself if there is nothing to do.",
     bugs=("pytorch/pytorch#189664",),
     budget=5,
     layouts=("contiguous", "transposed+step_outer+offset"),
@@ -139,8 +142,9 @@ def _operands(basis: Basis) -> Variations:
 
 
 def _of_another_kind(basis: Basis) -> Variations:
-    """The calls of ops of other operands, where the CPU takes one of them as a number; or in another dtype, where the
-    documentation says that it may have one: kernels of other devices may refuse what the CPU's take besides."""
+    """Calls with one operand replaced by a 0-d tensor, if the CPU accepts it, or converted to another dtype, if the
+    documentation allows that dtype. Other dtypes that the CPU accepts are not used, because other devices may reject
+    them."""
     wide = [torch.complex128] if basis.kind.is_complex else [torch.float64, torch.int64]
     kinds: dict[torch.dtype, list[torch.dtype]] = {}
     if "axes.promotes" in basis.families:
@@ -189,17 +193,18 @@ OPERANDS = Axis(
 )
 
 
-# -- how much is made of nothing
+# -- large results of calls without tensors
 
 
 def _counts(basis: Basis) -> Variations:
-    """Calls without tensors whose result is large, by each of their numbers; of calls with numbers of each type in turn."""
+    """Calls without tensor arguments that return a large tensor: each number is made large in turn, in calls with each
+    combination of argument types."""
     by_type: dict[tuple[type, ...], list[Sample]] = {}
     for base in basis.drawn:
         by_type.setdefault(tuple(map(type, base.call.args)), []).append(base)
     known: set[tuple[tuple[int, ...], ...]] = set()
     for base in filter(None, chain(*zip_longest(*by_type.values()))):
-        # Of extents those of each call after another: long ones, and then more of them.
+        # Start at another change each time, so that calls with long and with many dimensions are used.
         tried = [*_changed(base, _many)]
         turn = len(known) % max(len(tried), 1)
         for call in (*tried[turn:], *tried[:turn]):
@@ -212,24 +217,24 @@ def _counts(basis: Basis) -> Variations:
 
 
 def _on_meta(basis: Basis, call: Call) -> tuple[tuple[int, ...], ...]:
-    """The shapes of what a call without tensors makes: on the meta device, as it may be more than fits into memory. Empty
-    where it names no device, or is refused."""
+    """The shapes of the results of a call without tensor arguments. The call runs on the meta device, because the
+    result may not fit into memory. Empty if the call takes no device or raises."""
     args, kwargs = call.on([], torch.device("meta"))
     if kwargs.get("device") is None:
         return ()
     with asking():
         try:
             return tuple(tuple(t.shape) for t in tensors_of(basis.op.function(*args, **kwargs)))
-        except Exception:  # of any type, as in _meta
+        except Exception:  # an exception of any type, as in _meta
             return ()
 
 
-#: Elements that a result must have to be large.
+#: A result with more elements than this is large.
 _LARGE = 1024
 
 
 def _many(value: Any) -> Iterator[Any]:
-    """Larger numbers than this one: past 1,024 and past 16 bits, odd."""
+    """Larger values for an argument: beyond 1,024 and beyond 16 bits, and odd."""
     if type(value) is int:
         yield from (2057, -2057, 65_551)
     elif isinstance(value, float):
@@ -241,7 +246,7 @@ def _many(value: Any) -> Iterator[Any]:
 COUNTS = Axis(
     number=17,
     name="counts",
-    finds="A kernel that makes a tensor of numbers alone, and is wrong past a block of elements.",
+    finds="A kernel that creates a tensor from numbers, and is wrong beyond a block of elements.",
     bugs=("pytorch/pytorch#58551", "pytorch/pytorch#18363"),
     budget=4,
     layouts=("contiguous",),
@@ -253,13 +258,13 @@ COUNTS = Axis(
 )
 
 
-# -- calls that are refused
+# -- calls that must raise
 
 
 def _refused(basis: Basis) -> Variations:
-    """One call of each sort of what does not fit: operands, numbers, names, ranks."""
+    """One call of each kind that must raise: operands, numbers, names and ranks that do not fit."""
     every = [_unknown, _other_ranks]
-    if "axes.keep_shapes" not in basis.families:  # else other extents may not be refused
+    if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every]
     for misfits in every:
         call = next(_refusals(basis, misfits), None)
@@ -275,7 +280,7 @@ def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Call]]) -> Vari
 
 
 def _is_refused(basis: Basis, taken: Call, call: Call) -> bool:
-    """Whether every device has to refuse a call that was made of one that it takes."""
+    """Whether every device must reject ``call``, which was made from an accepted call ``taken``."""
     error = basis.refusal(call)
     if error is None:
         return False
@@ -283,12 +288,12 @@ def _is_refused(basis: Basis, taken: Call, call: Call) -> bool:
     return documented or (_meta(basis, taken) and not _meta(basis, call))
 
 
-#: Calls that are tried for one that is refused.
+#: The most calls to try until one is rejected.
 _MISFITS = 5
 
 
 def _other_extents(base: Sample) -> Iterator[Call]:
-    """The call with an operand that does not fit the others, or the op: a matrix that is not square."""
+    """Yields the call with an operand whose last dimension does not fit the other operands or the op."""
     tensors = base.tensors
     for place, tensor in enumerate(tensors):
         if tensor.dim() and tensor.shape[-1] > 1:
@@ -298,7 +303,7 @@ def _other_extents(base: Sample) -> Iterator[Call]:
 
 
 def _far(base: Sample) -> Iterator[Call]:
-    """The call with a number that no dimension has, or an extent that is negative."""
+    """Yields the call with a dimension that no tensor has, or with a negative extent."""
 
     def far(value: Any) -> Iterator[Any]:
         if type(value) is int:
@@ -310,29 +315,31 @@ def _far(base: Sample) -> Iterator[Call]:
 
 
 def _unknown(base: Sample) -> Iterator[Call]:
-    """The call with a name that nothing has."""
+    """Yields the call with an unknown name in place of a string argument."""
     return _changed(base, lambda value: iter(["unknown"] if isinstance(value, str) else []))
 
 
 def _other_ranks(base: Sample) -> Iterator[Call]:
-    """The call whose first operand has no dimensions, or too many."""
+    """Yields the call with a first operand that has no dimensions, or seven."""
     first, *others = base.tensors or [torch.empty(0)]
     if base.tensors:
         for shape in ((), [1] * 7):
             yield Call(*base.call.bind([first.new_zeros(shape), *others]))
 
 
-#: No tensor has as many dimensions.
+#: A number that is larger than the rank of any tensor.
 _FAR = 70
 
 
 def _meta(basis: Basis, call: Call) -> bool:
-    """Whether meta tensors, which have no kernels, take the call: they refuse what every device has to refuse."""
+    """Whether the call succeeds on the meta device, which has no kernels. What it rejects, every device must reject."""
     args, kwargs = call.on([each.to("meta") for each in call.tensors], torch.device("meta"))
     with asking():
         try:
             basis.op.function(*args, **kwargs)
-        except Exception:  # of any type: some have no kernel, and refuse the unchanged call too
+        except (
+            Exception
+        ):  # an exception of any type: some ops do not work on the meta device at all
             return False
     return True
 
@@ -340,7 +347,7 @@ def _meta(basis: Basis, call: Call) -> bool:
 REFUSED = Axis(
     number=11,
     name="refused",
-    finds="A kernel that does not check its arguments, or whose error is lost.",
+    finds="A kernel that does not check its arguments, or whose error message is lost.",
     bugs=("pytorch/pytorch#170507", "intel/torch-xpu-ops#5233"),
     budget=4,
     layouts=("contiguous",),

@@ -1,4 +1,5 @@
-"""What axes start from: an op at a dtype with upstream's samples, and the CPU, which says whether it takes a changed call."""
+"""What axes start from: an op at a dtype with the database's samples, and the CPU, which says whether it accepts a new
+call."""
 
 from __future__ import annotations
 
@@ -31,31 +32,32 @@ from opinfo.reference import ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates
 from opinfo.torch_private import without_modes
 
-#: Elements that the tensors of a changed call, and its result, may have in sum.
+#: The most elements that all tensors of a new call may have together, and the most that its results may have.
 MOST = 2**20
-#: Tensors that a changed call may return: each is judged.
+#: The most tensors that a new call may return, since each of them is compared.
 _MOST_RESULTS = 64
-#: Terms of a sum beyond which dtypes of 16 bits hold exactly only that of ones.
+#: With more terms than this, a sum is exact in 16-bit dtypes only if all terms are 1 or -1.
 _NARROW = 300
-#: Upstream's samples that changes start from. They differ in their arguments.
+#: The number of database samples that new calls are made from.
 _BASES = 4
-#: Of upstream's samples, as many as plans take.
+#: The number of database samples that plans use.
 UPSTREAM = 16
 
 
 @dataclass
 class Basis:
-    """An op at a dtype: upstream's samples, and what they say about its calls."""
+    """An op at a dtype: the database's samples, and facts about them. Axes ask it for values, and whether new calls are
+    usable."""
 
     op: Op
     dtype: str
     drawn: Sequence[Sample]
     families: frozenset[str]
     decisions: Decisions = field(default_factory=Decisions)
-    name: str = ""  # of the axis that asks: part of the seed
-    #: What grows together in each of the bases.
+    name: str = ""  # the name of the current axis, which is part of the seed
+    #: The groups of dimensions that grow together, by the index of the base.
     groups: dict[int, list[tuple[frozenset[Any], float]]] = field(default_factory=dict)
-    #: The calls that a plan takes, as far as they are made: upstream's, and those of the axes.
+    #: The calls made so far: the database's and those of the axes.
     made: list[Call] = field(default_factory=list)
     _generator: torch.Generator = field(default_factory=torch.Generator)
     _results: dict[int, int] = field(default_factory=dict)
@@ -67,16 +69,17 @@ class Basis:
         return found
 
     def for_axis(self, name: str) -> None:
-        """Seed the values that are drawn from here on: by op, dtype and axis, the same wherever they are drawn."""
+        """Seed the random values that are drawn from now on. The seed depends on op, dtype and axis only, so that the
+        values are the same in every process."""
         self.name = name
         self._generator.manual_seed(zlib.crc32(f"{self.op.id} {self.dtype} {name}".encode()))
 
     @cached_property
     def elementwise(self) -> bool:
-        """Whether each element of the result depends on the elements at its place only."""
+        """Whether each element of the result depends only on the elements of the inputs at the same place."""
         if self.op.ufunc or not self.op.pointwise:
             return self.op.ufunc in ("unary", "binary")
-        # A name may have overloads of several kinds, as max has.
+        # An op may have elementwise and other overloads, as max has.
         for sample in filter(_plain, self.drawn[:3]):
             answer = self.answer(sample.call)
             try:
@@ -89,19 +92,24 @@ class Basis:
 
     @cached_property
     def keeps_values(self) -> bool:
-        """Whether values must stay upstream's: a matrix of values drawn at random may be singular."""
+        """Whether inputs must keep the database's values, because random values would make a matrix singular, for
+        example."""
         return "explore.keeps_sizes" in self.families
 
     @cached_property
     def upstream(self) -> list[Sample]:
-        """Upstream's samples that a plan takes."""
+        """The database's samples that plans use."""
         return choose(self.drawn, UPSTREAM)
 
     @cached_property
     def bases(self) -> list[Sample]:
-        """A few of upstream's samples that hold elements, in all tensors and in the result if there are such: those first
-        in which each has several, and then the ones with long dimensions. Ones whose result has several elements and ones
-        whose result is one number alternate: in one number nothing is in another's place."""
+        """The few database samples that new calls are made from.
+
+        They have elements in all tensors and in the result, if possible. Samples whose tensors all have several
+        elements come first, and among them those with many dimensions longer than 1. Samples whose result has several
+        elements alternate with those whose result is one number, since a single number cannot show that elements are in
+        the wrong place.
+        """
         held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         while idle := [s for s in choose(held, 4 * _BASES) if self._returned(s) == 0]:
@@ -133,19 +141,19 @@ class Basis:
         return [*(s for pair in zip_longest(many, single) for s in pair if s is not None), *tiny]
 
     def _fullest(self, held: Sequence[Sample]) -> Sample | None:
-        """A sample with as many tensors as any has, all of several elements if there is one: optional operands come last, and
-        the more of them a call has, the rarer it is."""
+        """A sample with the largest number of tensors, with several elements in each if possible; None without samples.
+        Optional operands are rare in samples, and this one has most of them."""
         most = max((len(s.tensors) for s in held), default=0)
         full = [s for s in held if len(s.tensors) == most]
         whole = [s for s in full if all(t.numel() > 1 for t in s.tensors)]
         return next(iter(choose(whole or full, 1)), None)
 
     def _returns_several(self, sample: Sample) -> bool:
-        """Whether a result has several elements."""
+        """Whether a result of the sample has more than one element."""
         return self._returned(sample) > 1
 
     def _returned(self, sample: Sample) -> int:
-        """The elements of the largest result; 1 where no tensor is returned."""
+        """The number of elements of the sample's largest result; 1 if it returns no tensor."""
         if sample.index not in self._results:
             answer = self.answer(sample.call)
             self._results[sample.index] = max((t.numel() for t in answer or ()), default=1)
@@ -153,7 +161,8 @@ class Basis:
 
     @cached_property
     def moves(self) -> bool:
-        """Whether each element of a result is one of an operand, or zero, as where elements are moved or selected."""
+        """Whether each element of the results is an element of an operand or zero, as for ops that only move or select
+        elements."""
         samples = [s for s in self.bases if any(t.dtype == self.kind for t in s.tensors)]
         for sample in samples:
             given = [t.reshape(-1) for t in sample.tensors if t.dtype == self.kind]
@@ -167,28 +176,29 @@ class Basis:
 
     @cached_property
     def free(self) -> bool:
-        """Whether the values of the result are unspecified."""
+        """Whether the values of the result are unspecified, as for ``empty``."""
         return "values.free" in self.families
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the result is a number, as where two tensors are compared as a whole."""
+        """Whether the result is not a tensor, as for ops that compare two whole tensors."""
         answers = [self.answer(sample.call) for sample in self.bases[:1]]
         return any(answer is not None and not answer for answer in answers)
 
     @cached_property
     def unique_indices(self) -> bool:
-        """Whether the op writes to what an index names, and the result of naming a place twice is undefined."""
+        """Whether the op writes to indexed places, with an undefined result if an index occurs twice."""
         return "axes.unique_indices" in self.families
 
     @cached_property
     def multiplies(self) -> bool:
-        """Whether the result is a product of matrices, or a convolution."""
+        """Whether the result is a product of matrices or a convolution."""
         return "fp32_precision" in self.families
 
     @cached_property
     def orders(self) -> bool:
-        """Whether the result names elements by their rank: ties are broken as the device likes, so values differ."""
+        """Whether the result contains indices of elements by rank, as for ``argsort``. Devices may break ties
+        differently, so the values of an input must all differ."""
         if self.elementwise or self.dtype == "bool":
             return False
         drawn = self.drawn
@@ -206,18 +216,18 @@ class Basis:
 
     @cached_property
     def shape_free(self) -> bool:
-        """Whether its calls take tensors of other shapes, as elementwise ops and copies do."""
+        """Whether its tensors may have any other shape, as for elementwise ops and copies."""
         return self.elementwise or self.op.takes_memory_format
 
     @staticmethod
     def arguments(base: Sample) -> str:
-        """The arguments of a call that are no tensors."""
+        """The arguments of a call other than its tensors, as text."""
         return repr(replace_tensors((base.call.args, base.call.kwargs), lambda t: t.dim()))
 
     # -- values
 
     def pool(self, base: Sample, place: int) -> torch.Tensor:
-        """Values that upstream gives to this tensor of a call, as a vector."""
+        """The values that the database uses for this tensor of a call, as a one-dimensional tensor."""
         given = base.tensors[place]
         if given.numel():
             return given.reshape(-1)
@@ -225,9 +235,11 @@ class Basis:
         return next(others, given.new_ones(1)).reshape(-1)
 
     def fill(self, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
-        """A tensor of this shape with values that upstream gives to this tensor of a call: in the op's domain, and
-        sorted where upstream's are. Where the domain has negative ones, fractions for what is moved, and whole numbers for
-        what may be summed up."""
+        """A tensor of this shape with values like those that the database uses for this tensor of a call: within the
+        domain of the op, and sorted if the database's are.
+
+        If negative values are allowed, ops that move elements get fractions, and ops that may sum get whole numbers.
+        """
         given = base.tensors[place]
         signed = not given.is_complex() and given.is_floating_point() and place in self._signed
         if given.dtype == self.kind and self.orders:
@@ -252,7 +264,7 @@ class Basis:
 
     @cached_property
     def _signed(self) -> frozenset[int]:
-        """The tensors that are negative somewhere in upstream's calls."""
+        """The positions of the tensors that have negative elements in some sample of the database."""
         return frozenset(
             place
             for sample in self.drawn
@@ -261,44 +273,45 @@ class Basis:
         )
 
     def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
-        """Small whole numbers other than 0: sums and products of them are exact, whatever their order."""
+        """A tensor of small whole numbers other than 0. Their sums and products are exact in every order."""
         most = 1 if kind.itemsize <= 2 and max(shape, default=1) > _NARROW else 8
         among = _small_numbers(most, kind)
         found = self._some_of(among, shape)
         return found + 1j * self._some_of(among, shape) if kind.is_complex else found
 
     def _some_of(self, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """Random ones of a vector."""
+        """A tensor of this shape with random elements of a one-dimensional tensor."""
         chosen = self.choice(len(values), (torch.Size(shape).numel(),))
-        # Twice as fast as indexing, for which there are more kernels.
+        # index_select is twice as fast as indexing, but lacks kernels for some dtypes.
         found = values[chosen] if values.dtype in UNSIGNED else values.index_select(0, chosen)
         return found.reshape(tuple(shape))
 
     def distinct(self, shape: Sequence[int]) -> torch.Tensor:
-        """Values that all differ, in random order, where the dtype has as many: no tie has to be broken."""
+        """A tensor of this shape with values that all differ, if the dtype has enough values, in random order; so there
+        are no ties."""
         count = torch.Size(shape).numel()
         values = torch.randperm(count, generator=self._generator).reshape(tuple(shape))
         unsigned = self.dtype.startswith("uint") or self.dtype == "bool"
         return (values if unsigned else values - count // 2).to(self.kind)
 
     def choice(self, count: int, shape: Sequence[int]) -> torch.Tensor:
-        """Random whole numbers below ``count``."""
+        """A tensor of random whole numbers from 0 to ``count`` - 1."""
         return torch.randint(max(count, 1), tuple(shape), generator=self._generator)
 
     def permutation(self, count: int) -> torch.Tensor:
-        """The numbers below ``count`` in random order."""
+        """The numbers from 0 to ``count`` - 1 in random order."""
         return torch.randperm(count, generator=self._generator)
 
     # -- calls
 
     def rebuilt(self, base: Sample, tensors: Mapping[int, torch.Tensor]) -> Call:
-        """The call of a sample with some of its tensors exchanged, by place."""
+        """The call of a sample with some of its tensors replaced; ``tensors`` are by position."""
         return self.rebound(
             base.call, [tensors.get(n, each) for n, each in enumerate(base.tensors)]
         )
 
     def answer(self, call: Call) -> list[torch.Tensor] | None:
-        """What the CPU returns; None if it refuses the call, or returns too much."""
+        """The tensors that the CPU returns for a call; None if it rejects the call or returns too many elements."""
         if sum(t.numel() for t in call.tensors) > MOST or self._returns_too_much(call):
             return None
         found = self._asked(call)
@@ -309,20 +322,21 @@ class Basis:
         return tensors if sum(dense) <= MOST and len(tensors) <= _MOST_RESULTS else None
 
     def _returns_too_much(self, call: Call) -> bool:
-        """Whether the meta device says so, which computes nothing: a diagonal of 17,947 elements takes 1.3 GB. Asked for the
-        ops that need it, as the meta device runs Python for some."""
+        """Whether the result would be too large, according to the meta device, which allocates nothing. Asked only for
+        ops that need it, because the meta device is slow for some ops."""
         if "axes.larger_results" not in self.families:
             return False
         try:
             with asking():
                 args, kwargs = call.on([t.to("meta") for t in call.tensors], torch.device("meta"))
                 found = tensors_of(self.op.function(*args, **kwargs))
-        except Exception:  # it needs values, or has no kernel there: the CPU says
+        except Exception:  # the meta device cannot answer, so the CPU decides
             return False
         return sum(t.numel() for t in found if t.layout == torch.strided) > MOST
 
     def refusal(self, call: Call) -> BaseException | None:
-        """The exception with which the CPU says that a call is wrong."""
+        """The exception with which the CPU rejects a call as wrong; None if it accepts the call or does not implement
+        it."""
         error = self._asked(call).raises
         wrong = (RuntimeError, IndexError, ValueError, TypeError)
         known = isinstance(error, wrong) and not isinstance(error, NotImplementedError)
@@ -336,10 +350,10 @@ class Basis:
             )
 
     def taken(self, call: Call) -> Call | None:
-        """The call, if the CPU takes it, and if its answer depends on nothing but its arguments.
+        """The call if the CPU accepts it and the result depends only on the arguments, else None.
 
-        Some kernels do not check that their arguments fit each other, and read past the end, so that the result
-        depends on what is in memory.
+        Some kernels do not check that their arguments fit each other and read beyond the end of a tensor, so that the
+        result depends on uninitialized memory.
         """
         if "axes.pairs" in self.families and not _paired(call):
             return None
@@ -349,7 +363,7 @@ class Basis:
         if self.elementwise or self.free:
             return self.answer(call) is not None
         answers: list[list[torch.Tensor]] = []
-        for byte in (0x00, 0x7F):  # zeros, and the largest numbers
+        for byte in (0x00, 0x7F):  # memory of zeros, and of very large numbers
             with fresh_memory(torch.device("cpu"), byte):
                 again = self.rebound(call, [each.clone() for each in call.tensors])
                 found = self.answer(again)
@@ -357,15 +371,15 @@ class Basis:
                 return False
             answers.append(found)
         if self.multiplies and not all(t.numel() for t in answers[0]):
-            # oneDNN makes convolutions that leave no elements; the CPU's own kernels, as for float64, refuse them.
+            # oneDNN accepts convolutions with an empty result; torch's own CPU kernels, which float64 uses, reject them.
             wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
             if self.answer(self.rebound(call, wide)) is None:
                 return False
         return difference(answers[0], answers[1], {}) is None
 
     def settled(self, call: Call) -> bool:
-        """Whether the CPU's answer is that of float64, that of the same operands in another layout, and that of zeros in place
-        of subnormal numbers, which a device may take them for."""
+        """Whether the CPU's result is reliable as a reference: equal to the result in float64, to that with operands in
+        another memory layout, and to that with zeros in place of subnormal numbers, which devices may flush."""
         if "axes.unsettled" in self.families:
             return False
         return self.decisions.decide(lambda: self._settles(call))
@@ -382,7 +396,7 @@ class Basis:
         for tensors in (in_columns, wide, zeros):
             other = self.answer(self.rebound(call, tensors))
             if found and other is None and tensors is in_columns:
-                continue  # a view that this layout does not have
+                continue  # the op returns a view that is impossible in this layout
             if not found or other is None or len(other) != len(found):
                 return False
             same = [want.to(got.dtype) for got, want in zip(found, other)]
@@ -391,8 +405,7 @@ class Basis:
         return True
 
     def steady(self, call: Call) -> bool:
-        """Whether the CPU's answer stays where operands are a rounding larger or smaller, as a device may have them on
-        its way."""
+        """Whether the CPU's result stays the same, within tolerances, if each operand element changes by one rounding."""
         if not (self.kind.is_floating_point or self.kind.is_complex):
             return True
         return self.decisions.decide(lambda: self._stays(call))
@@ -412,7 +425,7 @@ class Basis:
 
     @staticmethod
     def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:
-        """The call with other tensors in its places."""
+        """The call with other tensors in place of its own."""
         args, kwargs = call.bind(tensors)
         return Call(args, kwargs)
 
@@ -427,8 +440,8 @@ _ASKING = threading.local()
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """The state in which the CPU is asked: no gradients, no warnings, no modes of others. Whoever asks often enters it
-    once for all."""
+    """Within this context, the CPU may be asked: no gradients, no warnings, and no modes of a device's module. Entering
+    it is slow, so a caller that asks often enters it once around all its questions."""
     if getattr(_ASKING, "now", False):
         yield
         return
@@ -442,27 +455,29 @@ def asking() -> Iterator[None]:
 
 
 def _paired(call: Call) -> bool:
-    """Whether there are as many values as keys."""
+    """Whether the second and third tensors have the same number of keys and values."""
     return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
 
 
 def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """A tensor with zeros in place of numbers that are subnormal in this dtype, which a device may take for them."""
+    """The tensor with zeros in place of numbers that are subnormal in this dtype. A device may compute with these
+    zeros."""
     if not kind.is_floating_point:
         return tensor
     return torch.where(tensor.abs() < torch.finfo(kind).tiny, tensor * 0.0, tensor)
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in float64. One that is in float64 has its elements apart from each other, so that vectorised loops take them
-    one by one: where a vector of them has another answer, neither settles anything."""
+    """The tensor in float64. A float64 tensor is returned with gaps between its elements, so that the kernel takes
+    another path, element by element; if that changes the result, the result is not settled."""
     if tensor.dtype == torch.float64:
         return torch.stack((tensor, tensor), -1)[..., 0]
     return tensor.double()
 
 
 def is_sorted(tensor: torch.Tensor) -> bool:
-    """Whether the rows of a tensor ascend, as boundaries do; not of rows of one or two elements."""
+    """Whether the rows of a tensor are sorted in ascending order, as bin boundaries are. False for rows with fewer than
+    three elements."""
     if (
         tensor.dim() == 0
         or tensor.shape[-1] < 3
@@ -485,19 +500,19 @@ def _long(tensor: torch.Tensor) -> list[int]:
     return [n for n in tensor.shape if n > 1]
 
 
-#: What an axis makes of a basis: calls that the CPU has taken, each with the sample that it was made from.
+#: The calls that an axis makes, all accepted by the CPU, each with the sample that it was made from.
 Variations = Iterator[tuple[Sample, Call]]
 Vary = Callable[[Basis], Variations]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that samples vary.
+    """One property that samples vary.
 
-    ``number`` times 1,000 is the index of its first sample. ``finds`` says which bug it finds, ``bugs`` are public
-    reports of such bugs. ``budget`` is the most samples of an op and dtype. ``layouts`` are the cases in which a
-    sample is laid out; drawn for each sample if none are named. Where a call has several tensors, samples take the ``mixed``
-    ones in turn in place of the last.
+    ``number`` times 1,000 is the index of its first sample. ``finds`` says which faults it finds, and ``bugs`` are
+    public reports of such faults. ``budget`` is the most samples for an op and dtype. ``layouts`` are the layouts that
+    its samples are run in; if empty, layouts are drawn at random. For calls with several tensors, one of the ``mixed``
+    layouts replaces the last of these, in turn.
     """
 
     number: int
@@ -509,8 +524,10 @@ class Axis:
     applies: Callable[[Basis], bool]
     vary: Vary
     mixed: tuple[str, ...] = ()
-    whole: int = 0  # samples, from the first, that are laid out in the whole covering set
-    writes: int = 0  # samples, from the first, that calls which write take too
-    # Whether its calls have shapes that fit each other where the CPU does not check that they do.
+    whole: int = 0  # how many of the first samples are run in all layouts of the covering set
+    writes: int = (
+        0  # how many of the first samples are also used for calls that write (out=, in-place)
+    )
+    # Whether its calls are safe for ops whose CPU kernel does not check that shapes fit each other.
     keeps_shapes: bool = False
-    family: str = ""  # of ops, if it is for one only
+    family: str = ""  # the only family of ops that it applies to; empty for all

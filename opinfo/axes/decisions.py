@@ -1,7 +1,8 @@
-"""What the CPU said of the calls that axes make, kept between runs: asking for it again takes longer than making them.
+"""The CPU's answers to yes-or-no questions about the calls that axes make, cached between runs. Asking again takes
+longer than making the calls.
 
-The same op and dtype asks the same questions in the same order, as long as nothing that decides them has changed: torch,
-the machine's instructions, this package. Kept answers are not trusted silently: some are asked for again in each run.
+An op and dtype ask the same questions in the same order as long as torch, the instruction set of the machine and this
+package are the same. Each run verifies some of the cached answers.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ import torch
 from devices.files import file_name, write_whole
 from opinfo.spot_check import is_due
 
-#: Folders that are kept, of several states of this package or of torch.
+#: The number of folders to keep, for other versions of this package or of torch.
 _KEPT = 3
 _SOURCES = (".py", ".toml")
 
 
 class Changed(Exception):
-    """A kept answer is not what the CPU says now, or belongs to another question."""
+    """A cached answer differs from what the CPU answers now, or there are more or fewer questions than before."""
 
 
 class Decisions:
-    """Answers to questions of yes or no: those that are kept in a file, in their order; the CPU's own where there is none, or
-    where they are asked for ``anew``."""
+    """Answers to a sequence of yes-or-no questions. They come from a file if there is one, or else from the CPU; with
+    ``anew``, always from the CPU."""
 
     def __init__(self, path: Path | None = None, *, anew: bool = False) -> None:
         self.path = path
@@ -40,7 +41,7 @@ class Decisions:
         self._given: list[str] = []
 
     def decide(self, question: Callable[[], bool]) -> bool:
-        """The kept answer to a question; asked, if none is kept. Raises Changed."""
+        """The cached answer to a question; without a cache, the answer of ``question``. Raises Changed."""
         if self._kept is None:
             answer = question()
         elif len(self._given) == len(self._kept):
@@ -53,8 +54,10 @@ class Decisions:
         return answer
 
     def keep(self) -> None:
-        """All questions have been asked: write new answers. Raises Changed if there were more; where the folder cannot be
-        written, the next run asks again."""
+        """Write new answers, after all questions were asked. If the folder cannot be written, the next run asks again.
+
+        Raises Changed if there were fewer questions than cached answers.
+        """
         given = "".join(self._given)
         if self._kept is not None and given != self._kept:
             raise Changed
@@ -64,7 +67,7 @@ class Decisions:
             write_whole(self.path, f"{given} {_checksum(given)}")
 
     def anew(self) -> Decisions:
-        """The same, with nothing kept."""
+        """The same object without cached answers."""
         return Decisions(self.path, anew=True)
 
 
@@ -73,7 +76,7 @@ def _checksum(given: str) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """What a file holds; None if it is missing or damaged."""
+    """The answers in a file; None if it is missing or damaged."""
     with suppress(OSError, UnicodeDecodeError):
         given, _, checksum = path.read_text(encoding="ascii").partition(" ")
         if checksum == _checksum(given):
@@ -82,13 +85,14 @@ def _read(path: Path) -> str | None:
 
 
 def kept_in(root: Path, op: str, dtype: str) -> Decisions:
-    """The answers for an op and dtype in this cache folder."""
+    """The cached answers for an op and dtype in this cache folder."""
     return Decisions(_folder(root) / file_name(f"{op}-{dtype}"))
 
 
 @lru_cache(maxsize=1)
 def _folder(root: Path) -> Path:
-    """The folder of answers that hold for this torch, this machine and this package. Those used longest ago are removed."""
+    """The folder of answers for this torch, machine and version of the package. Removes the folders that were used
+    longest ago."""
     facts = hashlib.blake2b(digest_size=12)
     for fact in (
         *(torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability()),
@@ -100,7 +104,7 @@ def _folder(root: Path) -> Path:
         if path.suffix in _SOURCES:
             facts.update(str(path.relative_to(here)).encode() + path.read_bytes())
     found = root / "samples" / facts.hexdigest()
-    # The cache belongs to someone else, or another run removes the same folder.
+    # OSError: the cache is not writable, or another run removes the same folder.
     with suppress(OSError):
         found.mkdir(parents=True, exist_ok=True)
         found.touch()

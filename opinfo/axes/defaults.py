@@ -1,4 +1,4 @@
-"""An axis of what calls leave out: arguments that upstream's samples never give another value than their default."""
+"""The axis of default values: arguments that the database's samples never set to anything else than their default."""
 
 from __future__ import annotations
 
@@ -15,45 +15,46 @@ from opinfo.catalog import Op
 from opinfo.compare import Call, difference
 from opinfo.samples import Sample
 
-#: Arguments that say something of the operands that need not be so of a sample's, or after which the answer is open: the
-#: order of equal elements, which vectors complete a basis, what counts as zero. And two that no kernel is given.
+#: Arguments that are left at their default: they assert a property that the sample's operands may lack, or leave the result
+#: open (the order of equal elements, which vectors complete a basis, what counts as zero), or never reach a kernel.
 _LEFT_ALONE = frozenset(
     ("hermitian", "assume_unique", "sorted", "some", "rcond", "atol", "rtol", "inplace", "implicit")
 )
-#: Values that are tried, by the type of the default, until one makes a difference.
+#: Values to try, by the type of the default, until one changes the result.
 _FLOATS = (0.3, -1.5, 2.5, 12.5)
 _INTS = (2, 1, 0, -1)
-#: What elementwise ops are given besides, as an argument may be about these alone.
+#: Elements that are added for elementwise ops, because an argument may concern only these.
 _SPECIAL = (math.nan, math.inf, -math.inf, -0.0)
-#: Calls with different values of one argument, at most.
+#: The most calls for one argument, each with another value.
 _VALUES = 2
-#: What schemas and Python call a number that need not be whole.
+#: The names that schemas and Python have for the type of real numbers.
 _NUMBERS = ("number", "float")
 
 
 def _defaults(basis: Basis) -> Variations:
-    """For each such argument a call, and of numbers two, in which it has another value, and the answer is another."""
+    """For each such argument, up to two calls with another value that changes the result."""
     for name, argument in arguments_of(basis.op).items():
         if not any(argument.given_to(sample.call, name) for sample in basis.upstream):
             yield from islice(_telling(basis, name, argument), _VALUES)
 
 
 def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
-    """With each of the values the first call that it makes a difference to."""
+    """For each other value of an argument, the first call whose result it changes."""
     for value in argument.others:
         for base, call in _bases(basis, argument.tensors):
             before = basis.answer(call)
             changed = argument.changed(call, name, value)
             answer = basis.answer(changed) if before is not None else None
             if before is None or answer is None or difference(before, answer, {}) is None:
-                continue  # refused; or ignoring it would not show
+                continue  # the CPU rejects the call, or a kernel that ignores the argument would pass
             if (basis.elementwise or basis.settled(changed)) and basis.taken(changed) is not None:
                 yield base, changed
                 break
 
 
 def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
-    """The calls of so many tensors at most, and those of elementwise ops with NaN, infinities and -0 among the first."""
+    """Yields the calls of the bases with at most ``most`` tensors. For elementwise ops, also with NaN, infinities and
+    -0 among the elements, since an argument may concern only these."""
     for base in basis.bases:
         if len(base.tensors) > most:
             continue
@@ -66,15 +67,15 @@ def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
 
 
 class Argument(NamedTuple):
-    """An argument that has a default: its place among all, if it may be given by place, and other values."""
+    """An argument with a default: its position, if it may be passed by position, its default and other values for it."""
 
     place: int | None
     default: Any
     others: tuple[Any, ...]
-    tensors: float = math.inf  # that its overload takes: a 0-d one would pass for a number
+    tensors: float = math.inf  # the most tensors that its overload takes
 
     def given_to(self, call: Call, name: str) -> bool:
-        """Whether a call gives it another value than the default."""
+        """Whether a call passes a value other than the default."""
         value = call.kwargs.get(name, self.default)
         if self.place is not None and len(call.args) > self.place:
             value = call.args[self.place]
@@ -88,12 +89,12 @@ class Argument(NamedTuple):
 
 
 def arguments_of(op: Op) -> dict[str, Argument]:
-    """The numbers and flags with a default that an op may be called with, by name. From the signature of a function in
-    Python; of others from the schemas of their names."""
+    """The arguments of an op that are numbers or flags and have a default, by name. They come from the signature of a
+    Python function, or else from the schemas of the op's overloads."""
     try:
         found = _of_signature(inspect.signature(op.function))
-    except (TypeError, ValueError):  # a builtin
-        # Of overloads with an argument of one name, the one that takes most tensors.
+    except (TypeError, ValueError):  # a builtin function has no signature
+        # Of several overloads with an argument of this name, the one with the most tensors comes last and wins.
         found = iter(sorted(_of_schemas(op), key=lambda each: each[1].tensors))
     return {name: each for name, each in found if name[0] != "_" and name not in _LEFT_ALONE}
 
@@ -119,7 +120,7 @@ def _of_schemas(op: Op) -> Iterator[tuple[str, Argument]]:
 
 
 def _others(kind: str, default: Any) -> tuple[Any, ...]:
-    """Values of a type, as Python or a schema names it, other than the default."""
+    """Values other than the default, for the type that Python or a schema names."""
     if kind == "bool" and isinstance(default, bool):
         return (not default,)
     among = _INTS if kind == "int" and type(default) is int else _FLOATS if kind in _NUMBERS else ()
@@ -129,7 +130,7 @@ def _others(kind: str, default: Any) -> tuple[Any, ...]:
 DEFAULTS = Axis(
     number=20,
     name="defaults",
-    finds="A kernel that ignores an argument which is hardly ever given, or is wrong where it has another value than its default.",
+    finds="A kernel that ignores a rarely used argument, or that is wrong if the argument differs from its default.",
     bugs=("pytorch/pytorch#94348",),
     budget=6,
     layouts=("contiguous", "transposed+step_outer+offset"),

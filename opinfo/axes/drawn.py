@@ -1,4 +1,4 @@
-"""The axis of what meets by chance: sizes, values, arguments and layouts drawn together, the same wherever they are drawn."""
+"""The axis of random combinations: sizes, values, arguments and layouts are drawn together, the same in every process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from opinfo.exceptions import op_family
 from opinfo.layouts import covering_set
 from opinfo.samples import Sample
 
-#: Samples of an op, and the layouts of each.
+#: The number of samples of an op, and the number of layouts of each.
 _SAMPLES, _LAYOUTS = 6, 2
-#: Beside what fills vectors and blocks, one more and one less.
+#: Sizes that fill vectors and blocks of kernels exactly, and sizes one below and one above.
 _SIZES = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 65, 130, 257, 1025)
-#: Elements of one tensor.
+#: The most elements of one tensor.
 _MOST = 20_000
 _TRIES = 3 * _SAMPLES
 
@@ -32,7 +32,7 @@ def _drawn(basis: Basis) -> Variations:
     norm = op_family(basis.op.id, basis.op.ufunc) == "norm"
 
     def takes(call: Call) -> bool:
-        # What a norm divides by must not be a rounding error.
+        # A norm must not be a mere rounding error, since gradients divide by it.
         return (not norm or basis.steady(call)) and basis.taken(call) is not None
 
     for turn in range(_TRIES if bases else 0):
@@ -51,13 +51,13 @@ def _one(basis: Basis, among: Sequence[Any]) -> Any:
 
 
 def _of_other_sizes(basis: Basis, base: Sample) -> Call | None:
-    """The call with drawn extents: of all tensors that may have one shape, or of dimensions that grow together."""
+    """The call with random extents: of all tensors that share a shape, or of dimensions that must grow together."""
     if basis.shape_free:
         shape = [_one(basis, _SIZES) for _ in range(_one(basis, (1, 2, 2, 3, 3, 4)))]
         while math.prod(shape) > _MOST:
             shape[shape.index(max(shape))] = _one(basis, _SIZES)
         shapes: list[Sequence[int]] = [shape]
-        if _one(basis, (0, 0, 1)):  # one operand is broadcast
+        if _one(basis, (0, 0, 1)):  # one time in three, one operand is broadcast
             shapes = [shape, [_one(basis, (1, n)) for n in shape]]
         return shaped(basis, base, shapes) if same_shape(basis, base) else None
     call: Call | None = None
@@ -71,11 +71,12 @@ def _of_other_sizes(basis: Basis, base: Sample) -> Call | None:
 
 
 def _of_other_values(basis: Basis, call: Call) -> Call | None:
-    """The call with values of one sort in one of its operands, or special ones in all; None for those that it has."""
+    """The call with one of its operands filled with values of one kind, or with special values in all operands. None if
+    its values are not to change."""
     places = [p for p, t in enumerate(call.tensors) if t.dtype == basis.kind and t.numel() > 1]
     if not places or not basis.kind.is_floating_point or basis.orders:
         return None
-    # Losses that are not summed up are elementwise, too.
+    # Losses without reduction are elementwise too.
     by_element = basis.elementwise or op_family(basis.op.id, basis.op.ufunc) == "loss"
     if by_element and _one(basis, (0, 1)):
         found = special_everywhere(basis, call)
@@ -99,7 +100,7 @@ def _of_other_values(basis: Basis, call: Call) -> Call | None:
 
 
 def layouts_of(basis: Basis) -> tuple[str, ...]:
-    """Drawn cases of the covering set."""
+    """Randomly drawn cases of the covering set."""
     ids = [case.id for case in covering_set().cases]
     return tuple(_one(basis, ids) for _ in range(_LAYOUTS))
 
@@ -107,7 +108,7 @@ def layouts_of(basis: Basis) -> tuple[str, ...]:
 DRAWN = Axis(
     number=16,
     name="drawn",
-    finds="A kernel that is wrong only where several of these meet: this extent with that argument, this value in that layout.",
+    finds="A kernel that is wrong only for a combination, such as one extent with one argument, or one value in one layout.",
     bugs=("pytorch/pytorch#122916",),
     budget=_SAMPLES,
     layouts=(),

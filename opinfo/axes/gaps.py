@@ -1,4 +1,5 @@
-"""The axis that comes last: it looks at what all others have made of an op, and fills gaps that they left."""
+"""The last axis: it looks at the calls that all other axes made for an op, and adds calls for shapes and values that
+none has."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class Gap(NamedTuple):
-    """Something that the shape of a first operand may have, and extents of its rows and columns that give it that."""
+    """A property of the first operand's shape, and extents for its rows and columns that give it this property."""
 
     name: str
     holds: Callable[[Shape], bool]
@@ -37,7 +38,7 @@ def _is_matrix(shape: Shape, holds: Callable[[int, int], bool]) -> bool:
     return len(shape) > 1 and holds(*shape[-2:])
 
 
-#: Kernels go through elements in vectors, blocks and tiles, and through rows by the thread.
+#: Kernels process elements in vectors, blocks and tiles, and rows by threads; the shapes below exercise the ends of these.
 SHAPES = (
     Gap("none left over of 64", _left_over(64, 0), (8, 16, 64), (8, 16, 64)),
     Gap("one left over of 16", _left_over(16, 1), (1, 3, 7, 17, 33), (3, 7, 11, 17, 33)),
@@ -58,9 +59,9 @@ SHAPES = (
     ),
     Gap("more than 65,536 elements", lambda s: math.prod(s) > 2**16, (258, 4099), (17, 258)),
 )
-#: Ordinary values: as many as are missing are given to an operand at once.
+#: Ordinary values. Those that an operand has not had are put into it together.
 VALUES = (0.0, -0.0, 0.5, 101.5, -2.5)
-#: Calls that are tried for one gap, and bases that they are made of.
+#: The most calls to try for one gap, and the most bases to make them from.
 _TRIES, _FROM = 3, 2
 
 
@@ -78,8 +79,8 @@ def _gaps(basis: Basis) -> Variations:
 
 
 def _shaped(basis: Basis, gap: Gap) -> Variations:
-    """Calls whose first operand has such a shape: two groups of dimensions have other extents, and the others keep theirs or
-    are of size 1."""
+    """Calls whose first operand has the shape of a gap. Two groups of dimensions get new extents; the others keep
+    theirs or get size 1."""
     steady = basis.op.ufunc or basis.elementwise
     for base in basis.bases[:_FROM]:
         for assigned in islice(_assigned(basis, base, gap), _TRIES):
@@ -96,7 +97,7 @@ Assigned = dict[frozenset[Any], int]
 
 
 def _assigned(basis: Basis, base: Sample, gap: Gap) -> Iterator[Assigned]:
-    """Extents of the groups of dimensions, with which the first operand has such a shape; the smallest first."""
+    """Yields extents for the groups of dimensions that give the first operand the shape of a gap, the smallest first."""
     first = tuple(base.tensors[0].shape)
     groups = [group for group, _ in groups_of(basis, base)]
     of_first = [group for group in groups if any(d[0] == 0 for d in group if isinstance(d, tuple))]
@@ -126,7 +127,7 @@ def _with(shape: Shape, assigned: Assigned) -> Shape:
 
 
 def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
-    """The call of a sample with these extents, given one after another."""
+    """The call of a sample with these extents, applied one group after another; None if that is impossible."""
     now: Call | None = base.call
     for group, size in assigned.items():
         now = lengthened(basis, replace(base, call=now), group, size) if now is not None else None
@@ -137,7 +138,7 @@ def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
 
 
 def _valued(basis: Basis) -> Variations:
-    """Calls in which an operand holds the ordinary values that it never held, if the answer is settled."""
+    """Calls in which an operand contains the ordinary values that it has not had in any call, if the result is settled."""
     if not basis.kind.is_floating_point or basis.kind.itemsize < 2:
         return
     tensors = [call.tensors for call in basis.made]
@@ -156,7 +157,8 @@ def _of(basis: Basis, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _holds(tensor: torch.Tensor, value: float) -> bool:
-    """Whether an operand holds such a value: a zero with this sign, a half, one that is large, one that is negative."""
+    """Whether a tensor contains a value of this kind: a zero of this sign, a fraction with .5, a large or a negative
+    number."""
     if value == 0:
         signs = tensor.signbit() if math.copysign(1, value) < 0 else ~tensor.signbit()
         found = (tensor == 0) & signs

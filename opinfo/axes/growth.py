@@ -1,4 +1,4 @@
-"""Which dimensions of a call grow together, and the call with one size in all of them."""
+"""Finds which dimensions of a call must grow together, and makes calls with another size in these dimensions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from opinfo.axes.basis import MOST, Basis
 from opinfo.compare import Call
 from opinfo.samples import Sample
 
-#: Elements of a call in which one dimension is long.
+#: The most elements of a call in which one dimension is long.
 MOST_GROWN = 110_000
-#: What a dimension is grown to, to see whether it may: past 32, and odd.
+#: The size with which growth of a dimension is tried: greater than 32, and odd.
 _SMALL = 37
-#: Groups of dimensions that are tried of a call.
+#: The most groups of dimensions to try for one call.
 TRIES = 24
 
 
 def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
-    """The dimensions that the CPU lets grow, alone or together with others of the same extent, as sets of (tensor,
-    dimension) and of places in the arguments; and how many elements the call then has for each step of growth. Found
-    once for each base, as several axes ask."""
+    """The groups of dimensions that the CPU lets grow, each with the number of elements that the call gets for each
+    step of growth. A group is a set of (tensor, dimension) pairs, and of extents if arguments of the call repeat them.
+
+    Cached for each base, because several axes need it.
+    """
     if base.index not in basis.groups:
         basis.groups[base.index] = [*_groups(basis, base)]
     return basis.groups[base.index]
@@ -81,8 +83,8 @@ def lengthened(
     size: int,
     shortened: Sequence[Collection[Any]] = (),
 ) -> Call | None:
-    """The call with these dimensions of this size, and the ``shortened`` ones of size 1; a number in the group is an
-    extent that arguments name."""
+    """The call with size ``size`` in the dimensions of ``group`` and size 1 in the ``shortened`` ones; None if it gets
+    too large. A number in the group is an extent that is also changed in the arguments."""
     shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
     extents = [each for each in group if isinstance(each, int)]
     for each, extent in (*((g, 1) for g in shortened), (group, size)):
@@ -102,7 +104,7 @@ def lengthened(
     }
     tensors = {place: basis.fill(base, place, shape) for place, shape in shapes.items()}
     call = basis.rebuilt(base, tensors)
-    if basis.multiplies:  # alpha and beta too are whole numbers
+    if basis.multiplies:  # make alpha and beta whole numbers too, so that results are exact
         kwargs = {
             name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()
         }

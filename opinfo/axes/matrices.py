@@ -1,4 +1,5 @@
-"""Matrices of more rows, columns and batches, whose values must stay what they are."""
+"""The axis of larger matrices: more rows, columns and batches, for ops whose inputs must keep properties such as
+definiteness."""
 
 from __future__ import annotations
 
@@ -12,19 +13,20 @@ from opinfo.axes.basis import Axis, Basis, Variations
 from opinfo.compare import Call
 from opinfo.samples import Sample
 
-#: Extents that matrices pass: a tile, and half of one, past which a square may leave one element over.
+#: Matrices are made larger than these extents: a tile and half a tile.
 _TILE, _HALF = 128, 64
-#: Columns beside a matrix; long batches come in whole blocks of 64, and short ones leave three squares of odd extent over.
+#: The number of columns of a second operand, of matrices in a long batch (a multiple of 64), and of those in a short batch.
 _COLUMNS, _BATCH, _FEW = 1024, 1088, 3
-#: Factors of copies: more than a matrix has blocks.
+#: The number of different factors of copies; larger than the number of blocks in a matrix.
 _FACTORS = 79
-#: Elements of a batch, at most.
+#: The most elements of a batch.
 _MOST = 110_000
 
 
 def _grown(basis: Basis) -> Variations:
-    """Calls with matrices that are put together from blocks, each times another factor: they stay triangular, definite
-    and regular. Then such with more columns in further operands, such with a long batch and a short one, and single rows and columns."""
+    """Calls with matrices composed of blocks. Each block is scaled by another factor, so that triangular, definite and
+    regular matrices stay so. Then calls with more columns in other operands, with long and short batches, and with
+    single rows and columns."""
     seen: set[str] = set()
     blocks = (partial(_blocks, extent=_TILE), partial(_blocks, extent=_HALF))
     many, few = (partial(_batches, count=count) for count in (_BATCH, _FEW))
@@ -36,21 +38,24 @@ def _grown(basis: Basis) -> Variations:
             if call is None:
                 continue
             sign = str([t.shape for t in call.tensors])
-            if sign not in seen:  # a square has one element in its only row, and in its only column
+            if (
+                sign not in seen
+            ):  # a square matrix gives the same call for its first row and its first column
                 seen.add(sign)
                 yield base, call
             break
 
 
 def _smallness(base: Sample) -> tuple[bool, bool, int]:
-    """Where calls that are made larger begin: at small ones with a matrix, but not at matrices of one row or column."""
+    """The key that sorts bases to start from: small ones that have a matrix come first, single rows and columns last."""
     vectors = all(t.dim() < 2 for t in base.tensors)
     thin = any(not t.numel() or min(t.shape[-2:]) < 2 for t in base.tensors if t.dim() > 1)
     return vectors, thin, base.numel
 
 
 def _milder(basis: Basis, call: Call) -> Call:
-    """The call with small numbers: what grows with a matrix without bound, as an exponential does, has few digits otherwise."""
+    """The call with smaller numbers. Without this, results that grow fast with the matrix, such as exponentials, lose
+    precision."""
     return basis.rebound(call, [t / 16 if t.dtype == basis.kind else t for t in call.tensors])
 
 
@@ -67,7 +72,8 @@ def _matrices(base: Sample, basis: Basis) -> list[int]:
 
 
 def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Call]:
-    """The first matrix, block by block; of the others, their blocks too, or their rows, or nothing."""
+    """Yields the call with the first matrix repeated along its diagonal. The other matrices are repeated along their
+    diagonals, repeated as rows, or left as they are."""
     places = _matrices(base, basis)
     if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
         return
@@ -93,7 +99,7 @@ def _columns(base: Sample, basis: Basis) -> Iterator[Call]:
 def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
     held = [t for t in base.tensors if t.dim()]
     if held and sum(t.numel() for t in held) <= _MOST // count:
-        if count == _BATCH:  # past 65,536 elements of the first
+        if count == _BATCH:  # so that the first operand has more than 65,536 elements
             count = max(count, (2**16 // held[0].numel() // 64 + 1) * 64)
         yield basis.rebuilt(
             base, {p: _scaled(t, count) for p, t in enumerate(base.tensors) if t.dim()}
@@ -101,8 +107,8 @@ def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
 
 
 def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
-    """The first row or column of the first matrix, or its first element where it must be square; what is beside it is cut
-    where it has the extent that is cut."""
+    """Yields the call with only the first row or column of the first matrix, or only its first element if it must be
+    square. Other operands are cut in the dimensions that have the same extent."""
     places = _matrices(base, basis)
     if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
         return
@@ -122,8 +128,8 @@ def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
 
 
 def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Copies along a new leading dimension, each times a factor: the first ones differ, so that what is put together
-    from them has no eigenvalue twice."""
+    """Copies along a new leading dimension, each scaled by another factor, so that a matrix composed of them has no
+    eigenvalue twice."""
     copies = tensor.expand(count, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies
@@ -132,7 +138,7 @@ def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _on_diagonal(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """A matrix with so many copies of this one as its diagonal."""
+    """A block-diagonal matrix of ``count`` scaled copies of the matrix."""
     m, n = tensor.shape[-2:]
     found = tensor.new_zeros((*tensor.shape[:-2], m * count, n * count))
     for number, each in enumerate(_scaled(tensor, count)):
@@ -145,7 +151,7 @@ def _repeated_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """A vector beside a matrix: numbers of rows go on counting."""
+    """The vector that belongs to a matrix, repeated; integers, which are row numbers, continue to count."""
     copies = [*_scaled(tensor, count)]
     if not (tensor.is_floating_point() or tensor.is_complex()):
         copies = [each + n * tensor.shape[-1] for n, each in enumerate(copies)]

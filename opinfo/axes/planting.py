@@ -1,4 +1,5 @@
-"""Special values among those of calls of ops that are not elementwise: they may not spread over the whole result."""
+"""Puts a few special values among ordinary ones, for ops that are not elementwise, where special values may spread over
+the whole result."""
 
 from __future__ import annotations
 
@@ -15,14 +16,17 @@ from opinfo.compare import Call
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample
 
-#: Families in which NaN and infinities spread: sums of them are drawn up in blocks. LAPACK may not end for them.
+#: Families in which NaN and infinities spread over the result in a way that depends on how a kernel blocks its sums. LAPACK
+#: may not even return for them.
 _SPREADS = ("fft", "conv", "resampling", "linalg")
 
 
 def planted(basis: Basis) -> Variations:
-    """Some special values among those of calls of ops that are not elementwise: ordinary ones in all operands, or else
-    in one at a time, NaN and infinities in one operand at a time, and a row that is masked. Of products
-    a large number, and NaN."""
+    """Calls with a few special values, for ops that are not elementwise.
+
+    Ordinary ones (zeros, halves, large and subnormal numbers) in all operands, or else in one at a time; NaN and
+    infinities in one operand at a time; and a masked row. For products, only a large number and NaN.
+    """
     products = "axes.products" in basis.families
     bases = [roomy(basis, base) for base in basis.bases]
     if not products:
@@ -31,15 +35,15 @@ def planted(basis: Basis) -> Variations:
         yield large
     family = op_family(basis.op.id, basis.op.ufunc)
     reduces = basis.op.ufunc == "reduction"
-    if basis.keeps_values:  # matrices are LAPACK's
+    if basis.keeps_values:  # LAPACK computes matrix ops
         bases = [base for base in bases if all(t.dim() < 2 for t in base.tensors)]
     if reduces or (family not in _SPREADS and not basis.keeps_values):
         infinities = [math.inf, -math.inf]
         if {"values.sums", "fp32_precision"} & basis.families or products:
-            # Maybe in parts, so that inf - inf is NaN; a reduction of what holds one infinity is infinite or NaN.
+            # A kernel may sum in parts, so that inf - inf is NaN. One infinity is allowed in a reduction.
             infinities = infinities[: reduces and not products]
         if family == "norm":
-            # The mean of one infinity is infinite, or NaN where it is updated by element.
+            # A mean that contains an infinity is infinite, but NaN if a kernel updates the mean element by element.
             infinities = []
         for turn, (among, places) in enumerate((([math.nan, -0.0, math.nan], 4), (infinities, 3))):
             turned = starting_at(bases, turn + 2)
@@ -54,19 +58,25 @@ def planted(basis: Basis) -> Variations:
         yield from islice(_masked(basis), 1)
 
 
-#: Beyond what float16 holds.
+#: A number beyond the range of float16.
 _WIDE = 70_001.5
 
 
 def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
-    """Zeros of both signs, halves, numbers that are large, a subnormal one: in all operands, or else in one at a time.
-    Where the CPU's answer is not settled, smaller numbers."""
+    """Calls with zeros of both signs, halves, large numbers and a subnormal number in all operands, or else in one at a
+    time. If the CPU's result is not settled, smaller numbers are tried."""
     subnormal = torch.finfo(basis.kind).tiny / 4
-    # Zero last, in what vectors leave over.
+    # Zero is last, in the elements after the last whole vector.
     wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, subnormal, 0.0]
     ordinary = [subnormal, 0.5, -0.0, 2.5, -101.5, 101.5, 0.0]
     small = [0.5, subnormal, 2.5, -0.0, 0.0]
-    normal = [0.5, -101.5, 2.5, -0.0, 0.0]  # of comparisons: a subnormal number may pass for zero
+    normal = [
+        0.5,
+        -101.5,
+        2.5,
+        -0.0,
+        0.0,
+    ]  # for comparisons, as a device may treat a subnormal number as zero
     among = [ordinary, small, normal]
     among = [wide, *among] if torch.finfo(basis.kind).max > _WIDE else among
     every = (
@@ -88,8 +98,11 @@ def plant(
     turn: int = 0,
     bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Call] | None:
-    """A call with these values in all its operands or in one of them, by number; None if the CPU's answer is not settled,
-    or if the operands held all values before this turn. A small operand takes some of them, others each turn."""
+    """A call with the values ``among`` in all operands, or only in operand number ``which``. A small operand gets some
+    of the values, and others with each ``turn``.
+
+    None if the CPU's result is not settled, or if the operands got all values in an earlier turn.
+    """
     for base in bases or basis.bases:
         places = [
             p
@@ -108,7 +121,7 @@ def plant(
 
 
 def _masked(basis: Basis) -> Variations:
-    """A row of minus infinity in the last operand, which may be a mask, or else the only one."""
+    """Calls with a row of minus infinity in the last operand of the dtype, which may be a mask."""
     for base in sorted(basis.bases, key=lambda s: -len(s.tensors)):
         places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
         if not places:
@@ -123,8 +136,8 @@ def _masked(basis: Basis) -> Variations:
 def _with(
     basis: Basis, base: Sample, place: int, among: Sequence[float], turn: int
 ) -> torch.Tensor:
-    """A tensor of the shape of this one in which these values, or as many of them as are not more than half of it, are
-    some elements, the last one among them."""
+    """A tensor of the same shape as the operand with some of its elements replaced by these values, by at most half as
+    many as it has elements; the last element is one of them."""
     given = base.tensors[place]
     found = (
         given.clone(memory_format=torch.contiguous_format)
@@ -132,13 +145,13 @@ def _with(
         else basis.fill(base, place, given.shape)
     )
     flat = found.view(-1)
-    # What is moved may be full of them.
+    # Ops that only move elements may get more special values.
     count = min(len(among) * (4 if basis.moves else 1), len(flat) // 2)
     planted = [among[(turn * count + n) % len(among)] for n in range(count)]
-    if basis.orders:  # no two are the same: there is one zero
+    if basis.orders:  # all elements must differ, so only one zero may remain
         flat[flat == 0] = 0.25
         planted = [each for each in planted if each or math.copysign(1, each) < 0]
-    # The last of them at the end, the first at the beginning.
+    # The first value is at the beginning, the last at the end.
     between = 1 + basis.permutation(max(len(flat) - 2, 0))[: max(len(planted) - 2, 0)]
     where = torch.cat([torch.tensor([0]), between, torch.tensor([-1])])[-len(planted) :]
     flat[where] = torch.tensor(planted, dtype=torch.float64).to(found.dtype)

@@ -1,4 +1,4 @@
-"""Axes of shape: rank and broadcasting, total size, the extent of one dimension."""
+"""Axes of shape: rank and broadcasting, total size, the extent of one dimension, empty tensors, and equal extents."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from opinfo.compare import Call
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample
 
-#: Shapes in which no two extents are the same, so that a permuted answer cannot look right.
+#: Shapes with different extents in all dimensions, so that a result with permuted dimensions cannot look right.
 MAIN = (3, 5, 2, 9)
 _RANKS = ((2, 3, 1, 5, 4), (2, 1, 3, 4, 5, 6), (5, 3, 7), (7, 6), (19,))
-#: Dimensions of a call of which a kernel takes the general way.
+#: From this rank on, kernels use their general code path.
 _DEEP = 5
-#: Shapes of the first and the other operands, which broadcast from the left, in the middle, and both ways.
+#: Shapes of the first and of the other operands that broadcast: on the left, in the middle, and both ways.
 _BROADCAST = (
     ((3, 5, 2, 9), (2, 9)),
     ((2, 1), (3, 5, 2, 9)),
     ((3, 1, 2, 1), (1, 5, 1, 9)),
     ((5, 3, 7), (5, 1, 7)),
 )
-#: Past 2^16 elements, and odd; more rows than a block has threads.
+#: More than 2^16 elements, an odd number, and more rows than a block has threads.
 _LARGE = (4099, 17)
-#: Just past 32, 256, 1,024 and 4,096; none is a multiple of 2, and of some one element is left over by any vector.
+#: Slightly more than 32, 256, 1,024 and 4,096; all odd, and for some, one element follows the last whole vector of any width.
 _EXTENTS = (4097, 1031, 257, 37)
-#: Vectors that are put below one another: more than the threads of a block.
+#: The number of rows of a matrix made from a vector; more than the threads of a block.
 _ROWS = 517
-#: Where work grows with the square.
+#: The extents for ops whose work grows with the square.
 _SHORT_EXTENTS = (257, 37)
-#: Of 16 bits and fewer: sums of as many ones of both signs are exact.
+#: The extents for dtypes of 16 bits and fewer, in which sums of this many 1 and -1 are exact.
 _NARROW_EXTENTS = (1031, 257, 37)
 
 
 def same_shape(basis: Basis, base: Sample) -> list[int]:
-    """The tensors of a call that may all be given one shape: those of the shape of the largest, or for elementwise ops
-    all but 0-d ones."""
+    """The positions of the tensors that may all get the same new shape: those with the shape of the largest tensor, or
+    for elementwise ops all but 0-d ones."""
     largest = max(base.tensors, key=lambda t: (t.numel(), t.dim()))
     return [
         place
@@ -53,7 +53,7 @@ def same_shape(basis: Basis, base: Sample) -> list[int]:
 
 
 def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
-    """The call with its tensors in these shapes, of which the last is that of all further tensors."""
+    """The call with its tensors in these shapes; the last shape is used for all further tensors."""
     places = same_shape(basis, base)
     return basis.rebuilt(
         base,
@@ -64,12 +64,12 @@ def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
     )
 
 
-#: A shape with room for all special values, and with more rows than a block of 8: 105 elements.
+#: A shape with 105 elements, enough for all special values, and with more than 8 rows.
 _ROOM = (5, 3, 7)
 
 
 def roomy(basis: Basis, base: Sample) -> Sample:
-    """The sample with more elements and rows, where it has few and the op takes them."""
+    """The sample with more elements and rows, if it has few and the op accepts more; else the sample itself."""
     held = [t for t in base.tensors if t.dtype == basis.kind and t.numel() > 1]
     few = [t for t in held if t.numel() < 14 or t.numel() <= 8 * t.shape[-1]]
     if not few or basis.keeps_values or "axes.keep_shapes" in basis.families:
@@ -79,7 +79,8 @@ def roomy(basis: Basis, base: Sample) -> Sample:
 
 
 def starting_at(bases: Sequence[Sample], first: int) -> list[Sample]:
-    """The samples from another one on: their arguments differ."""
+    """The samples in cyclic order, starting at number ``first``. Samples differ in their arguments, so another start
+    varies them."""
     first = first % len(bases) if bases else 0
     return [*bases[first:], *bases[:first]]
 
@@ -102,13 +103,13 @@ def _ranks(basis: Basis) -> Variations:
         for base, call in _each(basis, _rotated(bases if main is None else [main, *bases])):
             most = max(most, *(t.dim() for t in call.tensors))
             yield base, call
-    # Arguments that name dimensions or extents may fit no other shape.
+    # Arguments that name dimensions or extents may not fit another shape, so batches are tried as well.
     if main is None or most < _DEEP:
         yield from _batched(basis)
 
 
 def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequence[int]]]]:
-    """Each shape with one sample, the samples in turn: their arguments differ."""
+    """Yields each shape with one sample, the samples in turn, because they differ in their arguments."""
     for number, shape in enumerate(_RANKS):
         yield bases[number % len(bases)], [shape]
 
@@ -120,8 +121,8 @@ def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]
 
 
 def _batched(basis: Basis) -> Variations:
-    """More leading dimensions: for all tensors of a call, or for the first one only; and batches of one for some, which
-    broadcast."""
+    """Calls with more leading dimensions: for all tensors or only for the first one; and with batches of one for some
+    tensors, which broadcast."""
     several = [base for base in basis.bases if sum(t.dim() > 0 for t in base.tensors) > 1]
     for first, others in (((3,), (1,)), ((1,), (3,))):
         for base in several:
@@ -143,7 +144,7 @@ def _batched(basis: Basis) -> Variations:
 
 
 def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
-    """More dimensions at the end: of all tensors that are as large as the largest, so that rows become images."""
+    """Calls with more dimensions at the end, for all tensors as large as the largest, so that rows become images."""
     for tail in ((3, 5), (3,)):
         for base in bases:
             shapes = {
@@ -156,8 +157,8 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
 
 
 def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
-    """Copies of a tensor along new leading dimensions, each times another factor: triangular, definite and regular
-    matrices remain so."""
+    """Copies of a tensor along new leading dimensions, each scaled by another factor, so that triangular, definite and
+    regular matrices stay so."""
     copies = tensor.expand(*lead, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies
@@ -169,7 +170,7 @@ def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
 RANK = Axis(
     number=1,
     name="rank",
-    finds="A kernel that mistakes one dimension for another, or that broadcasts wrongly: no two extents are the same.",
+    finds="A kernel that mistakes one dimension for another, or that broadcasts wrongly. All extents differ.",
     bugs=("pytorch/pytorch#139006", "pytorch/pytorch#110120", "pytorch/pytorch#132332"),
     budget=10,
     layouts=("contiguous", "transposed+step_outer+offset", "free:order=1.2.0"),
@@ -213,17 +214,17 @@ def _extents(basis: Basis) -> Variations:
         sizes = _SHORT_EXTENTS
     found: list[tuple[Sample, frozenset[Any], float]] = []
     seen: set[Any] = set()
-    # The bases in turn: each rank may have a kernel of its own.
+    # The bases take turns, because each rank may have its own kernel.
     for of_each in zip_longest(*([(b, *g) for g in groups_of(basis, b)] for b in basis.bases)):
         for base, group, growth in filter(None, of_each):
             sign = (basis.arguments(base), *sorted(map(str, group)))
             if sign not in seen:
                 seen.add(sign)
                 found.append((base, group, growth))
-    if found:  # first the one that may grow most
+    if found:  # start with the group that can grow most
         found.insert(0, found.pop(min(range(len(found)), key=lambda n: found[n][2])))
     made: set[tuple[int, int]] = set()
-    # Where elements are equal by chance, what a norm divides by is a rounding error.
+    # A norm divides by the spread of its elements, which is a mere rounding error if they are equal by chance.
     steady = op_family(basis.op.id, basis.op.ufunc) != "norm"
     for turn in range(2):
         for number, (base, group, growth) in enumerate(found):
@@ -241,7 +242,8 @@ def _extents(basis: Basis) -> Variations:
 
 
 def _rows(basis: Basis) -> Variations:
-    """Vectors, as the rows of a matrix: what reduces or scans one has the others beside it."""
+    """Calls with a matrix of many rows in place of a vector, so that a kernel that reduces or scans one row has others
+    beside it."""
     vectors = [base for base in basis.bases if base.tensors[0].dim() == 1][:2]
     yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
 
@@ -249,7 +251,7 @@ def _rows(basis: Basis) -> Variations:
 EXTENT = Axis(
     number=3,
     name="extent",
-    finds="A kernel that is wrong where one dimension is longer than a warp, a block or a tile, or does not divide into them.",
+    finds="A kernel that is wrong if a dimension is longer than a warp, a block or a tile, or not a multiple of these.",
     bugs=(
         "pytorch/pytorch#181133",
         "pytorch/pytorch#163597",
@@ -271,7 +273,8 @@ EXTENT = Axis(
 
 
 def _empties(basis: Basis) -> Variations:
-    """Of calls of each number of tensors in turn, as a number may stand for one."""
+    """Calls with empty tensors. Calls with different numbers of tensors take turns, because some ops accept a number in
+    place of a tensor."""
     by_count: dict[int, list[Sample]] = {}
     for base in basis.bases:
         by_count.setdefault(len(base.tensors), []).append(base)
@@ -291,18 +294,20 @@ def _empties_of(basis: Basis, bases: Sequence[Sample]) -> Variations:
             return
 
 
-#: The place of embedding_bag's offsets.
+#: The position of embedding_bag's offsets among its tensors.
 _OFFSETS = 2
-#: The dimension of the heads of attention, and the first torch of which the CPU takes it without elements.
+#: The dimension of attention that has the heads, and the first version of torch whose CPU accepts 0 heads.
 _HEADS = -3
 _WITHOUT_HEADS = Version("2.13")
-#: Shapes without elements: a vector, a dimension in the middle, and one that broadcasts.
+#: Empty shapes: a vector, an empty dimension in the middle, and one that broadcasts.
 _EMPTY = (((0,),), ((3, 0, 2),), ((1, 4), (0, 1)))
 
 
 def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
-    """Calls in which some dimension has size 0: for each dimension those of which the first that is taken will do.
-    A dimension that has another tensor's extent is not emptied alone: some kernels do not check that."""
+    """Yields, for each dimension, alternatives of calls in which it has size 0; the first that the CPU accepts is used.
+
+    A dimension whose extent another tensor shares is not emptied alone, because some kernels do not check the extents.
+    """
     if basis.shape_free and not basis.keeps_values:
         yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
         return
@@ -313,7 +318,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         heads = {(p, base.tensors[p].dim() + _HEADS) for p, _ in dims}
         dims = [each for each in dims if each not in heads]
     if op_family(basis.op.id, basis.op.ufunc) == "indexing":
-        # An index alone, by which nothing is read then.
+        # Only the index is empty, so that nothing is read.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]
         alone = [frozenset((q, d) for q, d in dims if q == p) for p in indices]
         yield from (iter([_without(basis, base, each)]) for each in alone)
@@ -331,7 +336,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
 
 
 def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Call:
-    """The call with size 0 in these dimensions."""
+    """The call with size 0 in these dimensions, given as (tensor, dimension)."""
     return basis.rebuilt(
         base,
         {
@@ -345,7 +350,7 @@ def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Ca
 EMPTY = Axis(
     number=9,
     name="empty",
-    finds="A kernel that fails or makes up values where an operand has no elements.",
+    finds="A kernel that fails or invents values if an operand has no elements.",
     bugs=("intel/intel-extension-for-pytorch#682",),
     budget=5,
     layouts=("contiguous",),
@@ -354,13 +359,13 @@ EMPTY = Axis(
 )
 
 
-# -- one dimension past 16 bits, the others of size 1
+# -- one dimension longer than 16 bits can count, the others of size 1
 
-#: Samples of an op.
+#: The most samples of an op.
 _LONGEST = 4
-#: Past 65,536 and 32,768; odd.
+#: Odd lengths greater than 65,536 and 32,768.
 _LENGTHS = (65_551, 32_783)
-#: Past 2^16: of the tensor that is largest, where no dimension is that long.
+#: The elements of the largest tensor if no dimension can be that long; more than 2^16.
 _ELEMENTS = 2**16 + 600
 
 
@@ -372,11 +377,12 @@ def _longest(basis: Basis) -> Variations:
 
 
 def _alone(basis: Basis) -> Variations:
-    """Calls with one dimension as long as it may be: first all others of size 1, else those that may change."""
+    """Calls with one dimension as long as possible. All others have size 1 if the CPU accepts that, or else those that
+    can."""
     seen: set[str] = set()
     of_bases = [[(b, group) for group in _growing(basis, b)] for b in basis.bases]
     count = len(of_bases)
-    # The samples in turn: their arguments differ, and the first ones have the most dimensions.
+    # The samples take turns, because they differ in their arguments; the first have the most dimensions.
     turns = sorted(
         ((n, (k - n) % count, *each) for k, of in enumerate(of_bases) for n, each in enumerate(of)),
         key=lambda turn: turn[:2],
@@ -394,7 +400,7 @@ def _alone(basis: Basis) -> Variations:
 
 
 def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
-    """The groups of a call; before them its batch of one, which stands in no group."""
+    """Yields the groups of dimensions of a call. A batch dimension of size 1, which belongs to no group, comes first."""
     first = base.tensors[0].shape if base.tensors else ()
     if len(first) > 1 and first[0] == 1:
         yield frozenset([(0, 0)])
@@ -404,7 +410,8 @@ def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
 def _stretched(
     basis: Basis, base: Sample, group: frozenset[Any], others: Sequence[Collection[Any]]
 ) -> Call | None:
-    """The call with one group of dimensions as long as it may be, and the others of size 1."""
+    """The call with one group of dimensions as long as possible and the others of size 1; None if the CPU rejects it or
+    if its result grows with the square of the length."""
     held = []
     for size in _EXTENTS[-1], _EXTENTS[-2]:
         call = lengthened(basis, base, group, size, others)
@@ -413,7 +420,7 @@ def _stretched(
             return None
         held.append(sum(t.numel() for t in (*call.tensors, *answer)))
     if held[1] * _EXTENTS[-1] > 2 * held[0] * _EXTENTS[-2]:
-        return None  # the result grows with the square
+        return None  # the result grows with the square of the length
     growth = (held[1] - held[0]) / (_EXTENTS[-2] - _EXTENTS[-1])
     length = next((each for each in _LENGTHS if growth * each <= MOST), None)
     call = lengthened(basis, base, group, length, others) if length else None
@@ -421,8 +428,8 @@ def _stretched(
 
 
 def _among(basis: Basis) -> Variations:
-    """Calls with a tensor of more than 65,536 elements, the other dimensions as they are. Not where dimensions of several
-    tensors grow together: some kernels look at each pair of their elements."""
+    """Calls with a tensor of more than 65,536 elements whose other dimensions keep their sizes. Dimensions that grow
+    together with other tensors are skipped, because some kernels look at each pair of elements."""
     for base in basis.bases:
         for group, growth in groups_of(basis, base):
             if len(group) > 1 or not (dims := dims_of(group)):
@@ -452,14 +459,14 @@ LONG = Axis(
 
 # -- equal extents, and extents of 1
 
-#: The extent that all dimensions are given, and that of a matrix of whole tiles: nothing is left over.
+#: The common extent of all dimensions, and the extent of a matrix that whole tiles fill.
 _SIDE, _TILES = 6, 128
-#: Extents past a tile, which none divides.
+#: Extents greater than a tile that no tile size divides.
 _PAST_TILES = (131, 137, 149, 139)
-#: A row of which a vector of any width leaves one element over, a matrix of which tiles leave a corner over, a square, a
-#: column, a number, and whole tiles.
+#: A row with one element after the last whole vector of any width, a matrix with incomplete tiles at its ends, a square, a
+#: column, a single number, and a matrix that whole tiles fill.
 _MATRICES = ((1, 65), _PAST_TILES[:2], (_SIDE, _SIDE), (65, 1), (), (_TILES, _TILES))
-#: One more than the elements of the widest vector: of any product of these, one is left over.
+#: One more than the elements of the widest vector. Any product of these also has one element after the last whole vector.
 _ONE_OVER = 17
 
 
@@ -492,33 +499,35 @@ def _equal_extents(basis: Basis) -> Variations:
 
 
 def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call with one extent in all dimensions, or in those of the first operand and what grows with them."""
+    """Yields the call with the same extent in all dimensions, or in those of the first operand and all that grow with
+    them."""
     every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
     longer = {dim for dim, n in every.items() if n > 1}
     groups = [group for group, _ in groups_of(basis, base)]
     first = frozenset().union(*(g for g in groups if any(d[0] == 0 for d in g if d in longer)))
-    # A pair stands for one number in some ops: 2 is the only extent that all their dimensions may have.
+    # Some ops use a dimension of size 2 for pairs, so 2 is the only extent that all their dimensions can have.
     for group, side in product((frozenset(every), frozenset(longer), first), (_SIDE, 2)):
         if group and (call := lengthened(basis, base, group, side)) is not None:
             yield call
 
 
 def _single(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call with one dimension, and what grows with it, of size 1: the last one first."""
+    """Yields the call with one dimension, and all that grow with it, of size 1; the last dimension first."""
     for group, _ in reversed(groups_of(basis, base)):
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
 def _first_single(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call with the first dimension, and what grows with it, of size 1."""
+    """Yields the call with the first dimension, and all that grow with it, of size 1."""
     for group, _ in groups_of(basis, base)[:1]:
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
 def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call with the last two dimensions of the first operand, and what grows with them, of whole tiles."""
+    """Yields the call with the last two dimensions of the first operand, and all that grow with them, filled by whole
+    tiles."""
     first = base.tensors[0].dim() if base.tensors else 0
     last = {(0, first - 1), (0, first - 2)}
     group = frozenset().union(*(g for g, _ in groups_of(basis, base) if g & last))
@@ -527,8 +536,8 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call with as many dimensions as possible, and what grows with them, of one extent of which a vector leaves one
-    element over, and the others of size 1."""
+    """Yields calls with an extent of 17 in as many dimensions as possible, so that one element follows the last whole
+    vector, and size 1 in the others."""
     groups = [group for group, _ in groups_of(basis, base)]
     for count in range(len(groups), 0, -1):
         now: Sample | None = base
@@ -541,14 +550,14 @@ def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _square(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call with a square matrix in the place of what has more or fewer dimensions."""
+    """Yields the call with square matrices in place of tensors that have more or fewer dimensions."""
     if same_shape(basis, base):
         yield shaped(basis, base, [(_SIDE, _SIDE)])
 
 
 def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """The call in which the last two dimensions of all tensors, or several of these, are longer than a tile: the last tile
-    of each row and column is not full, nor is the one in the corner."""
+    """Yields the call with several of the last two dimensions of its tensors longer than a tile, so that the last tile
+    of each row, of each column and in the corner is incomplete."""
     last = {(p, d) for p, t in enumerate(base.tensors) for d in range(max(t.dim() - 2, 0), t.dim())}
     grown, call = 0, None
     for group, _ in groups_of(basis, base):
@@ -568,7 +577,7 @@ def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
 EQUAL = Axis(
     number=13,
     name="equal extents",
-    finds="A kernel that takes a matrix for its transpose, or a dimension of size 1 for the last one, where sizes do not tell; or that is wrong where tiles divide a matrix, or leave a corner of it over.",
+    finds="A kernel that mistakes a matrix for its transpose, or a dimension of size 1 for the last one, because the sizes do not distinguish them; or that is wrong if tiles fill a matrix exactly or leave an incomplete corner.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
     budget=10,
     layouts=(

@@ -1,4 +1,4 @@
-"""Which axes apply to which ops: the table of docs/depth.md. ``python -m opinfo.axes.table`` prints it."""
+"""Prints the table of docs/depth.md, which shows which axes apply to which ops: ``python -m opinfo.axes.table``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from opinfo.exceptions import op_family
 from opinfo.samples import Sample
 
 _DTYPES = ("float32", "int64")
-#: Families of fewer ops are counted together.
+#: Families with fewer ops than this are counted together.
 _FEW = 8
 
 
 def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
-    """The samples of all axes, by op and dtype. What the CPU says of the calls is kept in a cache folder."""
+    """The samples of all axes, by op and dtype. The CPU's answers about the calls are cached in a folder below
+    ``root``."""
     limit_threads()
     found = {}
     for op in catalogue().values():
@@ -31,7 +32,8 @@ def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
 
 
 def rows(samples: Mapping[tuple[str, str], Iterable[Sample]]) -> list[str]:
-    """The lines of the table: samples of each axis, and the ops that have one, by family."""
+    """The lines of the table. For each family of ops and each axis: the number of samples, and the number of ops that
+    have one."""
     families = {op: op_family(op, catalogue()[op].ufunc) for op, _ in samples}
     sizes = Counter(families.values())
     counts: dict[str, Counter[str]] = {}

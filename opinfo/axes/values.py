@@ -1,4 +1,5 @@
-"""Axes of values: special ones, large integers, indices that repeat and that lie at the edge, ties, operands that are alike."""
+"""Axes of values: special values, large integers, indices that repeat or lie at the edge, ties, and operands that are
+alike."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from opinfo.axes.shapes import roomy, starting_at
 from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
 from opinfo.samples import Sample, seed_everything
 
-#: Elements of a sample leave as many over when they are divided by 8, 16, 32 and 64.
+#: The number of elements after the last whole vector, for vectors of 8, 16 and 32 elements.
 _TAIL = 7
 _ELEMENTS = 96 + _TAIL
-#: The side of a sample that is a square matrix: of one operand, and of several.
+#: The side of square matrices: with one operand, and with several.
 _SIDE, _PAIRS_SIDE = 11, 22
-#: What they are repeated to: past 2^16, and odd.
+#: The length to which vectors are repeated: more than 2^16, and odd.
 _MANY = 2**16 + 619
 
 
@@ -28,7 +29,8 @@ _MANY = 2**16 + 619
 
 
 def special_values(kind: torch.dtype) -> torch.Tensor:
-    """Zeros, infinities, NaN, halves, large numbers, subnormals and the ends of a floating-point dtype."""
+    """A one-dimensional tensor of special values of a floating-point dtype: zeros, infinities, NaN, halves, large and
+    subnormal numbers, and the ends of the range."""
     about, inf, nan = torch.finfo(kind), math.inf, math.nan
     among = [0.0, 0.5, 1.0, 1.5, 2.5, 101.5, about.max, about.tiny, about.tiny / 4, inf]
     return torch.tensor([nan, *among, *(-each for each in among)], dtype=torch.float64).to(kind)
@@ -39,11 +41,11 @@ def _specials(basis: Basis) -> Variations:
         yield from _one_by_one(basis)
         return
     vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
-    if "axes.loops" in basis.families:  # nothing is planted in the operand that says how often
+    if "axes.loops" in basis.families:  # the operand that counts iterations keeps its values
         yield from vectors
         return
     yield from vectors or planted(basis)
-    # An operand that is no vector where another is one, as the weight of prelu.
+    # Some operands, such as the weight of prelu, are not vectors where another operand is one.
     varied = max((len(_floating(basis, base)) for base, _ in vectors), default=0)
     if vectors and varied < max(len(_floating(basis, base)) for base in basis.bases):
         yield from islice(planted(basis), 1)
@@ -52,7 +54,7 @@ def _specials(basis: Basis) -> Variations:
 
 
 def _one_by_one(basis: Basis) -> Variations:
-    """Calls of what reads one element, with each of the special values."""
+    """For ops that read a single element: a call with each of the special values."""
     for base in basis.bases[:1]:
         for value in special_values(basis.kind):
             call = basis.rebuilt(
@@ -62,12 +64,12 @@ def _one_by_one(basis: Basis) -> Variations:
                 yield base, call
 
 
-#: Numbers that stand for the second operand: a kernel of its own may take them.
+#: Python numbers in place of the second operand, for which there may be a separate kernel.
 _NUMBERS = (0.0, -2.5, math.inf)
 
 
 def _beside_a_number(basis: Basis) -> Variations:
-    """Vectors of special values whose second operand is a Python number."""
+    """Calls with vectors of special values whose second operand is a Python number."""
     for base in basis.bases:
         args = base.call.args
         if len(args) > 1 and all(isinstance(each, torch.Tensor) for each in args[:2]):
@@ -82,14 +84,14 @@ def _beside_a_number(basis: Basis) -> Variations:
 
 
 def _floating(basis: Basis, base: Sample) -> list[int]:
-    """The places of a call's tensors of the dtype that special values can be given to."""
+    """The positions of the tensors of a call that can be filled with special values."""
     return [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
 
 
 def _vectors(basis: Basis) -> Variations:
     values = special_values(basis.kind)
     loops = "axes.loops" in basis.families
-    if loops:  # of NaN torch's own return memory that nothing has written (pytorch/pytorch#188027)
+    if loops:  # for NaN, torch's own kernels return uninitialized memory (pytorch/pytorch#188027)
         values = values.nan_to_num(0.25, math.inf, -math.inf)
     for base in basis.bases:
         places = [
@@ -98,7 +100,7 @@ def _vectors(basis: Basis) -> Variations:
             if tensor.dtype == basis.kind and (tensor.dim() or len(base.tensors) == 1)
         ]
         if loops:
-            places = places[:1]  # the other says how often
+            places = places[:1]  # the other operand counts iterations
         if not places:
             continue
         for turn, formed in enumerate((_as_it_is, _as_square, _repeated)):
@@ -106,7 +108,7 @@ def _vectors(basis: Basis) -> Variations:
             if call is None:
                 continue
             made = basis.rebound(call, [formed(t) if t.dim() else t for t in call.tensors])
-            # What is in the tail of one vector is in the body of the next.
+            # Repetition moves elements from the tail of a vector into the body of another, so results are checked again.
             found = _agreeing(basis, made) if formed is _repeated else made
             yield base, (basis.taken(found) if found is not None else None) or call
 
@@ -124,15 +126,15 @@ def _repeated(vector: torch.Tensor) -> torch.Tensor:
     return vector.repeat(_MANY // vector.numel() + 1)[-_MANY:].contiguous()
 
 
-#: Which of the special values are first and last, by turn: NaN, -0, infinity; -0, NaN, a subnormal number.
+#: The special value that comes first and the one that comes last, by turn: NaN, -0, infinity; -0, NaN, a subnormal number.
 _FIRST, _LAST = (0, 11, 10), (11, 0, 9)
 
 
 def _arranged(
     basis: Basis, base: Sample, places: Sequence[int], values: torch.Tensor, turn: int
 ) -> dict[int, torch.Tensor]:
-    """Vectors with the special values first, last and among ordinary ones, in another order each turn; of several
-    operands every pair of special values."""
+    """Vectors for the operands, by position, with the special values first, last and among ordinary values, in another
+    order each turn. With several operands, every pair of special values occurs."""
     count = len(values)
     if len(places) == 1:
         ends = [torch.roll(values, -_FIRST[turn]), torch.roll(values, count - 1 - _LAST[turn])]
@@ -159,8 +161,8 @@ def _arranged(
 def _documented(
     basis: Basis, base: Sample, places: Sequence[int], tensors: dict[int, torch.Tensor]
 ) -> Call | None:
-    """The call with those of the special values for which the CPU's answer is that of float64, also where subnormal
-    numbers count as zeros and large ones are rounded; upstream's values are in the place of the others. None if
+    """The call with the special values for which the CPU's result is reliable: equal to float64's result, also if
+    subnormal numbers are zeros and large ones are rounded. Other special values are replaced by ordinary ones. None if
     too few are left."""
     rest = {
         place: basis.fill(base, place, (len(tensors[places[0]]),))
@@ -185,7 +187,8 @@ def _documented(
 
 
 def _agreeing(basis: Basis, call: Call) -> Call | None:
-    """The call of vectors with one element that the CPU's answer is settled for in place of all for which it is not."""
+    """The call with all elements for which the CPU's result is not reliable replaced by one for which it is; None if
+    more than two thirds would be replaced."""
     places = [place for place, each in enumerate(call.tensors) if each.dim()]
     agreed = _agreed(basis, call, places)
     if agreed is None or int(agreed.sum()) * 3 < len(agreed):
@@ -198,8 +201,8 @@ def _agreeing(basis: Basis, call: Call) -> Call | None:
 
 
 def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
-    """Where the CPU's answer is that of float64; None if it is not of floating-point or bool tensors of this size (with
-    integers, as frexp has, but not of them alone: casts of NaN are undefined)."""
+    """A mask of the elements for which the CPU's result equals float64's. None if there is no such result: the call is
+    rejected, the result has another shape, or it has only integers, since casts of NaN to integers are undefined."""
     shape = call.tensors[places[0]].shape
     found = basis.answer(call)
     if not found or any(each.shape != shape for each in found):
@@ -219,7 +222,7 @@ def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | N
             seed_everything(0)
             try:
                 wide = tensors_of(basis.op.function(*args, **kwargs))
-            except Exception:  # float64 is refused, or these values are
+            except Exception:  # the op rejects float64, or these values
                 return None
         for got, want in zip(found, wide):
             if want.shape != got.shape:
@@ -238,13 +241,14 @@ def _unchanged(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Large numbers a rounding smaller: the sine of one is as good as random."""
+    """The tensor with large numbers made smaller by one rounding. If that changes the result, as for the sine of a
+    large number, the result is not reliable."""
     large = (tensor.abs() > 1000) & tensor.isfinite()
     return torch.where(large, tensor * (1 - torch.finfo(kind).eps), tensor)
 
 
 def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
-    """A tensor of these values in which drawn special values are some elements, the first and the last among them."""
+    """A copy of the tensor with a few elements replaced by random special values, among them the first and the last."""
     values = special_values(basis.kind)
     found = given.clone(memory_format=torch.contiguous_format)
     where = torch.cat([torch.tensor([0, found.numel() - 1]), basis.permutation(found.numel())[:3]])
@@ -252,13 +256,14 @@ def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
     return found
 
 
-#: One element in so many is a special value.
+#: One element in _IN is a special value.
 _IN = 4
 
 
 def special_everywhere(basis: Basis, call: Call) -> Call | None:
-    """The call with special values all over its operands of one shape, and last in rows and columns, but for those that
-    the CPU's answer is not settled for; None if these are most, or if the result has another shape."""
+    """The call with special values in a quarter of the elements of its largest operands, and in the last rows and
+    columns, except where the CPU's result is not reliable. None if that is so for most, or if the result has another
+    shape."""
     kind, values = basis.kind, special_values(basis.kind)
     shape = max((t.shape for t in call.tensors if t.dtype == kind), key=torch.Size.numel)
     places = [p for p, t in enumerate(call.tensors) if t.dtype == kind and t.shape == shape]
@@ -284,7 +289,7 @@ def special_everywhere(basis: Basis, call: Call) -> Call | None:
 SPECIAL = Axis(
     number=4,
     name="special values",
-    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorised loop, or is wrong where a row is masked.",
+    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
     budget=14,
     layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
@@ -306,11 +311,12 @@ _INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 
 
 def large_integers(kind: torch.dtype) -> torch.Tensor:
-    """Numbers that float32 and float64 cannot hold, negative ones, and the largest of an integer dtype."""
+    """A one-dimensional tensor of integers that float32 or float64 cannot represent, of negative ones, and of the
+    largest ones of the dtype."""
     about = torch.iinfo(kind)
     among = [0, 1, 2, 3, 5, 7, 100, 127, 2**15 + 1, 2**24 + 1, 2**24 + 3, 2**31 - 1, 2**31 + 1]
     among += [2**53 + 1, 2**53 + 3, about.max - 1, about.max]
-    # Not the smallest: its absolute value, and its quotient by -1, are undefined.
+    # The smallest integer is left out, because its absolute value and its quotient by -1 are undefined.
     among += [-each for each in among if each]
     return torch.tensor([each for each in among if about.min < each <= about.max], dtype=kind)
 
@@ -318,7 +324,7 @@ def large_integers(kind: torch.dtype) -> torch.Tensor:
 def _integers(basis: Basis) -> Variations:
     values = large_integers(basis.kind)
     if not basis.elementwise:
-        values = values[values.double().abs() < 2**54]  # sums of them hold
+        values = values[values.double().abs() < 2**54]  # sums of a few do not overflow
     for base in basis.bases:
         places = [p for p, t in enumerate(base.tensors) if t.dim() and t.dtype == basis.kind]
         if not basis.elementwise:
@@ -353,19 +359,22 @@ def _integers(basis: Basis) -> Variations:
 def _picked(
     basis: Basis, base: Sample, place: int, values: torch.Tensor, shape: Sequence[int]
 ) -> torch.Tensor:
-    """Some of the values in random order; all different where the op orders elements."""
+    """A tensor of some of the values in random order; all different if the op orders elements."""
     count = torch.Size(shape).numel()
     if basis.orders:
         if count > len(values):
             bits = torch.iinfo(values.dtype).bits
-            start = {64: 2**53, 32: 2**24}.get(bits, 0)  # adjacent numbers beyond what floats hold
+            start = {64: 2**53, 32: 2**24}.get(
+                bits, 0
+            )  # adjacent integers that floats cannot distinguish
             return (basis.distinct(shape).long() + start).to(values.dtype)
         return values[basis.permutation(len(values))[:count]].reshape(tuple(shape))
     return values[basis.choice(len(values), shape)]
 
 
 def _without_overflow(basis: Basis, base: Sample, tensors: dict[int, torch.Tensor]) -> Call | None:
-    """The call without the elements whose exact result the dtype does not hold, or that float32 does not show."""
+    """The call without elements whose exact result overflows the dtype, or differs from the CPU's. None if too few are
+    left."""
     if not tensors:
         return None
     length = len(next(iter(tensors.values())))
@@ -376,7 +385,7 @@ def _without_overflow(basis: Basis, base: Sample, tensors: dict[int, torch.Tenso
     wide = basis.rebuilt(base, {place: each.double() for place, each in tensors.items()})
     expected = basis.answer(wide)
     if expected is None or all(each.dtype == torch.bool for each in found):
-        return call  # of integers only: nothing grows
+        return call  # a comparison, which cannot overflow
     most = torch.iinfo(basis.kind).max
     agreed = torch.ones(length, dtype=torch.bool)
     for got, want in zip(found, expected):
@@ -397,7 +406,7 @@ def _without_overflow(basis: Basis, base: Sample, tensors: dict[int, torch.Tenso
 INTEGERS = Axis(
     number=5,
     name="large integers",
-    finds="A kernel that takes integers through float32 or float64, or through fewer bits.",
+    finds="A kernel that converts integers to float32 or float64, or to fewer bits.",
     bugs=("pytorch/pytorch#195595", "ROCm/legacy-rocm-build#1432"),
     budget=3,
     layouts=("contiguous", "contiguous+step_inner+offset"),
@@ -428,7 +437,7 @@ def _indices(basis: Basis) -> Variations:
 
 
 def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
-    """An index that names the last place, or all of them from the end, or one twice."""
+    """Yields indices that name the last place, count from the end, repeat one place, or are in reverse order."""
     given = base.tensors[place]
     extents = sorted({n for p, t in enumerate(base.tensors) if p != place for n in t.shape})
     if not basis.unique_indices:
@@ -451,7 +460,7 @@ def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
 INDICES = Axis(
     number=6,
     name="indices",
-    finds="A kernel that drops or doubles what a repeated index names, or that misreads a negative index or the last one.",
+    finds="A kernel that drops or doubles the element of a repeated index, or that misreads a negative index or the last one.",
     bugs=("pytorch/pytorch#97574", "pytorch/pytorch#39227", "pytorch/pytorch#111669"),
     budget=5,
     layouts=(
@@ -483,7 +492,7 @@ def _ties(basis: Basis) -> Variations:
 TIES = Axis(
     number=10,
     name="ties",
-    finds="A kernel that names another of equal elements than the first, where that is documented.",
+    finds="A kernel that returns the index of another of equal elements than the first, if the first is documented.",
     bugs=("pytorch/pytorch#93630", "pytorch/pytorch#41781"),
     budget=2,
     layouts=("contiguous", "transposed+step_outer+offset"),
@@ -494,13 +503,13 @@ TIES = Axis(
 
 # -- two operands that are alike
 
-#: Beside what fills vectors and blocks: past 65,536 elements, a corner of tiles, rows and columns.
+#: Shapes: more than 65,536 elements, incomplete tiles, short rows and columns, and a short vector.
 _ALIKE = ((4099, 17), (131, 137), (5, 3, 7), (17,))
 
 
 def _alike(basis: Basis) -> Variations:
-    """Calls whose operands are the same, and the same but for the last, the first or the middle element: where a whole
-    tensor is judged by one answer, operands that are drawn apart have only one."""
+    """Calls with two equal operands, and with operands that differ only in the last, first or middle element. Ops that
+    return one answer for whole tensors give the same answer for all random operands."""
     pairs = [base for base in basis.bases if [t.dim() > 0 for t in base.tensors] == [True, True]]
     for number, shape in enumerate(_ALIKE if pairs else ()):
         first = basis.fill(pairs[0], 0, shape)
@@ -528,7 +537,7 @@ def _pair(basis: Basis, base: Sample, *tensors: torch.Tensor) -> Variations:
 ALIKE = Axis(
     number=18,
     name="alike",
-    finds="A kernel that answers for a whole tensor, and misses the element in which two differ, or finds a difference where there is none.",
+    finds="A kernel that compares whole tensors, and misses the element in which they differ, or finds a difference between equal ones.",
     bugs=("pytorch/pytorch#77750",),
     budget=2 * len(_ALIKE) + 4,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous/transposed"),
@@ -540,14 +549,15 @@ ALIKE = Axis(
 # -- elements of one sign
 
 
-#: Between the elements of one operand and the next: no quotient of two is near a whole number, where a rounding decides.
+#: The factor between the elements of one operand and the next. It keeps quotients away from whole numbers, where a rounding
+#: would decide the result.
 _APART = 128 / 137
-#: Of what is only moved: no bit of an element may be lost.
+#: The factor for ops that only move elements. It sets a low bit of each element, so that a lost bit shows.
 _FINE = 1 + 2**-13
 
 
 def _signs(basis: Basis) -> Variations:
-    """Calls in which the elements ascend from above 0, in which none is positive, and in which there are only two."""
+    """Calls with elements that ascend from just above 0, that are all negative, or that have only two different values."""
     bases = [roomy(basis, base) for base in basis.bases]
     fine = _FINE if basis.moves else 1.0
     for turn, values in enumerate((ascending, negative, _two)):
@@ -564,24 +574,24 @@ def _signs(basis: Basis) -> Variations:
 
 
 def ascending(count: int) -> torch.Tensor:
-    """From above 0 to below 2, all different: in the domain of most functions."""
+    """``count`` different numbers that ascend from above 0 to below 2, which is in the domain of most functions."""
     return torch.arange(1, count + 1) * (1.9 / (count + 1))
 
 
 def negative(count: int) -> torch.Tensor:
-    """Multiples of 1/8 below 0, in no order, each more than once where there are more than 40."""
+    """``count`` negative multiples of 1/8, unordered. If ``count`` is greater than 41, values repeat."""
     return -((torch.arange(count) * 7) % 41 + 1) / 8
 
 
 def _two(count: int) -> torch.Tensor:
-    """Two positive values, the first of which is rare."""
+    """A vector of two different positive values, one of which occurs once in five elements."""
     return torch.where(torch.arange(count) % 5 == 2, 1.25, 0.5)
 
 
 SIGNS = Axis(
     number=14,
     name="one sign",
-    finds="A kernel that begins a maximum at zero, or takes a short cut for elements that are in order or the same.",
+    finds="A kernel that starts a maximum at zero, or that has a faulty short cut for sorted or equal elements.",
     bugs=("uxlfoundation/oneDNN#1094",),
     budget=3,
     layouts=("contiguous",),

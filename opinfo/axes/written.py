@@ -1,5 +1,5 @@
-"""An axis of calls that are written by hand, for ops of which the other axes make few: their arguments must fit each other,
-or their answer is settled for some values only."""
+"""The axis of handwritten calls, for ops of which the other axes make few calls, because their arguments must fit each
+other or because their result is reliable for some values only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from opinfo.compare import UNSIGNED, Call
 from opinfo.samples import Sample
 
 Shape = tuple[int, ...]
-#: What makes a call of a sample with these sizes; None if it cannot be made of this sample.
+#: A function that makes a call from a sample and sizes; it returns None if it cannot use the sample.
 Make = Callable[..., Call | None]
 
 
 def _written(basis: Basis) -> Variations:
-    """The call of each size that the CPU takes and that is steady, made of samples with other arguments in turn."""
+    """A call of each handwritten size that the CPU accepts and whose result is steady. The samples to start from take
+    turns."""
     bases = _by_arguments(basis)
     for number, (make, sizes) in enumerate(recipes(basis.op.id)):
         for base in starting_at(bases, 3 * number):
@@ -34,7 +35,7 @@ def _written(basis: Basis) -> Variations:
 
 
 def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
-    """What makes each call that is written for an op, and the sizes."""
+    """Yields (function that makes a call, sizes) for each handwritten recipe of an op."""
     for pattern, (make, sizes) in _RECIPES.items():
         if fnmatchcase(op, pattern):
             yield from ((make, each) for each in sizes)
@@ -42,14 +43,15 @@ def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
 
 
 def _by_arguments(basis: Basis) -> list[Sample]:
-    """Of upstream's samples with most tensors one for each that its arguments say."""
+    """The database's samples with the most tensors, one for each set of other arguments."""
     held = [base for base in basis.drawn if base.numel]
     most = max((len(base.tensors) for base in held), default=0)
     return [*{basis.arguments(s): s for s in held if len(s.tensors) == most}.values()]
 
 
 def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor of this shape of values that upstream gives to this tensor: fractions, where ``fill`` has whole numbers."""
+    """A tensor of this shape with random elements of the database's values for this tensor of a call; unlike ``fill``,
+    it keeps fractions."""
     pool = basis.pool(base, place)
     return pool[basis.choice(len(pool), shape)].contiguous()
 
@@ -58,7 +60,7 @@ def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> tor
 
 
 def _normalised(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Batch norm of an input of this shape; the other tensors have an element for each channel."""
+    """A batch norm of an input of this shape; the other tensors have one element for each channel."""
     others = range(1, len(base.tensors))
     made = {place: _picked(basis, base, place, shape[1:2]) for place in others}
     return basis.rebuilt(base, {0: basis.fill(base, 0, shape), **made})
@@ -72,7 +74,7 @@ def _grouped(basis: Basis, base: Sample, groups: int, *shape: int) -> Call:
 
 
 def _segments(basis: Basis, base: Sample, shape: Shape, axis: int, count: int) -> Call:
-    """Segments of random lengths, some of them empty, along a dimension of data."""
+    """A call with segments of random lengths, some of them empty, along a dimension of the data."""
     size, batch = shape[axis], shape[:axis]
     ends = basis.choice(size + 1, (*batch, count - 1)).sort(-1).values
     first, last = torch.zeros(*batch, 1).long(), torch.full((*batch, 1), size)
@@ -88,7 +90,7 @@ def _sampled(basis: Basis, base: Sample, shape: Shape, grid: Shape) -> Call:
 
 
 def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Call:
-    """What windows of these sides, which do not overlap, hold at most, put back in its place."""
+    """A max-unpooling call: the maxima of windows that do not overlap, with their indices."""
     pool = _POOLS[len(sides) - 1]
     whole = basis.distinct(shape) if basis.kind.is_floating_point else basis.fill(base, 0, shape)
     highest, places = pool(whole.float(), sides)
@@ -96,12 +98,12 @@ def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Call:
     return Call((highest.to(basis.kind), places), {**base.call.kwargs, **given})
 
 
-#: By the number of dimensions.
+#: The max-pooling ops for 1, 2 and 3 dimensions.
 _POOLS = [getattr(torch.ops.aten, f"max_pool{count}d_with_indices") for count in (1, 2, 3)]
 
 
 def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, most: int) -> Call:
-    """The loss of ``batch`` sequences of at most ``most`` labels, each of which has a path."""
+    """A CTC loss of ``batch`` sequences of at most ``most`` labels, each with at least one valid alignment."""
     scores = _picked(basis, base, 0, (times, batch, classes)).double().log_softmax(-1)
     labels = 1 + basis.choice(classes - 1, (batch, most))
     ends = (times - basis.choice(times // 3, (batch,)), most - basis.choice(most, (batch,)))
@@ -113,13 +115,13 @@ def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, m
 
 
 def _labelled(basis: Basis, base: Sample, batch: int, classes: int) -> Call:
-    """Rows of labels that differ, up to a -1."""
+    """A call with rows of distinct labels, each row ended by -1."""
     labels = torch.stack([basis.permutation(classes) for _ in range(batch)])
     labels[:, classes // 3] = -1
     return basis.rebuilt(base, {0: _picked(basis, base, 0, (batch, classes)), 1: labels})
 
 
-# -- distances, what is unique, steps
+# -- distances, unique elements, steps
 
 
 def _between(basis: Basis, base: Sample, *shapes: Shape) -> Call:
@@ -128,11 +130,12 @@ def _between(basis: Basis, base: Sample, *shapes: Shape) -> Call:
 
 
 def _repeating(basis: Basis, base: Sample, *shape: int) -> Call | None:
-    """Few values, each of which is there often: of all dimensions together, and sorted, as others may come in any order."""
+    """A call with few different values that occur often. None unless the sample compares all dimensions together and
+    sorts, because the order of the result is otherwise unspecified."""
     if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
         return None
     step, counts = basis.pool(base, 0)[:1], basis.choice(7, shape)
-    # Integers without kernels of multiplication are not stretched.
+    # Dtypes without a multiplication kernel use the counts themselves.
     values = counts.to(step.dtype) if step.dtype in UNSIGNED else step * counts
     return basis.rebuilt(base, {0: values})
 
@@ -146,8 +149,8 @@ def _stepped(basis: Basis, base: Sample, steps: int) -> Call:
 
 
 def _dominant(basis: Basis, base: Sample, shape: Shape, turned: bool = True) -> torch.Tensor:
-    """Matrices whose rows, in some order, have one large element each in a column of its own: factors are steady, with
-    pivots."""
+    """Matrices with one large element in each row, each in another column, so that a factorization is numerically
+    steady. With ``turned``, the rows are permuted, so that it has to pivot."""
     *_, rows, columns = shape
     made = _picked(basis, base, 0, shape)
     order = basis.permutation(rows) if turned else torch.arange(rows)
@@ -161,7 +164,7 @@ def _factored(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _unpacked(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Factors with pivots of which each names a row that is not done."""
+    """An LU factorization to unpack, with random valid pivots."""
     *batch, rows, columns = shape
     steps = torch.arange(min(rows, columns))
     further = basis.choice(2**20, (*batch, len(steps))) % (rows - steps)
@@ -170,7 +173,8 @@ def _unpacked(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Call:
-    """Right-hand sides for the factors of symmetric matrices, which have pivots in pairs where the size is odd."""
+    """Right-hand sides for LDL factors of symmetric or hermitian matrices; with an odd size, the factors have 2x2
+    pivots."""
     hermitian = bool(base.call.kwargs.get("hermitian"))
     made = _dominant(basis, base, (*batch, rows, rows), turned=False)
     made = made.flip(-1) if rows % 2 else made
@@ -181,7 +185,7 @@ def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int
 
 
 def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
-    """A tensor that is regular as a matrix, whose right-hand side has this shape."""
+    """A tensor that is regular when viewed as a matrix, and a right-hand side of this shape."""
     size = math.prod(shape)
     matrix = _dominant(basis, base, (size, size)).view(*shape, size)
     call = basis.rebuilt(base, {0: matrix, 1: basis.fill(base, 1, shape)})
@@ -189,7 +193,7 @@ def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _from_the_right(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Call:
-    """Equations in which the unknown is on the left of the matrix."""
+    """Equations X A = B, in which the unknown is to the left of the matrix."""
     matrix = _dominant(basis, base, (*batch, columns, columns))
     right = basis.fill(base, 1, (*batch, rows, columns))
     call = basis.rebuilt(base, {0: matrix, 1: right})
@@ -203,7 +207,8 @@ def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Call:
 
 
 def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Frames of a spectrum with two sides, and a window as long as they are: one that is shorter hides both ends."""
+    """Frames of a two-sided spectrum, with a window as long as a frame. A shorter window would hide errors at both
+    ends."""
     window = _picked(basis, base, 1, (shape[-2],))
     call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: window})
     given = {"n_fft": shape[-2], "win_length": None, "center": False, "return_complex": True}
@@ -211,19 +216,19 @@ def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _fitted(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int, of: int) -> Call:
-    """Equations whose columns are nearly at right angles."""
+    """Least-squares problems whose columns are nearly orthogonal."""
     matrix = _dominant(basis, base, (*batch, rows, columns))
     return basis.rebuilt(base, {0: matrix, 1: _picked(basis, base, 1, (*batch, rows, of))})
 
 
 def _near_one(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Matrices near the unit matrix, whose powers stay small."""
+    """Matrices near the identity, whose powers stay small."""
     noise = _picked(basis, base, 0, shape) / (16 * shape[-1])
     return basis.rebuilt(base, {0: torch.eye(shape[-1], dtype=basis.kind) + noise})
 
 
 def _apart(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Triangular matrices whose eigenvalues are far from each other."""
+    """Triangular matrices with well separated eigenvalues."""
     steps = torch.arange(shape[-1], 0, -1).to(basis.kind)
     return basis.rebuilt(base, {0: _picked(basis, base, 0, shape).triu(1) / 64 + torch.diag(steps)})
 
@@ -266,7 +271,7 @@ _FROM_THE_RIGHT = (((), 3, 5), ((2,), 7, 33), ((), 17, 17), ((331,), 1, 2))
 _NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
 _STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
 
-#: By op: what makes a call, and the sizes that it is made of.
+#: By op (with wildcards): the function that makes a call, and the sizes to make calls with.
 _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "*native_batch_norm*": (_normalised, _BATCH_NORMS),
     "_batch_norm_with_update": (_normalised, _BATCH_NORMS),
@@ -333,14 +338,14 @@ _RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
     "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
 }
 
-#: What is returned are elements as they are, which a rounding would make others of.
+#: Functions whose ops return elements unchanged. The check for steady results does not apply to them.
 _EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
 
 
 WRITTEN = Axis(
     number=19,
     name="written",
-    finds="What size, extent, rank and matrices find, in ops of which these axes make few calls: arguments must fit each other, or values settle the answer.",
+    finds="The faults that the axes size, extent, rank and grown find, for ops of which they make few calls, because arguments must fit each other or few values have a reliable result.",
     bugs=("pytorch/pytorch#27442", "pytorch/pytorch#1059", "pytorch/pytorch#36921"),
     budget=8,
     layouts=("contiguous", "transposed+step_outer+offset"),

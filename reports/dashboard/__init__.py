@@ -1,1 +1,1 @@
-"""A static site of runs: what each device honours, since when, and what changed."""
+"""Builds a static website from runs: which cells pass on each device, since when, and what changed."""

@@ -1,8 +1,8 @@
-"""The cells of a plan in the order in which the site keeps them: operator by operator.
+"""The axis of a run: its cells in the order in which the site stores them, operator by operator.
 
-Plans go clause by clause. Kept by operator, what belongs to one operator is one slice of a run's
-letters, so that its history over any number of runs is that many slices. Runs of one plan share
-their axis, which is known by the hash of its content.
+Plans are ordered clause by clause. Stored by operator, the cells of one operator are one slice of a run's string of
+letters, so the history of an operator is one slice of each run. Runs of the same plan share one axis, which is named by
+the hash of its content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Pattern = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def shard_of(op: str) -> int:
-    """Which of the SHARDS files of a run holds an operator: FNV-1a of its UTF-8 bytes."""
+    """The number of the file, of SHARDS files, that stores an operator: FNV-1a of the UTF-8 bytes of its name, modulo
+    SHARDS."""
     value = 0x811C9DC5
     for byte in op.encode("utf-8", "surrogatepass"):
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -32,11 +33,11 @@ def shard_of(op: str) -> int:
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """Names, and which cells there are.
+    """The names of clauses, dtypes and operators, and which cells exist.
 
-    ``patterns`` say which dtypes each clause has for an operator, as positions in ``clauses`` and
-    ``dtypes``; ``ops`` are (name, position in ``patterns``), sorted by name. The cells are those of
-    the first operator, clause by clause and dtype by dtype, then those of the second, and so on.
+    Each pattern in ``patterns`` lists clauses and their dtypes, as positions in ``clauses`` and ``dtypes``. ``ops`` are
+    pairs of a name and a position in ``patterns``, sorted by name. The cells are those of the first operator, clause by
+    clause and dtype by dtype, then those of the second, and so on.
     """
 
     clauses: list[str]
@@ -46,20 +47,21 @@ class Axis(msgspec.Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        """The name of the axis: SHA-256 of its content, the first 16 digits."""
+        """The name of the axis: the first 16 digits of the SHA-256 of its content."""
         text = json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Ordered(NamedTuple):
-    """An axis, and where each of its cells stands in the plan."""
+    """An axis, and the position of each of its cells in the plan."""
 
     axis: Axis
     positions: list[int]
 
 
 def _dtype_order(name: str) -> tuple[int, int, str]:
-    """Case cells, bool, unsigned and signed integers, floats, complex; the narrow before the wide."""
+    """The key to sort dtypes by: no dtype (cases), bool, unsigned and signed integers, floats, complex; narrow before
+    wide."""
     kinds = ("bool", "uint", "int", "bfloat", "float", "complex")
     kind = next((place for place, start in enumerate(kinds, 1) if name.startswith(start)), 9)
     bits = re.search(r"\d+", name)
@@ -67,9 +69,9 @@ def _dtype_order(name: str) -> tuple[int, int, str]:
 
 
 def order(folded: Folded) -> Ordered:
-    """Sort the cells of a plan by operator; within one they keep the plan's order.
+    """Sort the cells of a plan by operator. The cells of one operator keep the order of the plan.
 
-    ``folded`` are the cells as the plan's document has them.
+    ``folded`` are the cells in the form that the plan's document has.
     """
     clauses: dict[str, int] = {}
     used = {name for _, ops in folded for names in ops.values() for name in names}
@@ -99,7 +101,7 @@ def order(folded: Folded) -> Ordered:
 
 
 def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:
-    """Each operator with its pattern and where its cells begin and end."""
+    """Yields each operator with its pattern, and the positions at which its cells begin and end."""
     sizes = [sum(len(dtypes) for _, dtypes in pattern) for pattern in axis.patterns]
     start = 0
     for op, pattern in axis.ops:
@@ -108,23 +110,22 @@ def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:
 
 
 def keys(axis: Axis) -> Iterator[CellKey]:
-    """Every cell, in order."""
+    """Yields every cell, in the order of the axis."""
     for op, pattern in axis.ops:
         yield from cells_of(axis, op, pattern)
 
 
 def cells_of(axis: Axis, op: str, pattern: int) -> Iterator[CellKey]:
-    """The cells of an operator, in order."""
+    """Yields the cells of an operator, in the order of the axis."""
     for clause, dtypes in axis.patterns[pattern]:
         for dtype in dtypes:
             yield CellKey(axis.clauses[clause], op, axis.dtypes[dtype])
 
 
 def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
-    """How often each letter stands in the cells of each clause.
+    """The number of times that each letter occurs in the cells of each clause.
 
-    Counts text by text: the cells of a clause are put together first, which is faster than looking
-    at them one by one.
+    The letters of a clause are joined first, because counting in one string is faster than looking at each cell.
     """
     parts: list[list[str]] = [[] for _ in axis.clauses]
     for _, number, start, _ in slices(axis):
@@ -135,5 +136,5 @@ def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
 
 
 def letters_in(codes: str) -> dict[str, int]:
-    """How often each letter stands in a text."""
+    """The number of times that each letter occurs in a text."""
     return {code: codes.count(code) for code in sorted(set(codes))}

@@ -1,6 +1,6 @@
-"""A site from runs: read what is new, count, compare, and write every page.
+"""Builds a site: reads the runs that are new, counts their cells, compares runs, and writes every page.
 
-The folder keeps the runs that it holds; new ones are brought in all together or not at all.
+A site keeps the runs that it already has. New runs are added all together; if one of them is refused, none is added.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ GENERATOR = "torch-conformance dashboard"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for. ``details`` is how many runs of a device keep messages and
-    repros; ``now`` is what freshness and expiry are measured from."""
+    """Options of ``conform dashboard``. ``details`` is the number of runs of each device whose messages and repro
+    scripts are kept. ``now`` is the time with which the ages of runs and the expiry dates of manifest blocks are
+    compared."""
 
     title: str = "Compatibility dashboard"
     skip_refused: bool = False
@@ -46,7 +47,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was built: ``runs`` on the site, of which ``read`` are new; and what was left out."""
+    """What ``build`` did: the number of devices and runs on the site, how many of the runs were ``read`` now, and why
+    others were ``refused``."""
 
     devices: int
     runs: int
@@ -55,10 +57,10 @@ class Built:
 
 
 def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -> Built:
-    """Build or extend the site in ``folder``.
+    """Build or extend the site in ``folder`` from the runs in ``paths``.
 
-    Raises RunError (a run's files are damaged), Refused (a run must not be published) and SiteError
-    (the folder is not a site's); the site is then as it was.
+    Raises RunError if the files of a run are damaged, Refused if a run must not be published, and SiteError if
+    ``folder`` has other content than a site. After an error the site is unchanged.
     """
     options = options or Options()
     site = open_site(folder, fresh=options.fresh)
@@ -80,7 +82,8 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
 
 
 def _prune(site: Site, series: Sequence[Series], details: int) -> None:
-    """Remove what belongs to no run, and the details of all but each device's newest runs."""
+    """Remove files that belong to no run of the site, and the details of all runs but the newest ``details`` of each
+    device."""
     public, data = site.folder / "v1", site.folder / "data"
     kept = [run.id for each in series for run in each.runs]
     for folder, names in (("runs", kept), ("axes", site.axes), ("contracts", site.contracts)):
@@ -93,26 +96,26 @@ def _prune(site: Site, series: Sequence[Series], details: int) -> None:
 
 # -- the folder
 
-# Below this size of records, starting processes costs more than they save.
+# If all records together are smaller than this, one process is faster than several.
 _WORTH_PROCESSES = 2 << 20
 
 
 class SiteError(ConformError):
-    """A folder that is not a dashboard, or that cannot be written."""
+    """A folder is not a dashboard, or it cannot be written."""
 
 
 def open_site(folder: Path, *, fresh: bool) -> Site:
-    """Read the runs that a site holds; with ``fresh``, forget them.
+    """Read the runs of an existing site; with ``fresh``, start with none.
 
-    Raises SiteError if the folder holds something that is not a site.
+    Raises SiteError if the folder contains something other than a site.
     """
     if folder.exists() and not folder.is_dir():
-        raise SiteError(f"{folder}: is a file; expected a folder for the site")
+        raise SiteError(f"{folder}: is a file. Give a folder for the site")
     marked = (folder / "v1" / "index.json").exists()
     if folder.exists() and any(folder.iterdir()) and not marked:
         raise SiteError(
-            f"{folder}: is not empty and is not a dashboard: choose an empty folder, so that no other "
-            "files are overwritten"
+            f"{folder}: contains other files than a dashboard. Choose an empty or a new folder, so that "
+            "nothing is overwritten"
         )
     site = Site(folder)
     if fresh:
@@ -121,8 +124,8 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
         document = _decoded(path, RunDocument)
         if document.format != FORMAT:
             raise SiteError(
-                f"{path}: of format {document.format}, expected {FORMAT}: it was built by another "
-                "version; build with --fresh from all runs"
+                f"{path}: has format {document.format}, expected {FORMAT}, because another version built "
+                "this site. Build the site again from all runs, with --fresh"
             )
         site.runs[document.id] = document
     _parts(site)
@@ -130,9 +133,10 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
 
 
 def bring_in(site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int | None) -> None:
-    """Read the runs that the site does not hold. The site's files are touched once all are read.
+    """Read the runs that the site does not have yet. The files of the site change only after all of them were read.
 
-    Raises RunError and Refused; with ``skip_refused`` refusals are noted instead.
+    Raises RunError and Refused. With ``skip_refused``, runs that must not be published are listed in ``site.refused``
+    instead.
     """
     known = {document.sha256 for document in site.runs.values()}
     wanted: dict[str, Path] = {}
@@ -178,7 +182,7 @@ def _ingest_all(
 
 
 def _ingest(path: Path, staging: Path) -> str | ConformError:
-    """Ingest in a worker process. Errors for people go back as values."""
+    """Add one run, in a worker process. Returns its id, or the error if it is one for the user."""
     try:
         return ingest(path, staging)
     except ConformError as error:
@@ -192,7 +196,7 @@ def _processors() -> int:
 
 
 def _move(staging: Path, folder: Path) -> None:
-    """Move files to their places, those that say "this run is here" last."""
+    """Move files from the staging folder into the site. The documents that list a run as present are moved last."""
     files = [path for path in staging.rglob("*") if path.is_file()]
     last = staging / "v1" / "runs"
     for path in sorted(files, key=lambda each: last in each.parents):
@@ -202,7 +206,7 @@ def _move(staging: Path, folder: Path) -> None:
 
 
 def _parts(site: Site) -> None:
-    """The axes and contracts that the runs name."""
+    """Load the axes and contracts that the site's runs refer to."""
     public, runs = site.folder / "v1", site.runs.values()
     for name in dict.fromkeys(run.axis for run in runs if run.axis not in site.axes):
         site.axes[name] = _decoded(public / "axes" / f"{name}.json", Axis)
@@ -221,12 +225,15 @@ def _decoded(path: Path, kind: type[_T]) -> _T:
         raise SiteError(f"{path}: cannot be read: {error.strerror or error}") from None
     except msgspec.DecodeError as error:
         raise SiteError(
-            f"{path}: changed since it was built ({error}): build with --fresh from all runs"
+            f"{path}: was changed after it was built ({error}). Build the site again from all runs, with --fresh"
         ) from None
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The results folders that are named, or that lie below a named folder, two levels at most."""
+    """The results folders among ``paths``. A path that is not one is searched for results folders, two levels deep.
+
+    Raises RunError if a path contains none.
+    """
     found: list[Path] = []
     for path in paths:
         if not path.is_dir() or record_file(path).is_file():
@@ -236,8 +243,8 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         below = sorted(record.parent for record in records)
         if not below:
             raise RunError(
-                f"{path}: holds no {RECORD_FILE}, nor does a folder in it: expected the folder that "
-                "a run wrote with --results, or a folder of such folders"
+                f"{path}: there is no {RECORD_FILE} in it or in its subfolders. Give the folder that a "
+                "run wrote (--results), or a folder that contains such folders"
             )
         found += below
     return found

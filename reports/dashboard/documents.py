@@ -1,7 +1,8 @@
-"""The public files of a site under ``v1/``: their forms, downloads and schemas, and how files are written.
+"""The public files of a site below ``v1/``: their formats, the downloads and the JSON schemas, and how files are
+written.
 
-These names and forms are public: what is here may gain a key, and loses or changes one only with a
-new folder ``v2/``. ``v1/schema/`` holds their JSON schemas, generated from the classes below.
+Names and formats are public. A format may gain a key. If it has to lose or change one, all files move to a new folder
+``v2/``. ``v1/schema/`` has the JSON schemas, which are generated from the classes below.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A block of the manifest that a run was judged by, and what it met there.
+    """A block of the manifest that applied to a run, and how its cells ended.
 
-    ``cells`` is how many planned cells it matches (none: it is stale), ``met`` how many came out as
-    it says. ``active`` is false where its ``when`` does not hold on the run's machine.
+    ``cells`` is the number of planned cells that the block matches; a block that matches none is stale. ``met`` is the
+    number of cells that ended as the block says. ``active`` is false if the block's ``when`` excludes the machine of
+    the run.
     """
 
     line: int
@@ -47,7 +49,7 @@ class Block(msgspec.Struct, frozen=True):
     met: int
     kind: str | None = None
     issue: str | None = None
-    expires: str | None = None  # the last day on which it holds, ISO 8601
+    expires: str | None = None  # the last day on which the block applies, ISO 8601
     layouts: list[str] | None = None
     raises: str | None = None
     match: str | None = None
@@ -56,10 +58,10 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The expected failures that a run was judged by.
+    """The manifest that the verdicts of a run were made with.
 
-    ``state`` is ``read``, ``none`` (the run had no manifest), or ``unknown`` (the run names one that
-    is not in its folder and not where it was). ``problems`` are conflicts that lint finds.
+    ``state`` is ``read``; or ``none`` if the run had no manifest; or ``unknown`` if the file that the run names was not
+    found with the same content. ``problems`` are conflicts between blocks.
     """
 
     state: str
@@ -69,7 +71,13 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why cells fail, and what to do. ``checks`` failed in all ``cells`` of it; ``clauses`` are theirs."""
+    """Why some cells of a run fail, and what to do.
+
+    ``cells`` is the number of these cells, ``checks`` the number of checks that failed in them, ``clauses`` the clauses
+    of the cells, ``example`` the cell to read first. ``outcome`` is the example's outcome, ``positions`` are the cells'
+    positions in the run's axis; documents of suite 0.1 have neither. ``gating`` is false where all cells belong to
+    provisional clauses, which do not fail the gate.
+    """
 
     verdict: str
     sentence: str
@@ -78,10 +86,13 @@ class Cause(msgspec.Struct, frozen=True):
     checks: int
     clauses: list[str]
     example: CellKey
+    outcome: str = "fail"
+    positions: list[int] = []
+    gating: bool = True  # false for cells of provisional clauses
 
 
 class RunDocument(msgspec.Struct, frozen=True):
-    """``v1/runs/<id>.json``: a run. ``codes`` has a letter for each cell of its axis."""
+    """``v1/runs/<id>.json``: a run. ``codes`` has one letter for each cell of the run's axis."""
 
     format: int
     id: str
@@ -99,19 +110,21 @@ class RunDocument(msgspec.Struct, frozen=True):
     undeclared: dict[str, list[str]]  # clause to the capabilities that are not declared
     exclusions: list[Exclusion]
     manifest: Manifest
+    provisional: list[str] = []  # the clauses that do not gate
     levels: list[Level] = []  # none in a run of a suite that states none
     causes: list[Cause] = []  # of the cells that fail, the largest first
 
 
 class ContractDocument(msgspec.Struct, frozen=True):
-    """``v1/contracts/<hash>.json``: the contract as a run's record has it."""
+    """``v1/contracts/<hash>.json``: the contract, as a run recorded it."""
 
     clauses: list[Clause]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Cells counted as the gate does. ``judged`` is the denominator: planned less ambiguous, and less
-    ``declared``, the cells that were not tried by declaration (no ``unsupported`` ones)."""
+    """Numbers of cells, counted as the gate counts them. ``judged`` is the denominator: the planned cells without the
+    ambiguous ones and without the ``declared`` ones, which were not tried because the device does not declare what they
+    need."""
 
     passed: int
     judged: int
@@ -127,10 +140,11 @@ class Count(msgspec.Struct, frozen=True):
     blocked: int
     crashes: int
     hangs: int
+    not_gating: int = 0  # regressions and improvements of provisional clauses, not counted as such
 
 
 class DeviceDocument(msgspec.Struct, frozen=True):
-    """A device, a plan and the runs of it: an entry of ``v1/index.json``."""
+    """An entry of ``v1/index.json``: a device, a plan, and their runs."""
 
     slug: str
     device: str
@@ -148,7 +162,7 @@ class DeviceDocument(msgspec.Struct, frozen=True):
 
 
 class IndexDocument(msgspec.Struct, frozen=True):
-    """``v1/index.json``: what the site holds."""
+    """``v1/index.json``: the devices of the site, and the meaning of each letter."""
 
     format: int
     generator: str
@@ -167,25 +181,28 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file in one step: readers see the old one or the new one."""
-    with contextlib.suppress(OSError):  # not there yet; or not readable, which is reported below
+    """Replace a file atomically: a reader sees either the old content or the new one."""
+    with contextlib.suppress(
+        OSError
+    ):  # the file does not exist yet, or cannot be read; write_file reports the latter
         if path.stat().st_size == len(data) and path.read_bytes() == data:
-            return  # replacing a file makes some file systems write it out at once
+            return  # replacing a file forces some file systems to flush it, which is slow
     write_file(path, data)
 
 
 def write_json(path: Path, document: Any) -> bytes:
-    """Write a JSON file. Returns its content."""
+    """Write an object as a JSON file. Returns the file's content."""
     data = msgspec.json.encode(document)
     write(path, data)
     return data
 
 
 def write_script(folder: Path, key: str, data: bytes) -> None:
-    """Write JSON as the script ``data/<key>.js``, which hands it over under that key.
+    """Write JSON as the script ``data/<key>.js``, which passes it to ``conform.give`` under that key.
 
-    Pages opened from a file may load scripts, and may not read other files. ``key`` is made of slugs. The JSON is in a string, because an object in a script takes the key
-    ``__proto__`` for its prototype, and JSON.parse does not.
+    Pages that are opened from a file may load scripts, but must not read other files. ``key`` is made of slugs. The
+    JSON is in a string, because an object literal treats the key ``__proto__`` as its prototype, and JSON.parse does
+    not.
     """
     text = data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     script = b'conform.give("' + key.encode("ascii") + b"\",'" + text + b"');\n"
@@ -193,7 +210,7 @@ def write_script(folder: Path, key: str, data: bytes) -> None:
 
 
 def prune(folder: Path, pattern: str, kept: Container[str]) -> None:
-    """Remove the files and folders that match a pattern, but for those of the names to keep."""
+    """Remove the files and folders in ``folder`` that match a pattern and are not in ``kept``."""
     for path in folder.glob(pattern):
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -203,7 +220,7 @@ def prune(folder: Path, pattern: str, kept: Container[str]) -> None:
 
 HEADER = "clause,op,dtype,outcome,verdict\r\n"
 
-# Spreadsheets take a field that begins so for a formula.
+# A spreadsheet takes a field that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t")
 
 
@@ -228,14 +245,15 @@ def write_downloads(
 
 
 def beginnings(axis: Axis) -> list[str]:
-    """The first three fields of each cell's row, with the comma after them."""
+    """The first three fields of each cell's line in a CSV file, each followed by a comma."""
     names = (*axis.clauses, *axis.dtypes, *(op for op, _ in axis.ops))
     fields = {name: _field(name) for name in names}
     return [f"{fields[clause]},{fields[op]},{fields[dtype]}," for clause, op, dtype in keys(axis)]
 
 
 def _field(text: str) -> str:
-    """A field as RFC 4180 writes it. A text that a spreadsheet would run gets an apostrophe."""
+    """Quote a CSV field as RFC 4180 requires. Text that a spreadsheet would run as a formula gets an apostrophe in
+    front."""
     if text.startswith(_FORMULA):
         text = f"'{text}"
     stream = io.StringIO()

@@ -1,7 +1,7 @@
-"""Where the elements of a strided tensor are in its buffer: what the pictures of layouts show.
+"""The positions of a strided tensor's elements in its storage, for the pictures of layouts.
 
-The tensors of a failing call are known; those of the other failing layouts are drawn by the layout's name, as a
-small example would lie.
+The tensors of a failing call are drawn as recorded. For the other failing layouts, a small example is made from the
+name of the layout.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from devices.failure import Geometry
 from reports.junit import clean
 from reports.model import ExampleTensor
 
-# The storage offset of a layout with "offset", in elements, and the known bytes after every view:
-# those of opinfo.layouts and opinfo.device. A test compares them.
+# The storage offset of layouts with "offset", in elements, and the number of known bytes after every view. Both must equal
+# the constants of opinfo.layouts and opinfo.device; a test compares them.
 OFFSET: Final = 17
 GUARD_BYTES: Final = 512
 
 _BITS: Final = re.compile(r"\d+")
 _FACTORS: Final = {"step_inner", "step_outer", "expand_first", "expand_last", "offset"}
-# The sizes of a small example by memory order, and its dimensions from the outermost in memory to the innermost.
+# By memory order: the shape of a small example, and its dimensions from the outermost in memory to the innermost.
 _SMALL: Final = {
     "contiguous": ((3, 4), (0, 1)),
     "transposed": ((3, 4), (1, 0)),
@@ -33,8 +33,8 @@ _SMALL: Final = {
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Sizes and strides in elements; ``extent`` is one past the last element's position, ``guard`` how many
-    elements of known bytes follow the view, at least."""
+    """The place of a tensor in storage. Shape, strides and offset are in elements. ``extent`` is one past the position
+    of the last element; at least ``guard`` elements of known bytes follow it."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -47,7 +47,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def placed(tensor: Geometry, role: str = "") -> Placement:
-    """A tensor in a buffer of its own."""
+    """The placement of a recorded tensor."""
     shape, stride, offset, dtype = tensor.shape, tensor.stride, tensor.offset, clean(tensor.dtype)
     last = sum(max(size - 1, 0) * step for size, step in zip(shape, stride))
     extent = offset + (last + 1 if all(shape) else 0)
@@ -59,7 +59,7 @@ def placed(tensor: Geometry, role: str = "") -> Placement:
 
 
 def laid_out(layout: str) -> list[Placement]:
-    """A small tensor for each part of a layout's name; none where the name is not of a layout."""
+    """A small example tensor for each part of a layout's name; empty if the name is not that of a layout."""
     parts = [part.split("+") for part in layout.removeprefix("out=").split("/")]
     if any(memory not in _SMALL or not _FACTORS.issuperset(rest) for memory, *rest in parts):
         return []
@@ -67,7 +67,8 @@ def laid_out(layout: str) -> list[Placement]:
 
 
 def _lay_out(memory: str, factors: list[str]) -> Placement:
-    """As ``opinfo.layouts`` does, which reports do not import: a test compares the two."""
+    """Lay out a small tensor as ``opinfo.layouts`` does. A test compares the two, because ``reports`` must not import
+    ``opinfo``."""
     shape, order = _SMALL[memory]
     expanded = 0 if "expand_first" in factors else -1
     if "expand_last" in factors:

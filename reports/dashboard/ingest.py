@@ -1,5 +1,5 @@
-"""Takes one run into the site: refuses it unless it is complete, then makes its public document, its letters, and the
-details of single cells."""
+"""Adds one run to a site: refuses an incomplete run, then writes its public document, one letter for each cell, and the
+details of the cells that did not pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devices.errors import ConformError
 from devices.manifest import Block, Manifest, ManifestError
 from devices.verdicts import Matcher, conflict_text
 from reports.advice import sentence, todo
-from reports.causes import Cause, causes_of
+from reports.causes import Cause, causes_of, unexpected
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
 from reports.dashboard.geometry import Placement, laid_out, placed
@@ -45,15 +45,15 @@ from reports.run import (
 )
 from reports.statuses import ERROR, PASS, code_of
 
-# A message or a script longer than this is cut, in characters.
+# Longest message and script, in characters. A longer message is cut, a longer script is left out.
 LONGEST_TEXT = 20_000
 LONGEST_SCRIPT = 100_000
 
-# Cells of a cause that a page names, and tensors of a call that it draws.
+# The most cells of a cause that a page lists, and the most tensors of a call that it draws.
 _NAMED = 12
 _PICTURES = 6
 
-# What names a machine stays out of a published site.
+# Fields that identify a machine. They are never published.
 _PRIVATE = ("host", "device_uuid")
 
 
@@ -61,9 +61,10 @@ _T = TypeVar("_T")
 
 
 class Refused(ConformError):
-    """A run that must not be published: partial, a lone shard, incomplete, empty, or a dead machine's.
+    """A run must not be published: it is partial, one shard of several, incomplete or empty, or no cell could be
+    checked.
 
-    Exits 2, as the gate does for an incomplete run.
+    The command exits with 2, as the gate does for an incomplete run.
     """
 
     exit_code = 2
@@ -74,7 +75,8 @@ class Refused(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """A whole run in the order of its axis. ``not_passed`` has the results other than passes, by position."""
+    """A complete run, its cells in the order of its axis. ``not_passed`` has the results of all cells that did not
+    pass, by the position of the cell."""
 
     run: Run
     sha256: str
@@ -92,22 +94,22 @@ class ReadRun:
 
 
 def run_id(start: datetime, sha256: str) -> str:
-    """The run's name on the site: sorts by date, and is a file name everywhere."""
+    """The name of a run on the site. Names sort by date, and each is a valid file name on every system."""
     return f"{start:%Y%m%dt%H%M%Sz}-{sha256[:10]}"
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of a run's record. Raises RunError if there is none."""
+    """The SHA-256 of a run's record. Raises RunError if there is no record."""
     source = record_file(path)
     try:
         return hashlib.sha256(source.read_bytes()).hexdigest()
     except OSError:
-        load_run(path)  # says what is wrong
+        load_run(path)  # raises the error that says what is wrong
         raise
 
 
 def read(path: Path) -> ReadRun:
-    """Read a run. Raises RunError if its record is damaged, Refused if it is not whole."""
+    """Read a run. Raises RunError if its record is damaged, Refused if the run is incomplete."""
     source = record_file(path)
     run = load_run(path)
     cells = run.parsed.cells
@@ -121,10 +123,10 @@ def read(path: Path) -> ReadRun:
     not_passed = {place: results[place] for place, code in enumerate(codes) if code != PASS}
     for result in not_passed.values():
         if (problem := problem_with(result)) is not None:
-            raise Refused(f"{source}: not evidence: {result.key} {problem}")
+            raise Refused(f"{source}: the result of {result.key} contradicts itself: {problem}")
     if set(codes) == {ERROR}:
         raise Refused(f"{source}: {nothing_checked(results)}".partition("\n")[0])
-    # Equal sets of layouts are one object in a run that was read.
+    # A run that was read has one object for equal sets of layouts, so comparing identities is enough.
     ran = {id(result.ran_layouts): result.ran_layouts for result in results}
     return ReadRun(
         run,
@@ -143,7 +145,9 @@ def _date(text: str, source: Path) -> datetime:
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise RunError(f"{source}: its start {text!r} is not a date in ISO 8601") from None
+        raise RunError(
+            f"{source}: the start of the run, {text!r}, is not a date in ISO 8601"
+        ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=timezone.utc)
     return found.astimezone(timezone.utc)
@@ -153,17 +157,18 @@ def _date(text: str, source: Path) -> datetime:
 
 
 class Judged(NamedTuple):
-    """The manifest as published, and for each cell that did not pass the positions of the blocks that decided."""
+    """The manifest in its published form. For each cell that did not pass and that blocks apply to, ``deciding`` has
+    the positions of the blocks that decide its verdict."""
 
     manifest: documents.Manifest
     deciding: Mapping[int, list[int]]
 
 
 def judged(read: ReadRun) -> Judged:
-    """Find the run's manifest, and match it against the run's cells.
+    """Find the manifest of a run, and count how many cells each of its blocks matches.
 
-    It is the copy in the results folder, else the file that the run names: in both cases only if
-    its content has the run's own hash.
+    The manifest is the copy in the results folder, or else the file that the run names. Either is used only if its hash
+    is the one that the run recorded.
     """
     run, origin = read.run, read.run.provenance
     if not origin.manifest_hash:
@@ -186,7 +191,7 @@ def _matched(read: ReadRun, manifest: Manifest, name: str) -> Judged:
     matcher = Matcher(manifest)
     blocks = sorted((*manifest.blocks, *manifest.inactive), key=lambda block: block.line)
     place = {block.line: number for number, block in enumerate(blocks)}
-    # Cells that the same blocks match share one object, and hashing it would take longer than matching.
+    # Cells that the same blocks match share one object. Its identity is the key, because hashing it takes longer than matching.
     matched: Counter[int] = Counter()
     kept = {}
     deciding: dict[int, list[int]] = {}
@@ -234,9 +239,9 @@ def _published(block: Block, active: bool, cells: int, met: int) -> documents.Bl
 
 
 def ingest(path: Path, site: Path) -> str:
-    """Read a run and write its files below ``site``. Returns its id.
+    """Read a run and write its files below ``site``. Returns the run's id.
 
-    Raises RunError if its record is damaged, Refused if it is not a whole run.
+    Raises RunError if its record is damaged, Refused if the run is incomplete.
     """
     with collector_paused():
         run = read(path)
@@ -255,13 +260,14 @@ def ingest(path: Path, site: Path) -> str:
 
 
 def _both(site: Path, name: str, data: bytes) -> None:
-    """The public file, and the same for the pages. The public one goes last: it says "seen"."""
+    """Write a document for the pages, and the same document under ``v1/``. The public one is written last, because it
+    marks the run as present."""
     documents.write_script(site, name, data)
     documents.write(site / "v1" / f"{name}.json", data)
 
 
 def _cleaned(value: object, kind: type[_T]) -> _T:
-    """The value without characters that a page could not show."""
+    """The value with all characters escaped that a page cannot show."""
     return msgspec.convert(_clean_texts(msgspec.to_builtins(value)), kind)
 
 
@@ -296,30 +302,50 @@ def _document(
         facts=_cleaned(plan.facts, dict[str, str | int | float | bool | None]),
         capabilities=_cleaned(plan.capabilities, dict[str, dict[str, bool | None]]),
         undeclared=_undeclared(read),
+        provisional=[clause.id for clause in plan.clauses if clause.provisional],
         exclusions=_cleaned(plan.exclusions, list[Exclusion]),
         manifest=manifest,
         levels=_cleaned(levels_of(run), list[Level]),
-        causes=[_told(cause, run) for cause in causes_of(run, _failing(read))],
+        causes=_published_causes(read),
     )
 
 
 def _failing(read: ReadRun) -> list[CellResult]:
-    """The cells that fail, expected or not."""
-    sound = (Verdict.OK, Verdict.FLAKY, Verdict.MISSING)
-    return [result for result in read.not_passed.values() if result.verdict not in sound]
+    """The unexpected results, as in every report of the run, and the expected failures."""
+    expected = (r for r in read.not_passed.values() if r.verdict is Verdict.EXPECTED)
+    return [*unexpected(read.run), *expected]
 
 
-def _told(cause: Cause, run: Run) -> documents.Cause:
-    clauses = list(dict.fromkeys(clean(result.key.clause) for result in cause.results))
+def _published_causes(read: ReadRun) -> list[documents.Cause]:
+    """The causes of all failing cells, including expected failures, in the form in which the site publishes them."""
+    places = {result.key: place for place, result in read.not_passed.items()}
+    return [
+        _published_cause(cause, read.run.parsed.clauses, places)
+        for cause in causes_of(read.run, _failing(read))
+    ]
+
+
+def _published_cause(
+    cause: Cause, clauses: Mapping[str, Clause], places: Mapping[CellKey, int]
+) -> documents.Cause:
+    ids = dict.fromkeys(result.key.clause for result in cause.results)
     return documents.Cause(
-        *(cause.verdict.value, clean(sentence(cause)), clean(todo(cause, run.parsed.clauses))),
-        *(len(cause.results), cause.checks, clauses),
-        CellKey(*map(clean, cause.example.key)),
+        verdict=cause.verdict.value,
+        sentence=clean(sentence(cause)),
+        todo=clean(todo(cause, clauses)),
+        cells=len(cause.results),
+        checks=cause.checks,
+        clauses=[clean(name) for name in ids],
+        example=CellKey(*map(clean, cause.example.key)),
+        outcome=cause.example.outcome.value,
+        positions=[places[result.key] for result in cause.results],
+        gating=cause.gates,
     )
 
 
 def _undeclared(read: ReadRun) -> dict[str, list[str]]:
-    """Clauses that are checked but do not apply: what they require is not declared."""
+    """The checked clauses that have no cell on this device, each with the capabilities that the device does not
+    declare."""
     return {
         clause.id: [clean(name) for name in missing]
         for clause in read.run.plan.clauses
@@ -330,7 +356,7 @@ def _undeclared(read: ReadRun) -> dict[str, list[str]]:
 
 
 class _Cause(msgspec.Struct):
-    """Why a cell fails, and the cells that fail for the same reason."""
+    """Why a cell fails, and the first cells that fail for the same reason; ``count`` is the number of all of them."""
 
     sentence: str
     todo: str
@@ -339,7 +365,7 @@ class _Cause(msgspec.Struct):
 
 
 class _Smallest(msgspec.Struct):
-    """A minimised example as the page shows it, with where its tensors lie."""
+    """A minimised example as a page shows it, with the positions of its tensors in storage."""
 
     call: str
     layout: str
@@ -350,8 +376,9 @@ class _Smallest(msgspec.Struct):
 
 
 class _Detail(msgspec.Struct, omit_defaults=True):
-    """What the page of a cell shows in addition to its letter and counts. ``ran`` and ``script`` are positions in the
-    file's sets of layouts and lines; ``more`` are the fields of a result that no page knows by name."""
+    """What the page of a cell shows besides its status. ``ran`` is a position in the file's list of layout sets,
+    ``script`` has positions in its list of lines. ``more`` has the fields of a result that the page does not know by
+    name."""
 
     seconds: float | None = None
     why: str = ""
@@ -379,7 +406,8 @@ _OTHERS = tuple(name for name in CellResult.__struct_fields__ if name not in _SH
 
 @dataclass(slots=True)
 class _Shard:
-    """A file in the making. ``lines`` and ``sets`` are numbered: repro scripts share most lines."""
+    """The content of one file of details. Layout sets and script lines are stored once and referred to by number,
+    because most repro scripts share most lines."""
 
     counts: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
     cells: dict[str, _Detail] = field(default_factory=dict)
@@ -395,7 +423,7 @@ class _Shard:
 
 
 def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shard]:
-    """The details of the run's cells, in SHARDS files by operator."""
+    """The details of the run's cells, distributed over SHARDS files by operator."""
     shards: dict[int, _Shard] = {}
     causes = dict(_causes(read))
     for op, _, start, end in axes.slices(read.axis):
@@ -410,13 +438,9 @@ def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shar
 
 
 def _causes(read: ReadRun) -> Iterator[tuple[int, _Cause]]:
-    """The position of each new failure, and its cause."""
-    new = {
-        result.key: position
-        for position, result in read.not_passed.items()
-        if result.verdict in (Verdict.REGRESSION, Verdict.IMPROVEMENT)
-    }
-    for cause in causes_of(read.run, [read.not_passed[position] for position in new.values()]):
+    """Yields the position of each unexpected result, with its cause."""
+    new = {result.key: position for position, result in read.not_passed.items()}
+    for cause in causes_of(read.run, unexpected(read.run)):
         names = [clean(str(result.key)) for result in cause.results[:_NAMED]]
         advice = clean(todo(cause, read.run.parsed.clauses))
         made = _Cause(clean(sentence(cause)), advice, len(cause.results), names)
@@ -453,7 +477,7 @@ def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
 
 
 def smallest(example: Example | None) -> _Smallest | None:
-    """The minimised example as the page shows it."""
+    """The minimised example as the page shows it; None if there is none."""
     if example is None:
         return None
     call, layout, message = map(clean, (example.call, example.layout, example.message))
@@ -472,7 +496,8 @@ def _more(result: CellResult) -> dict[str, str]:
 
 
 def _script(folder: Path, result: CellResult) -> str | None:
-    """The text of the cell's repro; None if the run was moved without its repros: the page shows only the path."""
+    """The text of a cell's repro script. None if the script is missing, because the run was copied without its scripts,
+    or if it is too long; the page then shows only its path."""
     path = repro_script(folder, result)
     try:
         raw = path.read_bytes() if path is not None else None

@@ -1,4 +1,4 @@
-"""The templates and what they may call. Everything that is not ours to write is escaped."""
+"""Renders the templates, and has the filters that they use. All text that comes from runs is escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SQUARE = Markup('<span class="sq k-{}" role="img" aria-label="{}" title="{}"></
 
 @cache
 def environment() -> Environment:
-    """The one environment of all pages."""
+    """The template environment that all pages share."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -46,28 +46,28 @@ def environment() -> Environment:
 
 
 def render(template: str, **context: object) -> Markup:
-    """A template with its context."""
+    """Render a template with the given context."""
     return Markup(environment().get_template(template).render(context))
 
 
 def instant(start: str) -> datetime:
-    """A date as the site's documents hold it."""
+    """Parse a date of the site's documents."""
     return datetime.fromisoformat(start.replace("Z", "+00:00"))
 
 
 def web(url: object) -> str | None:
-    """The address if it is one of the web, else None: other schemes can run code."""
+    """The address if it is an http or https address, else None, because other schemes can run code."""
     text = str(url or "")
     return text if re.fullmatch(r"https?://[^\s<>\"'\\]+", text) else None
 
 
 def square(kind: str) -> Markup:
-    """The shape of a kind, with its name for those who do not see it."""
+    """The shape of a kind of status, with the name of the kind as its label for screen readers."""
     return _SQUARE.format(kind, LABELS[kind], LABELS[kind])
 
 
 def prose(text: str) -> Markup:
-    """Text with code between backticks as code, and threads of GitHub as links."""
+    """Escape a text, make code elements of parts in backticks, and links of references to GitHub issues."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else _threads(part)
         for place, part in enumerate(_CODE.split(text))
@@ -75,7 +75,8 @@ def prose(text: str) -> Markup:
 
 
 def _threads(text: str) -> Markup:
-    """``pytorch/pytorch#123, #124``: a bare number is of the repository named last."""
+    """Make links of references such as ``pytorch/pytorch#123, #124``. A number without a repository belongs to the
+    repository named last."""
     made, last = Markup(""), 0
     repository: str | None = None
     for found in _THREAD.finditer(text):

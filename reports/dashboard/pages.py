@@ -1,4 +1,4 @@
-"""The site's pages: what each is given, what all know, and the scripts and styles next to them."""
+"""Writes the pages of a site, and the scripts and styles that they load."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from markupsafe import Markup
 
 from reports.dashboard import documents, markup, svg
+from reports.dashboard.alarms import Alarm, alarm_of, urgency
 from reports.dashboard.axes import SHARDS, Axis, letters_in, slices
 from reports.dashboard.documents import DeviceDocument, RunDocument
 from reports.dashboard.series import Series, changed, counted, slug
@@ -25,13 +26,16 @@ from reports.statuses import table as statuses
 
 STATIC = Path(__file__).with_name("static")
 
-# Shown of each kind of change on the overview; the page of the comparison has all.
+# The most cells of each kind of change, and the most causes of each device, on the overview. The pages that it links to
+# show all.
 SHOWN = 6
+SHOWN_CAUSES = 6
 
 
 @dataclass(slots=True)
 class Site:
-    """What ``v1/`` of a site holds. ``refused`` are the reasons of runs that were left out."""
+    """The runs, axes and contracts of a site, by id. ``read`` are the runs that this build added, ``refused`` the
+    reasons why runs were left out."""
 
     folder: Path
     runs: dict[str, RunDocument] = field(default_factory=dict)
@@ -59,7 +63,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A device's manifest: its blocks, each with what is wrong with it, and how many are of each fault and kind."""
+    """The manifest of a device: each block with its problems, and the number of blocks with each problem and of each
+    kind."""
 
     series: Series
     manifest: documents.Manifest
@@ -91,7 +96,8 @@ def write(
         "index": {
             "rows": rows, "families": _families(rows, site), "meaning": MEANING, "shown": SHOWN,
             "worse": WORSE, "fixed": Change.FIXED, "runs": len(site.runs),
-            "levels": levels, "bar": svg.bar,
+            "levels": levels, "bar": svg.bar, "shown_causes": SHOWN_CAUSES,
+            "alarms": _alarms(rows, site),
         },
         "grid": {}, "explore": {}, "cell": {}, "compare": {},
         "ops": {"series": series, "ops": ops},
@@ -119,8 +125,16 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
     )
 
 
+def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
+    """What is wrong with each device's newest run, the most urgent device first."""
+    found = [
+        alarm_of(row.series, row.changed or {}, site.axes[row.series.latest.axis]) for row in rows
+    ]
+    return sorted(found, key=urgency)
+
+
 def _families(rows: Sequence[Row], site: Site) -> list[str]:
-    """The families with cells on any device, in the order of the contract."""
+    """The clause families with cells on any device, in the order of the contract."""
     having = {name for row in rows for name in row.families}
     known = [clause.family for contract in site.contracts.values() for clause in contract.clauses]
     return [name for name in dict.fromkeys([*known, *sorted(having)]) if name in having]
@@ -128,7 +142,8 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One device's runs as lines: all cells, and each family; and the same as a table."""
+    """The number of cells that do not pass in each run of a device: charts of all cells and of each family, and a
+    table."""
 
     series: Series
     chart: Markup
@@ -185,7 +200,8 @@ def _health(series: Series, now: datetime) -> Health:
 
 
 def _faults(block: documents.Block, today: str) -> list[str]:
-    """What a reader should look at: past its day, matching nothing, without an issue."""
+    """The problems of a manifest block: it is expired, matches no planned cell, has no issue, or does not apply to the
+    run's machine."""
     faults = {
         "expired": block.expires is not None and block.expires < today,
         "stale": block.active and not block.cells,
@@ -195,12 +211,12 @@ def _faults(block: documents.Block, today: str) -> list[str]:
     return [fault for fault, holds in faults.items() if holds]
 
 
-# -- a page for each operator that needs no script: every clause and dtype on every device
+# -- the page of each operator, which needs no scripts: every clause and dtype on every device
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A device's cells of one operator. ``body`` is made of our own constants and escaped names."""
+    """A device's cells of one operator. ``body`` is safe markup: constants and escaped names."""
 
     series: Series
     counts: Tally
@@ -210,7 +226,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class OpLink:
-    """An operator in the index of operators."""
+    """An operator in the list of operators. ``counts`` has an entry for each series, None if it does not have the
+    operator."""
 
     name: str
     slug: str
@@ -218,7 +235,7 @@ class OpLink:
 
 
 def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> list[OpLink]:
-    """Write ``op/<slug>.html`` for each operator of the newest runs, and remove those of others."""
+    """Write ``op/<slug>.html`` for each operator of the newest runs. Remove the pages of other operators."""
     axes = [site.axes[each.latest.axis] for each in series]
     spans = [{op: span for op, *span in slices(axis)} for axis in axes]
     rows = [_rows(axis) for axis in axes]
@@ -240,14 +257,15 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
 
 
 class _Rows(NamedTuple):
-    """What is the same for all operators of a pattern: the dtypes, and each clause's head and columns."""
+    """The part of an operator's table that is the same for all operators of a pattern: the dtypes, and for each clause
+    the beginning of its row and the columns of its cells."""
 
     dtypes: list[str]
     clauses: list[tuple[str, list[int]]]
 
 
 def _rows(axis: Axis) -> list[_Rows]:
-    """By pattern."""
+    """The constant parts of the tables, one for each pattern of the axis."""
     made = []
     for pattern in axis.patterns:
         used = sorted({dtype for _, dtypes in pattern for dtype in dtypes})
@@ -278,9 +296,9 @@ def _table(series: Series, rows: _Rows, codes: str) -> Table:
     return Table(series, tally(letters_in(codes)), rows.dtypes, Markup("".join(parts)))
 
 
-# -- what every page knows
+# -- data that every page loads
 
-# The provenance that a reader of a comparison asks about, the likeliest causes first.
+# The provenance that a comparison shows, the likeliest causes of a difference first.
 ENVIRONMENT = (
     "torch", "driver", "device_name", "suite_version", "suite_commit", "os", "arch", "python",
     "manifest_hash", "expectations", "plan_hash", "seed", "reference_cache",
@@ -312,7 +330,7 @@ class _Device(msgspec.Struct):
 
 
 class _SiteData(msgspec.Struct, rename="camel"):
-    """``data/site.js``: the devices and their runs, the letters, and what counts as a change."""
+    """``data/site.js``: what every page needs: devices and runs, the meaning of the letters, and which changes count."""
 
     built: str
     statuses: list[dict[str, str]]
@@ -320,14 +338,16 @@ class _SiteData(msgspec.Struct, rename="camel"):
     changes: dict[str, str]
     change_kinds: list[_Change]
     shards: int
-    slugs: dict[str, str]  # of the operators whose pages are not called as they are
+    slugs: dict[
+        str, str
+    ]  # the file name of each operator's page, where it is not the operator's name
     devices: list[_Device]
 
 
 def site_data(
     site: Site, series: Sequence[Series], devices: Sequence[DeviceDocument], now: datetime
 ) -> bytes:
-    """``data/site.js``, as JSON."""
+    """The content of ``data/site.js``, as JSON."""
     told = {path.name for path in (site.folder / "data" / "details").glob("*")}
     ops = (op for each in series for op, _ in site.axes[each.latest.axis].ops)
     slugs = {op: slug(op) for op in ops if slug(op) != op}

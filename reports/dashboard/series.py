@@ -1,4 +1,4 @@
-"""Runs put in order: one series a device and plan, each with its history, counts and levels."""
+"""Groups runs into series, one for each device and plan, and makes the history, counts and levels of each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
 def slug(name: str) -> str:
-    """A file name for any text: the text itself if it is safe, else its safe characters and a hash.
+    """A file name for any text: the text itself if it is safe, or else its safe characters and a hash.
 
-    Two texts never share one, on file systems that ignore case neither.
+    Different texts get different names, even on file systems that ignore case.
     """
     if _HARMLESS.fullmatch(name) and not _RESERVED.fullmatch(name):
         return name
@@ -40,7 +40,7 @@ def _digest(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A device and plan, and its runs, oldest first."""
+    """The runs of one device and plan, oldest first."""
 
     slug: str
     device: str
@@ -62,10 +62,10 @@ class Series:
 
 
 def series_of(documents: Iterable[RunDocument]) -> list[Series]:
-    """Group runs by device, the device's own name and plan, in the order of their names.
+    """Group runs by device, device name and plan. The series are sorted by slug.
 
-    The slug is ``device-plan``; where machines of several names ran as one device, that of the
-    first run keeps it and the others add a hash of the name, so that slugs stay as they are.
+    The slug of a series is ``device-plan``. If machines with different device names ran as the same device, the first
+    keeps that slug and the others get a hash of their device name as a suffix, so that existing slugs never change.
     """
     groups: dict[tuple[str, str, str], list[RunDocument]] = {}
     for document in sorted(documents, key=lambda each: each.id):
@@ -82,10 +82,13 @@ def series_of(documents: Iterable[RunDocument]) -> list[Series]:
 
 
 def counted(document: RunDocument) -> tuple[Tally, dict[str, Tally]]:
-    """The run's cells counted as the gate does: all, and by family."""
+    """The counts of a run's cells as the gate counts them: of all cells, and by clause family."""
     families: dict[str, list[Tally]] = {}
     for clause, counts in document.counts.items():
-        families.setdefault(clause.partition(".")[0], []).append(tally(counts))
+        part = tally(counts)
+        if clause in document.provisional:
+            part.set_aside()
+        families.setdefault(clause.partition(".")[0], []).append(part)
     by_family = {name: Tally.sum(parts) for name, parts in families.items()}
     return Tally.sum(by_family.values()), by_family
 
@@ -135,7 +138,7 @@ def _blocks(document: RunDocument, axes: Mapping[str, Axis]) -> dict[str, _Block
 def _letters(
     blocks: Mapping[str, _Block], ops: Iterable[str], axes: Mapping[str, Axis]
 ) -> dict[CellKey, str]:
-    """The letters of the cells of some operators."""
+    """The letter of each cell of the given operators."""
     found: dict[CellKey, str] = {}
     for op in ops:
         if op in blocks:
@@ -144,15 +147,16 @@ def _letters(
     return found
 
 
-# -- what every cell was in every run, by operator: read by the page of a cell
+# -- the status of every cell in every run, by operator: the page of a cell loads it
 
 
 def write_history(folder: Path, series: Sequence[Series], axes: Mapping[str, Axis]) -> None:
-    """Write SHARDS files for each series; a file holds the operators that hash to its number.
+    """Write what each cell was in each run: SHARDS files for each series, each with the operators that hash to its
+    number.
 
-    Most of an operator's cells are the same from run to run, so each distinct text of letters is
-    kept once: ``ops[op]`` is (the distinct [axis, pattern, letters], and which of them each run
-    has, -1 for none).
+    Most operators have the same letters in most runs, so each distinct string of letters is stored once. ``ops[op]`` is
+    a pair: the distinct [axis, pattern, letters], and for each run the position of its entry in that list, or -1 if the
+    run does not have the operator.
     """
     spans = {name: list(slices(axis)) for name, axis in axes.items()}
     for each in series:
@@ -174,5 +178,5 @@ def write_history(folder: Path, series: Sequence[Series], axes: Mapping[str, Axi
             write_script(folder, f"history/{each.slug}/{place}", data)
 
 
-#: The distinct blocks of one operator, numbered, and which one each run has.
+#: The distinct blocks of one operator with their numbers, and the number that each run has.
 _History = tuple[dict[tuple[int, int, str], int], list[int]]

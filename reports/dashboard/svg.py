@@ -20,11 +20,11 @@ from reports.statuses import KINDS, Status
 
 
 def bar(counts: Tally) -> Markup:
-    """A thin bar: passed, failing as expected, and the rest, of the judged cells."""
+    """A thin bar for the judged cells: passed, failing as the manifest expects, and the rest."""
     if not counts.judged:
         return Markup("")
     failing = 100 - 100 * counts.passed / counts.judged
-    # What is there is seen: never less than a hundredth of the bar.
+    # A single failing cell must be visible, so that the failing part is at least a hundredth of the bar.
     width = max(failing, 1.0) if counts.judged > counts.passed else 0.0
     split = 100 * counts.expected / counts.judged / failing * width if width else 0.0
     start = 100 - width
@@ -38,8 +38,8 @@ def bar(counts: Tally) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A run on a line. ``x`` is its time in seconds, ``note`` its description, ``mark`` whether
-    torch or driver are others than before."""
+    """A run on a line chart. ``x`` is the run's time in seconds, ``note`` describes the run, and ``mark`` names the new
+    version of torch or the driver if it differs from the run before."""
 
     x: float
     counts: Tally
@@ -53,7 +53,7 @@ SMALL = (240, 84)
 
 
 def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
-    """Cells that do not pass, over time; the axis starts at 0."""
+    """A chart of the number of cells that do not pass in each run. The vertical axis starts at 0."""
     width, height = size
     wide = size is WIDE
     left, right, top, bottom = (46, 14, 14, 26) if wide else (8, 40, 10, 8)
@@ -86,14 +86,14 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
 
 
 def _ceiling(value: int) -> int:
-    """The next of 1, 2, 5, 10, 20, 50, … at or above a value."""
+    """The smallest of 1, 2, 5, 10, 20, 50, … that is not below the value."""
     power: int = 10 ** (len(str(value)) - 1)
     return next(factor * power for factor in (1, 2, 5, 10) if value <= factor * power)
 
 
-# -- badges: a device's numbers, and each level's, under names that stay
+# -- badges with the numbers of a device and of each level; their file names never change
 
-# Widths of a character at 11 px in Verdana and what replaces it, on the safe side.
+# Upper bounds for the width of a character at 11 px in Verdana and in the fonts that replace it.
 _WIDTHS = dict.fromkeys("il.,:;' |j!", 4.2) | dict.fromkeys("mwMW@%", 9.5)
 _GOOD, _SOME, _NONE = "#1a7f5a", "#7a6a1c", "#6b6f76"
 
@@ -122,7 +122,7 @@ def write_badges(folder: Path, devices: Sequence[DeviceDocument]) -> None:
 
 
 def badge(label: str, text: str, colour: str) -> str:
-    """A flat badge. Label and text may be any text; ``colour`` is one of ours."""
+    """A flat badge. Label and text may come from a run and are escaped; ``colour`` must be a constant of this module."""
     label, text = clean(label)[:80], clean(text)[:80]
     left, right = (round(_width(part) + 12) for part in (label, text))
     return render("badge.svg", label=label, text=text, left=left, right=right, colour=colour)
@@ -133,16 +133,16 @@ def _width(text: str) -> float:
 
 
 def style_sheet() -> str:
-    """``assets/statuses.css``: a picture, a colour and a tint for each kind, light and dark.
+    """The content of ``assets/statuses.css``: a picture, a colour and a tint for each kind of status, light and dark.
 
-    Pictures have their colour in them: cutting a shape out of a colour (CSS masks) costs a browser
-    thirty times as much, which a grid of thousands feels.
+    Each picture contains its colour. Colouring one shape by a CSS mask takes a browser thirty times as long, which is
+    noticeable in a grid of thousands of squares.
     """
     return render("statuses.css", drawn=[kind for kind in KINDS if kind.path], picture=_picture)
 
 
 def _picture(kind: Status, colour: str) -> Markup:
-    """The shape of a status in a colour, as a data URL holds it."""
+    """The shape of a status in a colour, encoded for a data URL."""
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16' width='16' height='16'>"
         f"<path fill='{colour}' fill-rule='evenodd' d='{kind.path}'/></svg>"

@@ -44,7 +44,7 @@ def checks_nothing(context: Context) -> None:
 def stands_on_what_is_not_so(context: Context) -> None:
     """A precondition that does not hold, behind a check that does."""
     context.check(True, "it holds")
-    context.must(False, "work was in flight")
+    context.must(False, "no work was in flight")
 
 
 @cases("device.count")

@@ -23,6 +23,8 @@ from tests.behaviour.server import Seen, Server, serving
 CAUGHT = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
 #: Cells of a clause that are let catch a fault.
 _ENOUGH = 4
+#: Cells of a clause where some stand for all.
+_SOME = 4
 
 
 def clauses_of_cases() -> frozenset[str]:
@@ -39,6 +41,17 @@ def faults() -> dict[str, Fault]:
 def all_cells() -> list[CellKey]:
     """Every cell of a case that plan quick takes."""
     return [_cell(case) for case in _cases()]
+
+
+def some_cells() -> list[CellKey]:
+    """A few quick cells of every clause, the drawn programs among them; of a clause that has slow ones alone, the first."""
+    some: list[CellKey] = []
+    for clause in sorted(clauses_of_cases()):
+        cases = [case for case in _cases() if case.clause == clause]
+        quick = [case for case in cases if not case.slow] or cases[:1]
+        first = sorted(quick, key=lambda case: case.name != "drawn")[:_SOME]
+        some += map(_cell, first)
+    return some
 
 
 def own_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
@@ -72,8 +85,9 @@ def other_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
 
 
 def _reaches(case: Case, fault: Fault, clean: Mapping[CellKey, Seen]) -> bool:
-    """Whether the case can meet the fault. What a process of its own meets is not known."""
-    return case.own_process or fault.name in clean[_cell(case)].reached
+    """Whether the case ran without the fault and can meet it. What a process of its own meets is not known."""
+    cell = _cell(case)
+    return cell in clean and (case.own_process or fault.name in clean[cell].reached)
 
 
 def _cases() -> list[Case]:
@@ -107,20 +121,23 @@ class Trial:
         return [
             f"{cell}: {self.clean[cell].summary} became {seen.summary}: {seen.message}"
             for cell, seen in self.seen.items()
-            if seen.summary != self.clean[cell].summary
-            and cell.clause not in self.fault.clauses
+            if cell.clause not in self.fault.clauses
+            and seen.summary != self.clean[cell].summary
             and not any(fnmatchcase(str(cell), pattern) for pattern in self.fault.radius)
         ]
 
 
-def trial(server: Server, fault: Fault, clean: Mapping[CellKey, Seen]) -> Trial:
+def trial(
+    server: Server, fault: Fault, clean: Mapping[CellKey, Seen], enough: int = _ENOUGH
+) -> Trial:
     """Run a fault's cells with it on; the others in a process of their own, as the first may spoil it."""
     own, others = own_cells(fault, clean), other_cells(fault, clean)
-    seen = {**server.run(fault.name, own, enough=_ENOUGH), **server.run(fault.name, others)}
+    seen = {**server.run(fault.name, own, enough=enough), **server.run(fault.name, others)}
     made = Trial(fault, clean, seen)
     if made.missed:  # by what is quick, or known to reach it
         more = [c for c in all_own_cells(fault) if c.clause in made.missed and c not in made.seen]
-        made = Trial(fault, clean, {**made.seen, **server.run(fault.name, more)})
+        seen = server.run(fault.name, more, enough=enough)
+        made = Trial(fault, clean, {**made.seen, **seen})
     return made
 
 

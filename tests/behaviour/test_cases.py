@@ -53,7 +53,7 @@ def ran(name: str, device: Device) -> CellRecord:
         ("passes", Outcome.PASS, 2, ""),
         ("fails", Outcome.FAIL, 2, "sums are right: expected 3, found 2"),
         ("checks_nothing", Outcome.ERROR, 0, "no check was executed; a cell that checked nothing is an error, not a pass"),
-        ("stands_on_what_is_not_so", Outcome.FAIL, 2, "work was in flight: expected this before anything else is judged"),
+        ("stands_on_what_is_not_so", Outcome.FAIL, 2, "a precondition of the check failed: no work was in flight"),
         ("raises", Outcome.FAIL, 1, "raised KeyError: 'no such block'"),
         ("refuses", Outcome.UNSUPPORTED, 0, "NotImplementedError: no kernel for that"),
         ("never_in_flight", Outcome.BLOCKED, 0, "blocked by streams.query: it was over"),

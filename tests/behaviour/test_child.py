@@ -131,7 +131,7 @@ def test_the_preamble_runs_first() -> None:
         (3, "exited with status 3"),
         (-9, "was killed by SIGKILL"),
         (-63, "was killed by signal 63"),
-        (None, "ended unseen"),
+        (None, "ended with an unknown status"),
     ],
 )
 def test_how_a_process_ended_is_one_text(status: int | None, how: str) -> None:

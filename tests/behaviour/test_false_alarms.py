@@ -94,6 +94,6 @@ def test_values_that_look_alike_are_told_by_their_bytes() -> None:
         scripted().equal(found, wanted, "it is the same")
     told = caught.value.failure.message
     assert (
-        "expected nan of the bytes [0, 0, 192, 127], found nan of the bytes [1, 0, 192, 127]"
+        "expected nan with the bytes [0, 0, 192, 127], found nan with the bytes [1, 0, 192, 127]"
         in told
     )

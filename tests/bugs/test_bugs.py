@@ -23,6 +23,7 @@ from opinfo.catalog import catalogue
 from tests.bugs.imitations import wrap
 from tests.bugs.patches import PATCHES
 from tests.bugs.trials import fate
+from tests.sampling import first_of_each
 
 KNOWN = tuple(bugs())
 #: Imitations that are said to be noticed, those of one op one after another: they share its samples.
@@ -38,13 +39,17 @@ def named(found: list[Bug]) -> list[str]:
 # Imitations
 
 
-@pytest.mark.parametrize("bug", TRIED, ids=named(TRIED))
+@pytest.mark.parametrize(
+    "bug", first_of_each(TRIED, lambda bug: bug.imitation.then, lambda bug: bug.reference)
+)
 def test_suite_notices_the_imitation(bug: Bug) -> None:
     found, _ = fate(bug)
     assert found in ("quick", "core", "full", "planned"), bug.imitated
 
 
-@pytest.mark.parametrize("bug", PATCHED, ids=named(PATCHED))
+@pytest.mark.parametrize(
+    "bug", first_of_each(PATCHED, lambda bug: bug.family, lambda bug: bug.reference)
+)
 def test_suite_notices_the_patched_function(bug: Bug) -> None:
     assert fate(bug)[0] == "quick", bug.imitated
 
@@ -183,13 +188,13 @@ imitation = { when = ["strided"], then = "read_dense" }
         ('"layout"', '"layuot"', r"Invalid enum value 'layuot' - at `\$\.family`"),
         ('"layout.values"', '"layout.valeus"', r"unknown clause 'layout\.valeus'; did you mean 'layout\.values'"),
         ('"strided"', '"striding"', r"Invalid enum value 'striding' - at `\$\.imitation\.when\[0\]`"),
-        ('["strided"]', '["size"]', "'past' belongs to the conditions"),
-        ('"read_dense"', '"ignored"', "expected the 'keyword' that is ignored"),
-        ('ops = ["neg"]\n', "", "expected 'ops', or an 'op' of the imitation"),
-        ('clauses = ["layout.values"]\n', "", "expected clauses and what imitates it; or 'why'"),
+        ('["strided"]', '["size"]', "expected 'past' together with one of the conditions"),
+        ('"read_dense"', '"ignored"', "expected the name of the ignored argument in 'keyword'"),
+        ('ops = ["neg"]\n', "", "expected 'ops', or an 'op' in the imitation"),
+        ('clauses = ["layout.values"]\n', "", "expected clauses and a fault that imitates the bug, or a 'why'"),
         ("ops =", 'fault = "values.ignore_strides"\nops =', "expected one of 'fault', 'imitation' and 'patch'"),
         ("imitation =", 'fault = "values.ignore_stride"\n# ', "no fault 'values.ignore_stride'; did you mean"),
-        ("imitation =", 'missed = "too few"\nwhy = "it"\n# ', "'missed' is about an imitation"),
+        ("imitation =", 'missed = "too few"\nwhy = "it"\n# ', "'missed' is given, but nothing imitates the bug"),
         ("It is wrong.", " ", r"matching regex .* - at `\$\.statement`"),
     ],
 )  # fmt: skip

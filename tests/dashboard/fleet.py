@@ -87,7 +87,7 @@ def passed(cell: CellKey) -> CellResult:
 
 def failing(cell: CellKey, outcome: Outcome = Outcome.FAIL, **changed: Any) -> CellResult:
     plain = CellResult(
-        cell, outcome, Verdict.REGRESSION, why="no block of the manifest expects it", checks=12,
+        cell, outcome, Verdict.REGRESSION, why="the manifest does not list it", checks=12,
         samples=3, layouts=("transposed+offset",), worst_error=0.5, raises="RuntimeError",
         ran_layouts=("contiguous", "transposed+offset"),
         failure=failure(f"{cell.op}: 3 of 12 elements differ", layout="transposed+offset", **TENSORS),

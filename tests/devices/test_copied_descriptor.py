@@ -44,6 +44,7 @@ def run(fork: ForkServer, folder: Path, *options: str) -> dict[str, CellResult]:
     return found
 
 
+@pytest.mark.slow
 def test_a_copied_descriptor_under_another_name_gives_the_same_verdicts(
     fork: ForkServer, tmp_path: Path
 ) -> None:

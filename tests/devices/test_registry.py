@@ -152,7 +152,7 @@ def test_a_device_is_known_by_its_own_name_not_its_entry_point_s(
     [
         ("absent_module", "loading it raised ModuleNotFoundError: No module named 'absent_module'"),
         ("textwrap:absent", "loading it raised AttributeError"),
-        ("textwrap:dedent", "expected a Descriptor, or a module that holds one as DESCRIPTOR"),
+        ("textwrap:dedent", "expected a Descriptor, or a module that has one as DESCRIPTOR"),
         ("textwrap", "there is no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_entry_point_cannot_take_a_built_in_name(tmp_path: Path, packages: Pa
     found = discover(tmp_path, [entry("mine", "vendor_e.descriptor")])
     assert found.get("cpu").folder == home
     assert str(found.broken["mine"]) == (
-        "entry point 'mine' (vendor_e.descriptor) gives a device named 'cpu', but there already is one"
+        "entry point 'mine' (vendor_e.descriptor) provides a device named 'cpu', but there already is one"
         f" from {home}: rename it, or use it with --descriptor PATH"
     )
 

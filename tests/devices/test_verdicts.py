@@ -105,14 +105,12 @@ def test_an_ambiguous_reference_is_in_no_numerator() -> None:
 
 def test_a_missing_cell_says_that_the_run_is_incomplete() -> None:
     judgement = judge(None, Observed(Outcome.NOT_RUN))
-    assert judgement.why == "planned but not run: the run is incomplete"
+    assert judgement.why == "planned, but not run: the run is incomplete"
 
 
 def test_an_unexpected_failure_tells_its_exception_and_first_line() -> None:
     judgement = judge(None, failing("a", "RuntimeError", "no kernel\nmore"))
-    assert judgement.why == (
-        "fail (RuntimeError: no kernel), but no block of the manifest expects it"
-    )
+    assert judgement.why == ("fail (RuntimeError: no kernel); the manifest does not list it")
 
 
 def test_a_long_message_is_shortened() -> None:
@@ -122,7 +120,7 @@ def test_a_long_message_is_shortened() -> None:
 def test_an_error_cannot_be_expected() -> None:
     judgement = judge(expecting(block()), Observed(Outcome.ERROR, message="no input was made"))
     assert judgement.why == (
-        "the check could not be made (no input was made); a manifest cannot expect that"
+        "the check could not be made (no input was made); a manifest cannot list that"
     )
 
 
@@ -150,8 +148,8 @@ def test_a_failure_that_became_a_crash_says_both() -> None:
 def test_a_crash_that_became_a_failure_is_to_be_recorded() -> None:
     judgement = judge(expecting(block(outcome="crash")), failing("a"))
     assert judgement.why == (
-        "fails and no longer crashes, expected 'crash' (expected.toml:7): `conform manifest update"
-        " --reason TEXT RUN RUN` records how"
+        "fails, but no longer crashes; expected 'crash' (expected.toml:7): `conform manifest update"
+        " --reason TEXT RUN RUN` records the failure instead"
     )
 
 
@@ -199,7 +197,10 @@ def test_two_causes_meet_on_one_cell() -> None:
 def test_a_failure_in_no_layout_is_not_the_one_that_is_listed() -> None:
     judgement = judge(expecting(block(layouts="ab")), failing(message="import failed"))
     assert judgement.verdict is Verdict.REGRESSION
-    assert judgement.why == "fail (import failed) in no layout, expected in a, b (expected.toml:7)"
+    assert (
+        judgement.why
+        == "fail (import failed), but in none of the expected layouts a, b (expected.toml:7)"
+    )
 
 
 def test_match_is_held_against_the_words_of_the_device_and_not_ours() -> None:
@@ -254,7 +255,7 @@ def test_another_exception_says_what_was_expected() -> None:
         expecting(mine, block(5, raises="TypeError")), failing("a", "ValueError", "bad")
     )
     assert judgement.why == (
-        "fail (ValueError: bad), expected with RuntimeError and a text that matches 'no kernel'"
+        "fail (ValueError: bad); expected RuntimeError and a message that matches 'no kernel'"
         " or TypeError (expected.toml:3, expected.toml:5)"
     )
 
@@ -284,7 +285,7 @@ def test_a_flaky_cell_is_flaky_until_it_expires(observed: Observed) -> None:
     ("observed", "verdict", "why"),
     [
         (PASS, Verdict.OK, "passes"),
-        (failing("a"), Verdict.REGRESSION, "fail, but no block of the manifest expects it"),
+        (failing("a"), Verdict.REGRESSION, "fail; the manifest does not list it"),
     ],
 )
 def test_an_expired_flaky_block_allows_nothing(
@@ -292,7 +293,10 @@ def test_an_expired_flaky_block_allows_nothing(
 ) -> None:
     judgement = judge(expecting(block(outcome="flaky")), observed, expired=True)
     assert judgement.verdict is verdict
-    assert judgement.why == f"{why}; it is no longer allowed to be flaky: expired (expected.toml:7)"
+    assert (
+        judgement.why
+        == f"{why}; the block that allowed the cell to be flaky has expired (expected.toml:7)"
+    )
 
 
 def test_an_expired_failure_stays_expected() -> None:

@@ -85,7 +85,7 @@ def test_not_a_number_reads_back() -> None:
     ids=["module", "function", "sparse"],
 )
 def test_what_cannot_be_written_down_says_so(value: Any) -> None:
-    with pytest.raises(NotEncodable, match="cannot be written down"):
+    with pytest.raises(NotEncodable, match="cannot be pinned"):
         encode(Candidate(sample(value)))
 
 

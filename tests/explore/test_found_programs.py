@@ -21,6 +21,9 @@ from devices.verdicts import Matcher
 from reports.run import load_run
 from tests.plugin.running import ForkServer, Ran, cells_of, run_conform
 
+#: ``test_runs.py`` has a finding of an op's example, from the search to later plans, in the fast part.
+pytestmark = pytest.mark.slow
+
 #: The simulated device, with a folder of its own to pin in. Told to, it ends a process that searches, once.
 DEVICE = """
 import os, sys
@@ -143,7 +146,7 @@ def test_its_script_exits_1_exactly_while_the_fault_is_on(odd: Odd, clause: str)
     on = odd.fork.script(script, SIMULATED_FAULTS=FAULTS[clause][0])
     off = odd.fork.script(script, SIMULATED_FAULTS="")
     assert (on.code, off.code) == (1, 0), on.text + off.text
-    assert on.text.startswith("FAILS: ")
+    assert on.text.startswith("FAIL: ")
 
 
 def pin(odd: Odd, *arguments: str) -> Ran:

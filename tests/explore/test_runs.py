@@ -147,7 +147,7 @@ def test_the_same_seed_finds_the_same(odd: Odd) -> None:
 def test_a_finding_that_its_script_does_not_show_is_not_pinned(odd: Odd) -> None:
     # The script asks torch's own CPU, where the fault is not.
     ran = odd.pin()
-    assert ran.code == 0 and "its script exits 0 in a new process" in ran.text
+    assert ran.code == 0 and "the repro script exits with status 0 in a new process" in ran.text
     assert not (odd.descriptor / FILE).exists()
 
 

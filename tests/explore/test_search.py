@@ -169,7 +169,7 @@ def test_a_program_that_fails_only_sometimes_is_told_so(device: Device) -> None:
 
     attempt = made(device, judge, looking())
     assert attempt.failure is not None and attempt.program is not None
-    assert attempt.failure.program.endswith(" (not every time)")
+    assert attempt.failure.program.endswith(" (fails only sometimes)")
 
 
 def test_shrinking_that_takes_too_long_is_cut_and_told_so(

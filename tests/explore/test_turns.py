@@ -122,7 +122,7 @@ def test_a_program_that_was_being_shrunk_when_the_process_died_is_not_lost(
     found, _, asked = searching(monkeypatch, [turn(0), FAILING], [turn(1)])
     first, death = found
     assert first.cell == CellKey("streams.wait", "drawn", "") and first.program == [1]
-    assert first.text == "a program: lost (not shrunk: the process was killed by SIGSEGV)"
+    assert first.text == "a program: lost (not shrunk: the subprocess was killed by SIGSEGV)"
     assert death.cell.clause == "process"
     assert asked[1].seen == [first.sign]
 

@@ -49,6 +49,7 @@ def test_a_fork_server_that_dies_costs_nothing(
     assert outcomes(tmp_path / "run") == outcomes(calm)
 
 
+@pytest.mark.slow
 def test_workers_that_may_not_be_copied_run_the_same(
     fork: ForkServer, tmp_path: Path, calm: Path
 ) -> None:

@@ -86,7 +86,7 @@ def test_the_planted_fault_fails_its_op_and_no_other(device: Device) -> None:
         faulty = {op: judged(op, device) for op in OPS}
     changed = {op for op in OPS if clean[op].outcome() is not faulty[op].outcome()}
     assert changed == {"neg"}
-    assert "the replay against eager execution" in faulty["neg"].told().message
+    assert "the replay compared with eager execution" in faulty["neg"].told().message
 
 
 def test_an_op_that_never_runs_is_blocked_by_its_values(device: Device) -> None:

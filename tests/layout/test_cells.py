@@ -182,7 +182,11 @@ def test_a_call_that_names_a_dtype_which_is_not_declared_may_be_refused() -> Non
     ctx: Any = SimpleNamespace(
         device=SimpleNamespace(descriptor=SimpleNamespace(dtypes=frozenset({"float32"})))
     )
-    for named, why in ((torch.float64, "a call asks for float64"), (torch.float32, ""), (1, "")):
+    for named, why in (
+        (torch.float64, "a call has float64 as its dtype argument"),
+        (torch.float32, ""),
+        (1, ""),
+    ):
         for call in (Call((torch.ones(2), named), {}), Call((torch.ones(2),), {"dtype": named})):
             found = ItemContext.asks_undeclared(ctx, Sample(0, call, None))
             assert found.startswith(why) and bool(found) == bool(why)

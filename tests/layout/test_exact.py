@@ -154,6 +154,7 @@ _OPS = (
 )
 
 
+@pytest.mark.slow
 def test_a_device_that_computes_in_float64_is_right(cache: Path, tmp_path: Path) -> None:
     ran = run_pytest(
         *("--device", "simulated", "--plan", "core", "--dtypes", "float32,bfloat16,complex64"),

@@ -82,7 +82,7 @@ def test_a_repro_shows_the_fault(ran: Path, fork: ForkServer) -> None:
     script = (ran / repro).read_text(encoding="utf-8")
     assert "torch._lazy.ts_backend.init()" in script and "conformance" not in script.split('"""')[2]
     done = fork.script(ran / repro)
-    assert done.code == 1 and "FAULT" in done.text
+    assert done.code == 1 and "FAIL: " in done.text
 
 
 def test_a_late_error_is_told_once_and_blames_no_later_op(fork: ForkServer, tmp_path: Path) -> None:

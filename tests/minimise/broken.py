@@ -14,7 +14,7 @@ from pathlib import Path
 from reports.causes import causes_of
 from reports.gate import gate
 from reports.run import load_run
-from reports.summary import text_lines
+from reports.summary import summarise
 from tests.plugin.running import CHECKOUT, run_pytest
 from tests.wrapped.causes import CAUSE_OF
 
@@ -34,14 +34,15 @@ def main(plan: str = "quick") -> int:
             cache=Path(name) / "cache",
         )
         run = load_run(folder)
-        new = gate(run, partial=True).new
+        judged = gate(run, partial=True)
+        new = judged.new
         started = time.perf_counter()
         causes = causes_of(run, new)
         seconds = time.perf_counter() - started
         told = [line for line in ran.text.splitlines() if "conformance: minimis" in line]
         print(*(line[line.index("conformance: ") :] for line in told), sep="\n")
         print(f"{len(new)} failing cells have {len(causes)} causes, found in {seconds:.3f} s\n")
-        print(*text_lines(run, new, "new", 20, lambda text, _: text, True), sep="\n")
+        print(summarise(judged, verbosity=1))
     return 0
 
 

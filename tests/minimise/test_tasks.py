@@ -147,4 +147,4 @@ def test_a_machine_without_the_device_leaves_the_results_as_they_are(
     said: list[str] = []
     results = {key("a"): regression("a")}
     assert with_examples(results, BENCH, {}, tmp_path, 200, said.append) == results
-    assert "minimising ended early: its process exited with status 1: no device" in said
+    assert "minimising ended early: the subprocess exited with status 1: no device" in said

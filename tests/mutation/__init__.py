@@ -1,1 +1,1 @@
-"""The project's own measure of depth: faults bred systematically, and how many of them the suite notices."""
+"""A measure of how deep the suite looks: breeds faults systematically and counts how many turn the gate red."""

@@ -1,4 +1,4 @@
-"""``python -m tests.mutation``: breed mutants, run what should notice them, and print what did."""
+"""``python -m tests.mutation``: breed mutants, run the cells that should notice each, and report which the gate notices."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from pathlib import Path
 
 import msgspec
 
-from tests.mutation import families, kernels, reach, report, runtime, sources
+from conformance import contract
+from tests.mutation import families, items, kernels, reach, report, runtime, sources
 from tests.mutation.kernels import Result
 from tests.mutation.pool import Task, run
 
 
 def seed_of_the_week() -> int:
-    """A seed that is another one each week."""
+    """A seed that changes each week."""
     year, week, _ = datetime.datetime.now(datetime.timezone.utc).isocalendar()
     return 100 * year + week
 
 
-#: Of ten mutants, those of the runtime, where both sorts are asked for.
+#: How many of ten mutants are of the runtime, in a run of both kernels and runtime.
 RUNTIME_SHARE = 3
 
 
@@ -32,7 +33,7 @@ def kernel_tasks(seed: int, count: int, family: str | None) -> list[Task]:
 
 
 def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task], dict[str, str]]:
-    """The tasks, and the environment of the processes that try them."""
+    """The tasks, and the environment variables for the processes that run them."""
     folder, sites = sources.prepared()
     chosen = runtime.sample_of(seed, count, family, sites)
     tasks = [Task("runtime", seed, number, str(site.number)) for number, site in enumerate(chosen)]
@@ -47,8 +48,11 @@ def runtime_tasks(seed: int, count: int, family: str | None) -> tuple[list[Task]
 def tried(
     seed: int, count: int, family: str | None, processes: int, kept: Path | None
 ) -> list[Result]:
-    """The results of ``count`` mutants of a family: of ops or of the runtime, of ``kernels`` or ``runtime``, with a module
-    of its own (``families``), or of all."""
+    """Try ``count`` mutants of a family and return their results.
+
+    ``family`` is ``kernels`` or ``runtime``, a family of ops or of the runtime, or a family with a module of its own
+    (``families``); None stands for kernels and runtime.
+    """
     if family in families.MODULES:
         names = families.module_of(family).names(seed, count)
         tasks = [Task(family, seed, number, name) for number, name in enumerate(names)]
@@ -74,28 +78,47 @@ def main(arguments: list[str] | None = None) -> int:
         "--seed", type=int, help="the same mutants for the same seed (default: this week's)"
     )
     parser.add_argument(
-        "--count", type=int, default=700, help="mutants to breed (default: %(default)s)"
+        "--count", type=int, default=700, help="number of mutants (default: %(default)s)"
     )
     parser.add_argument(
         "--family",
-        help="of one family only: of ops (norm, ..., or kernels.norm: random is of the runtime too), of the runtime "
-        "(allocator, streams, ...), kernels or runtime, or " + ", ".join(families.MODULES),
+        help="breed mutants of one family only: kernels or one family of ops (norm, ...; kernels.random for the ops of "
+        "that name), runtime or one of its families (allocator, streams, ...), or "
+        + ", ".join(families.MODULES),
     )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument(
         "--resume",
         type=Path,
-        help="keep what is done in this file, and take from it what an earlier run did",
+        help="write each result to this file at once, and skip the mutants that it contains already",
     )
-    parser.add_argument("-n", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
-        "--at-least", type=float, default=0.0, help="exit 1 below this score, in percent"
+        "-n",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of processes (default: one per core)",
+    )
+    parser.add_argument(
+        "--not-gating",
+        metavar="GLOBS",
+        help="treat these clauses as if they did not gate: globs, separated by commas",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=0.0,
+        help="exit 1 if the gate notices less than this percentage of the live mutants",
     )
     given = parser.parse_args(arguments)
+    if given.not_gating:
+        contract.load().select(given.not_gating.split(","))  # a misspelt glob ends here
+        os.environ[items.NOT_GATING] = given.not_gating
     seed = seed_of_the_week() if given.seed is None else given.seed
     results = tried(seed, given.count, given.family, given.n, given.resume)
     if not results:
-        parser.error(f"--family {given.family!r} names no family")
+        parser.error(
+            f"--family: no mutant has the family {given.family!r}; docs/mutation.md lists the families"
+        )
     print(f"Seed {seed}.", *report.lines(results), sep="\n")
     if given.json is not None:
         _write(given.json, seed, results)
@@ -104,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _told(result: Result) -> None:
-    by = ", ".join(result.by[:3])
+    by = ", ".join((result.by or result.not_gating)[:3])
     print(
         f"{result.id} {result.op}: {result.axis}: {result.kind}: {result.result} {by}",
         file=sys.stderr,

@@ -1,9 +1,9 @@
-"""Mutants of autocast and of the gradient scaler: an op with another policy, a cache of weights that lasts or mixes up, a
-scaler that overlooks or miscounts.
+"""Mutants of autocast and of the gradient scaler.
 
-A mutant's name says all of it: ``policy log lower no_grad`` (the op log runs in the lower precision, under no_grad), ``cache
-mm address``, ``check only the first``, ``update late``. What nothing notices is asked with calls of the probe's own: if
-no answer differs from the device's, it is equivalent.
+An op has another policy, a cache of weights lasts too long or mixes weights up, a scaler overlooks infinities or counts
+steps wrongly. The name of a mutant describes it completely: ``policy log lower no_grad`` (log runs in the lower precision,
+under no_grad), ``cache mm address``, ``check only the first``, ``update late``. If no case notices a mutant, calls of a
+probe are made with and without it; the mutant is equivalent if no answer differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from conformance.checks.autocast.lists import LISTS, POLICY
 from conformance.checks.cases.cases import Case
 from conformance.suites import planned_cases
 from opinfo.compare import replace_tensors, tensors_of
-from tests.mutation.items import RED, device, outcome_of
+from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
 
 _FLOAT32, _LOWER = torch.float32, (torch.bfloat16, torch.float16)
@@ -94,7 +94,7 @@ def _policies() -> list[str]:
 
 
 def names(seed: int, count: int) -> list[str]:
-    """Half of them policies, the others caches and scalers, none twice."""
+    """Half of the names are policies, the others caches and scalers. No name occurs twice."""
     rng = Random(seed)
     sorts = {
         "policy": _policies(),
@@ -114,7 +114,7 @@ def names(seed: int, count: int) -> list[str]:
 
 @dataclass
 class Run:
-    """How often a mutant changed what it was to change."""
+    """How often a mutant changed what it replaces."""
 
     reached: int = 0
     kept: dict[Any, Any] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def _meets(when: str, args: Any, run: Run) -> bool:
 
 
 def _own(args: Any, policy: str, named: Any) -> tuple[Any, Any]:
-    """Arguments as autocast gives them to an op of a list."""
+    """The arguments as autocast gives them to an op of a list."""
     if policy == "lower":
         return _cast(args, _region()), named
     if policy == "float32":
@@ -219,7 +219,7 @@ def policy_kernel(op: str, wrong: str, when: str, run: Run) -> Kernel:
 
 
 def cache_kernel(op: str, how: str, run: Run) -> Kernel:
-    """torch's own cache of casted weights is not asked: this one is in its place."""
+    """A mutant of the cache of cast weights, which replaces torch's own cache."""
     call = overload(NAMES.get(op, op))
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:
@@ -407,17 +407,15 @@ def planted(name: str) -> Iterator[Run]:
 
 @cache
 def cases() -> list[Case]:
-    """The cases of autocast that pass without a mutant."""
+    """The cases of autocast that are not refused without a mutant."""
     found = [
         c for c in planned_cases(contract.load(), more=False) if c.clause.startswith("autocast.")
     ]
-    return [
-        case for case in found if not case.own_process and outcome_of(case, device()) not in RED
-    ]
+    return [case for case in found if not case.own_process and not is_refused(case)]
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
-    """A mutant against the cases of autocast: those of its op first."""
+    """Try a mutant with the cases of autocast; those of its op come first."""
     sort, rest = name.split(" ", 1)
     op = rest.split(" ", 1)[0] if sort in ("policy", "cache") else "GradScaler"
     found = Result(f"a{number:04d}", "autocast", op, sort, rest, "")
@@ -433,8 +431,9 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
         warnings.simplefilter("ignore")
         with planted(name) as run:
             for case in order:
-                if outcome_of(case, device()) in RED:
-                    found.by, found.result, found.plan = [case.clause], "noticed", "quick"
+                found.trying = case.clause
+                tell(found)
+                if is_refused(case) and found.credit([case.clause]):
                     break
         found.reached = run.reached
         if not found.result:
@@ -448,7 +447,7 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
 
 
 def observable(name: str) -> str:
-    """The first answer of the probe that differs with the mutant; empty if none does."""
+    """The first answer of the probe that differs with the mutant; empty if none differs."""
     probe = _scaler_answers if name.startswith(("check", "update")) else _region_answers
     ops = [name.split(" ")[1]] if name.startswith(("policy", "cache")) else []
     want = list(probe(ops))
@@ -472,7 +471,7 @@ def _answer(call: Callable[[], Any]) -> str:
 
 
 def _region_answers(ops: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Calls of an op in regions: of dtypes, with and without a graph, again and again, with leaves that change."""
+    """Calls of an op in autocast regions: in several dtypes, with and without a graph, repeated, with leaves that change."""
     forms = [[_FLOAT32], [_FLOAT32, None], [None, _FLOAT32], [None, None, _FLOAT32], [None]]
     for lower in _LOWER:
         for form in [*forms, [torch.float64]]:
@@ -482,7 +481,7 @@ def _region_answers(ops: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 class _Leaves(Operands):
-    """Operands, those of float32 as leaves if there is a graph."""
+    """Operands. Those of float32 are leaves if there is a graph."""
 
     def __init__(self, given: Sequence[torch.dtype], *, grad: bool, shift: int = 0) -> None:
         super().__init__(device(), given, shift=shift)
@@ -538,7 +537,7 @@ def _gradients(op: str, arguments: Any, leaves: list[torch.Tensor], lower: torch
 
 
 def _scaler_answers(_: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Steps of a scaler with gradients of many shapes, dtypes, layouts and places of what is not finite."""
+    """Steps of a scaler, for gradients of many shapes, dtypes and layouts with inf or NaN in many places."""
     rng = Random(4)
     for trial in range(40):
         options = {
@@ -584,7 +583,7 @@ def _scaler_answers(_: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def every_name() -> list[str]:
-    """All that names() draws from, but the policies, of which there are thousands."""
+    """All names that names() can draw, except the thousands of policies."""
     return [
         *(f"cache {op} {how}" for op in _CACHED for how in _CACHES),
         *(f"check {how}" for how in _CHECKS),

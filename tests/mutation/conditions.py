@@ -1,4 +1,4 @@
-"""When a mutant is wrong: the axes, each a set of conditions on a call. See :mod:`tests.mutation.effects` for what is wrong then."""
+"""When a mutant is wrong: each axis is a set of conditions on a call. :mod:`tests.mutation.effects` says what is wrong then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Condition = Callable[[Invocation], bool]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the overloads that a mutant replaces, from calls of upstream's samples."""
+    """What calls of upstream's samples show about the overloads that a mutant replaces."""
 
     operands: int  # tensors that a call is given, at most: those that it reads first
     reads: int  # those that it only reads
@@ -243,12 +243,12 @@ INTEGER = ("beyond 2^24", "beyond 2^53", "the end of the dtype", "negative", "ze
 
 
 def comparable(t: torch.Tensor) -> torch.Tensor:
-    """The values in a dtype that the CPU compares: it has no such kernels for most unsigned ones."""
+    """The values, in a dtype that the CPU can compare: it has no comparison kernels for most unsigned dtypes."""
     return t if t.is_floating_point() or t.dtype.is_signed else t.double()
 
 
 def holds(t: torch.Tensor, what: str) -> torch.Tensor | None:
-    """Which elements are of a class; on the CPU. None where the dtype has none such."""
+    """Which elements belong to a class of values, on the CPU. None if the dtype has no such values."""
     t = t.cpu()
     fits = (
         t.is_floating_point()
@@ -391,7 +391,7 @@ def argument(facts: Facts, rng: Random) -> Drawn:
 
 @axis("tail")
 def tail(facts: Facts, rng: Random) -> Drawn:
-    """How many elements are left over by a loop of so many."""
+    """The number of elements that a loop with a given step leaves over."""
     if not facts.operands:
         return None
     step, left = rng.choice([(8, "some"), (32, "some"), (64, "none"), (16, "one"), (4, "three")])
@@ -427,7 +427,7 @@ def matrix(facts: Facts, rng: Random) -> Drawn:
 
 @axis("batch")
 def batch(facts: Facts, rng: Random) -> Drawn:
-    """How many rows there are before the last dimension."""
+    """The number of rows before the last dimension."""
     if not facts.operands:
         return None
     how = rng.choice(
@@ -470,7 +470,7 @@ def which_dimension(facts: Facts, rng: Random) -> Drawn:
 
 @axis("absent operand")
 def absent(facts: Facts, rng: Random) -> Drawn:
-    """An optional tensor is given, or is not."""
+    """An optional tensor is given or absent."""
     how = rng.choice(["no", "an"])
 
     def condition(call: Invocation) -> bool:
@@ -489,7 +489,7 @@ def absent(facts: Facts, rng: Random) -> Drawn:
 
 @axis("lists")
 def lists(facts: Facts, rng: Random) -> Drawn:
-    """How many tensors a list holds."""
+    """The number of tensors in a list."""
     if "List[Tensor]" not in facts.types:
         return None
     how = rng.choice(["one", "two", "more than two", "of different shapes"])
@@ -506,7 +506,7 @@ def lists(facts: Facts, rng: Random) -> Drawn:
 
 @axis("uniform values")
 def uniform(facts: Facts, rng: Random) -> Drawn:
-    """What all elements of an operand have in common."""
+    """A property that all elements of an operand share."""
     if not facts.operands:
         return None
     k, how = (
@@ -534,7 +534,7 @@ def uniform(facts: Facts, rng: Random) -> Drawn:
 
 @axis("lazy bits")
 def lazy_bits(facts: Facts, rng: Random) -> Drawn:
-    """Operands that are views with the conj or the neg bit set."""
+    """Operands are views with the conj or the neg bit set."""
     if not facts.operands or "complex64" not in facts.dtypes:
         return None
     k = pick(facts, rng)

@@ -1,5 +1,8 @@
-"""What a mutant does wrong: the kinds of fault. Those of ``GENERAL`` go with any condition; those of ``OWN`` bring
-theirs along, as a misread stride does, and stand under an axis of their own."""
+"""What a mutant does wrong: the kinds of fault.
+
+A kind in ``GENERAL`` can be combined with any condition. A kind in ``OWN`` comes with its own condition, such as a misread
+stride, and has an axis of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.mutation.plant import NOT_MET, Effect, Invocation, Operand, Refusal
 
 
 def region(t: torch.Tensor, where: str) -> torch.Tensor:
-    """Flat places in a tensor, in logical order."""
+    """Flat positions in a tensor, in logical order."""
     n = t.numel()
     row = t.shape[-1] if t.dim() else 1
     if where == "first":
@@ -53,7 +56,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def off(v: torch.Tensor) -> torch.Tensor:
-    """Values that are clearly others."""
+    """Values that clearly differ from the given ones."""
     if v.dtype == torch.bool:
         return ~v
     if not (v.is_floating_point() or v.is_complex()):
@@ -63,7 +66,7 @@ def off(v: torch.Tensor) -> torch.Tensor:
 
 
 def spoil(t: torch.Tensor, where: str, how: str, old: torch.Tensor | None = None) -> bool:
-    """Spoil some elements of a tensor in place. Whether it had any."""
+    """Spoil some elements of a tensor in place. Returns whether the tensor had any."""
     places = region(t, where)
     if not len(places) or (0 in t.stride() and t.numel() > 1) or t.is_conj():
         return False
@@ -133,7 +136,7 @@ def wrong_elements(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 
 def _unmet(call: Invocation, result: Any) -> Any:
-    """The call was made honestly, and nothing was spoilt."""
+    """Note that the call was made correctly and nothing was spoilt."""
     call.spared = True
     return result
 
@@ -158,7 +161,7 @@ def wrong_second_output(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @general
 def little_precision(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """Operands are rounded to half of the digits, or the result is off by a little."""
+    """Operands are rounded to half of their digits, or the result is slightly off."""
     if not facts.floating or facts.view:
         return None
     how = rng.choice(["operands", "result"])
@@ -199,7 +202,7 @@ def little_precision(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @general
 def dimensions_swapped(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """An operand is read as if two of its dimensions were exchanged."""
+    """An operand is read as if two of its dimensions were swapped."""
     if not facts.reads or facts.view or not facts.long:
         return None
     k, first = rng.randrange(facts.reads), rng.choice([0, -2])
@@ -261,7 +264,7 @@ def race(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @general
 def rolled(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """Elements of the result lie in another place: one further, in the block before, or in the other dimension."""
+    """Elements of the result are in the wrong place: one further, in the previous block, or in the other dimension."""
     if facts.view or not facts.outputs:
         return None
     how = rng.choice(
@@ -295,7 +298,7 @@ def rolled(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @general
 def range_lost(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """The result passed through a type that holds less: float16's range, 32 or 16 bits, no NaN, no infinity, no sign."""
+    """The result went through a type that holds less: the range of float16, 32 or 16 bits, no NaN, no infinity, no sign."""
     if facts.view or not facts.outputs:
         return None
     how = rng.choice(["float16", "32 bits", "16 bits", "no NaN", "no infinity", "no sign"])
@@ -349,7 +352,7 @@ def outputs_exchanged(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @own("memory of the result")
 def memory_kept(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """A result lies in the memory of the result before, which the caller may still hold."""
+    """A result uses the memory of the previous result, which the caller may still hold."""
     if facts.view or not facts.outputs or "functional" not in facts.forms:
         return None
     kept: dict[Any, torch.Tensor] = {}
@@ -606,7 +609,7 @@ def argument_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @own("dimension")
 def wrong_dimension(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """The op works along another dimension than it is asked to; the result keeps its shape."""
+    """The op works along another dimension than the one requested; the result has the right shape."""
     if not facts.dims or not facts.operands or facts.view:
         return None
     name, how = (
@@ -667,7 +670,7 @@ def alias_missing(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @own("aliases")
 def alias_made(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """The result is written over an input, and that is returned."""
+    """The result is written over an input, and the input is returned."""
     if facts.view or not facts.reads or not facts.outputs:
         return None
     k = rng.randrange(facts.reads)
@@ -692,7 +695,7 @@ def alias_made(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 
 def around(t: torch.Tensor, where: str) -> int | None:
-    """An element of a tensor's storage that is none of its own."""
+    """An element of a tensor's storage that does not belong to the tensor."""
     if not t.numel() or t.device.type == "cpu":
         return None
     first = t.storage_offset()
@@ -752,7 +755,7 @@ def input_written(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @own("inputs")
 def update_lost(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """What an op updates besides its result (running statistics) stays as it was."""
+    """State that the op should update besides its result, such as running statistics, does not change."""
     if not facts.updates:
         return None
 
@@ -968,7 +971,7 @@ def index_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @own("ties")
 def ties(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    """Of equal elements the last is taken for the first."""
+    """Among equal elements, the last one is returned instead of the first."""
     if facts.outputs < 1 or facts.view or "dim" not in facts.arguments:
         return None
 
@@ -1048,12 +1051,12 @@ def drawn_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 
 def conditioned(condition: Condition, effect: Effect) -> Effect:
-    """An effect in the calls in which a condition holds."""
+    """Apply an effect only to calls that meet a condition."""
     return lambda call: effect(call) if condition(call) else NOT_MET
 
 
 def drawn(facts: Facts, rng: Random, axis: Drawn) -> Iterator[tuple[str, Effect]]:
-    """Kinds of general effects, in an order from the seed."""
+    """The kinds of general effects, in an order drawn from the seed."""
     assert axis is not None
     for name in rng.sample(sorted(GENERAL), len(GENERAL)):
         made = GENERAL[name](facts, rng)

@@ -1,8 +1,8 @@
-"""Families of mutants that have a module of their own: they are of no single op of the database, and of no source of the device.
+"""Families of mutants with a module of their own: they belong neither to an op nor to a source file of the device.
 
-A module has two functions. ``names(seed, count)`` gives the names of mutants 0 to count - 1, which say all that there is
-to them; ``tried(seed, number, name, tell)`` breeds the mutant of that name, tells of it before it is tried, and returns
-its ``Result``.
+Each module has two functions. ``names(seed, count)`` returns the names of mutants 0 to count - 1; a name describes its
+mutant completely. ``tried(seed, number, name, tell)`` breeds the mutant of that name, calls ``tell`` before it tries the
+mutant, and returns its ``Result``.
 """
 
 from __future__ import annotations

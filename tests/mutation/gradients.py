@@ -1,7 +1,7 @@
-"""Mutants of gradients: a derivative that is wrong for one input of an op, always or for some layouts, sizes or subsets.
+"""Mutants of gradients: the derivative of an op is wrong for one input, always or for some layouts, sizes or subsets.
 
-The op is called between identities that see every cotangent and every gradient on their way back, on the simulated device
-alone, and only where gradients are recorded: what the call returns stays as it is.
+The op is called between identities that see every cotangent and every gradient in backward. This happens only on the
+simulated device, and only where gradients are recorded; the result of the call is not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NOT = {"values.free", "mutates.self", "values.not_unique", "gradients.of_storag
 
 @dataclass
 class Way:
-    """One call on its way back: its inputs, and the cotangents that it was given so far."""
+    """The backward of one call: its inputs, and the cotangents that have arrived so far."""
 
     inputs: list[torch.Tensor]
     outputs: int
@@ -107,7 +107,7 @@ def _turned(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _as_a_row(gradient: torch.Tensor) -> torch.Tensor:
-    """The elements of the transposed gradient in the order of its memory."""
+    """The elements of the transposed gradient, in the order of its memory."""
     return (
         gradient.transpose(0, -1).reshape(gradient.shape)
         if gradient.dim() > 1
@@ -158,7 +158,7 @@ OTHERS = (
 
 @dataclass
 class Mutant:
-    """A wrong derivative of an op, for the input at a place of those that require a gradient; of all where that is None."""
+    """A wrong derivative of an op: for one of the inputs that require a gradient, or for all of them if ``place`` is None."""
 
     op: Op
     when: str
@@ -172,7 +172,7 @@ class Mutant:
             return CONDITIONS[self.when](way)
 
     def entered(self, way: Way, place: int, gradient: torch.Tensor) -> torch.Tensor | None:
-        """What becomes of the gradient of an input."""
+        """The gradient of an input, as the mutant returns it."""
         if self.place not in (None, place) or not self.applies(way):
             return gradient
         if self.what == "the gradient of the call before":
@@ -192,7 +192,7 @@ class Mutant:
         return EFFECTS[self.what](gradient)
 
     def left(self, way: Way, cotangent: torch.Tensor) -> torch.Tensor:
-        """What becomes of a cotangent."""
+        """A cotangent, as the mutant passes it on."""
         way.cotangents.append(cotangent)
         if not self.applies(way):
             return cotangent
@@ -242,7 +242,7 @@ class _Leave(torch.autograd.Function):
 
 
 def mutated(mutant: Mutant, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The op's function with the wrong derivative, for tensors of the device."""
+    """The op's function with the wrong derivative for tensors of the device."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         call = Call(args, kwargs)
@@ -286,7 +286,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 
 def ops() -> list[str]:
-    """The ops that have gradients which are settled."""
+    """The ops whose gradients are well defined."""
     known = exceptions()
     return [
         op.id
@@ -298,7 +298,7 @@ def ops() -> list[str]:
 
 
 def names(seed: int, count: int) -> list[str]:
-    """The ops of mutants: all of them once, in an order from the seed, before any comes again."""
+    """The ops of the mutants. Each op comes once, in an order drawn from the seed, before any comes again."""
     rng, found, known = Random(f"gradients {seed}"), [], ops()
     while len(found) < count:
         found += rng.sample(known, len(known))
@@ -321,10 +321,9 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     tell(found)
     item = subject(name, DTYPE)
     with planted(mutant):
-        found.by = item.noticed()
+        clauses = item.noticed()
         found.reached = mutant.reached
-    if found.by:
-        found.result, found.plan = "noticed", "quick"
+    if found.credit(clauses) or found.not_gating:
         return found
     found.note = observable(breed(seed, number, name), Random(f"probe {seed} {number}"))
     if not found.note:
@@ -354,7 +353,7 @@ def _layouts(rng: Random) -> list[Callable[[torch.Tensor], torch.Tensor]]:
 
 
 def observable(mutant: Mutant, rng: Random) -> str:
-    """How a program of others would see the mutant: a call, and what differs. Empty where no call does."""
+    """A call that shows the mutant, and what differs in it; empty if no call of the probe shows it."""
     samples = [s for s in draw(mutant.op, DTYPE, limit=60, seed=rng.randrange(2**31)) if _usable(s)]
     for sample in rng.sample(samples, min(len(samples), 24)):
         for lay in _layouts(rng):
@@ -385,7 +384,7 @@ def _gradients(
     send: Callable[[torch.Tensor], torch.Tensor],
     subset: bool,
 ) -> list[torch.Tensor] | None:
-    """What a program sees: the gradients, then inputs and cotangents."""
+    """All that a program sees: the gradients, and the inputs and cotangents afterwards."""
     seed_everything(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,10 +1,15 @@
-"""The items of an op on the simulated device, run in process as a worker runs them: once clean, then with mutants."""
+"""Items and cases on the simulated device, run in this process as a worker runs them: once clean, then with mutants.
+
+A cell is *refused* if the gate would refuse it: its outcome differs from what the device's manifest expects.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from typing import Final
 
 from conformance import contract
 from conformance.checks.cases.cases import Case
@@ -16,7 +21,6 @@ from conformance.plan.planner import untried_with
 from conformance.run.outcomes import BAD, verdict_of
 from conformance.suites import planned_op_checks
 from devices import registry
-from devices.cell import Outcome
 from devices.files import cache_root
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
@@ -29,27 +33,36 @@ from opinfo.plan import plan_spec
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
 from opinfo.samples import probe
 
-#: Outcomes by which a run says that something is wrong.
-RED = frozenset({Outcome.FAIL, Outcome.ERROR, Outcome.BLOCKED})
+#: The environment variable that carries ``--not-gating`` to the processes that try mutants.
+NOT_GATING: Final = "MUTATION_NOT_GATING"
 
 
 @cache
 def device() -> Device:
-    """The simulated device, open."""
+    """The simulated device, opened."""
     return open_device(registry.get("simulated"))
 
 
 @cache
 def matcher() -> Matcher:
-    """The manifest of the device: what it expects, it may have without being told."""
+    """What the device's manifest expects of each cell."""
     descriptor = device().descriptor
     assert descriptor.expectations is not None
     manifest = Manifest.load(descriptor.expectations)
     return Matcher(manifest.active(descriptor.facts()))
 
 
+@cache
+def not_gating() -> frozenset[str]:
+    """The ids of the clauses that are reported without gating: provisional ones, and those that ``--not-gating`` names."""
+    whole, globs = contract.load(), os.environ.get(NOT_GATING, "")
+    named = whole.select(globs.split(",")) if globs else ()
+    provisional = (clause for clause in whole.clauses.values() if clause.provisional)
+    return frozenset(clause.id for clause in (*provisional, *named))
+
+
 class Subject:
-    """An op and dtype with what its runs share."""
+    """An op and dtype, with what all its runs share."""
 
     def __init__(self, op: str, dtype: str, run: bool = True) -> None:
         forget_geometries()
@@ -61,7 +74,7 @@ class Subject:
         self.clean = self.run() if run else {}
 
     def run(self) -> dict[str, bool]:
-        """Whether the gate refuses the cell, of every clause that applies."""
+        """For each clause that applies to the op: whether its cell is refused."""
         known, checks = exceptions(), planned_op_checks(contract.load())
         name, dtype = self.op.id, self.dtype
         clauses = [
@@ -81,7 +94,7 @@ class Subject:
         }
 
     def context(self, clauses: Sequence[str]) -> ItemContext:
-        """What the checks of these clauses share in one run."""
+        """The context that the checks of these clauses share in one run."""
         name, dtype = self.op.id, self.dtype
         withheld = untried_with([name], device().descriptor, contract.load(), clauses)[name]
         recorder = Recorder(name, dtype, clauses, {}, withheld)
@@ -90,7 +103,7 @@ class Subject:
         return ItemContext(*about, exceptions())
 
     def noticed(self) -> list[str]:
-        """The clauses that the gate refuses now, and did not in the clean run."""
+        """The clauses whose cells are refused now and were not refused in the clean run."""
         return [clause for clause, bad in self.run().items() if bad and not self.clean[clause]]
 
 
@@ -100,14 +113,15 @@ def subject(op: str, dtype: str) -> Subject:
 
 
 def dtypes_of(op: str, plan: str) -> list[str]:
-    """The dtypes in which a plan runs an op, float32 first."""
+    """The dtypes in which a plan runs an op; float32 comes first."""
     mine = device().descriptor.dtypes_of(op) & catalogue()[op].dtypes
     taken = [d for d in plan_spec(plan).dtypes if d in mine]
     return sorted(taken, key=lambda d: (d != "float32", taken.index(d)))
 
 
-def outcome_of(case: Case, on: Device) -> Outcome:
-    """The outcome of one case, run in this process."""
+def is_refused(case: Case) -> bool:
+    """Run a case in this process; whether its cell is refused."""
     recorder = Recorder(case.name, "", [case.clause])
-    run_case(case, recorder.cells[case.clause], on, Where(device="simulated"))
-    return recorder.cells[case.clause].outcome()
+    record = recorder.cells[case.clause]
+    run_case(case, record, device(), Where(device="simulated"))
+    return verdict_of(matcher(), record.told())[0] in BAD

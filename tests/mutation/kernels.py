@@ -22,11 +22,11 @@ from opinfo.exceptions import op_family
 from opinfo.samples import Sample, choose, draw
 from tests.mutation.conditions import AXES, Facts
 from tests.mutation.effects import OWN, drawn
-from tests.mutation.items import RED, device, dtypes_of, outcome_of, subject
+from tests.mutation.items import device, dtypes_of, is_refused, not_gating, subject
 from tests.mutation.plant import Effect, Invocation, Seen, planted
 from tests.mutation.probe import observable
 
-#: What every call needs, so that a mutant of it is one of the whole device.
+#: Overloads that every call needs: a mutant of one would be a mutant of the whole device.
 _TOOLS = frozenset(
     {
         *(
@@ -61,7 +61,17 @@ _TOOLS = frozenset(
 
 
 class Result(msgspec.Struct):
-    """What became of a mutant. ``result`` is noticed, survived, not_reached, equivalent or broken (a mistake of ours)."""
+    """What became of a mutant.
+
+    ``result`` is
+
+    - ``noticed``: the gate turned red;
+    - ``not_gated``: cells turned red, but only cells of clauses that do not gate;
+    - ``survived``: calls of the suite reached the mutant, and no cell turned red;
+    - ``not_reached``: no call of the suite reached the mutant;
+    - ``equivalent``: no call can tell the mutant from the original;
+    - ``broken``: the mutant could not be tried, which is a mistake of this tool.
+    """
 
     id: str
     family: str
@@ -69,10 +79,24 @@ class Result(msgspec.Struct):
     axis: str
     kind: str
     result: str
-    by: list[str] = []
+    by: list[str] = []  # the gating clauses that turned red
+    not_gating: list[str] = []  # the clauses that turned red and do not gate
     plan: str = ""
     reached: int = 0
     note: str = ""
+    trying: str = ""  # the clause of the case that runs while the mutant is tried
+
+    def credit(self, clauses: Iterable[str], plan: str = "quick") -> bool:
+        """Note that cells of these clauses turned red; returns whether the gate did."""
+        for clause in clauses:
+            row = self.not_gating if clause in not_gating() else self.by
+            if clause not in row:
+                row.append(clause)
+        if self.by:
+            self.result, self.plan = "noticed", plan
+        elif self.not_gating:
+            self.result, self.plan = "not_gated", self.plan or plan
+        return bool(self.by)
 
 
 def family_of(op: str) -> str:
@@ -96,7 +120,7 @@ class Mutant:
 
 
 def ops_of(seed: int, count: int, family: str | None) -> list[str]:
-    """The ops of mutants 0 to count - 1: all of them once, in an order from the seed, before any comes again."""
+    """The ops of mutants 0 to count - 1. Each op comes once, in an order drawn from the seed, before any comes again."""
     known = [op for op in catalogue() if family in (None, family_of(op))]
     known = [op for op in known if dtypes_of(op, "core")]
     rng, found = Random(seed), []
@@ -107,7 +131,7 @@ def ops_of(seed: int, count: int, family: str | None) -> list[str]:
 
 @lru_cache(maxsize=4)
 def seen_of(op_id: str) -> dict[str, list[Invocation]]:
-    """The calls that reach the device's kernels, by overload, in all forms of an op."""
+    """The calls that reach the device's kernels, by overload, for all forms of an op."""
     op, seen = catalogue()[op_id], Seen()
     dtype = dtypes_of(op_id, "core")[0]
     with warnings.catch_warnings(), torch.no_grad():
@@ -131,7 +155,7 @@ def seen_of(op_id: str) -> dict[str, list[Invocation]]:
 
 
 def on_device(sample: Sample) -> Any:
-    """Fresh arguments of a sample, on the device."""
+    """New arguments for a sample, on the device."""
     there = device().torch_device
     return sample.call.on([t.clone().to(there) for t in sample.tensors], there)
 
@@ -145,8 +169,10 @@ def _tried(seen: Seen, function: Any, args: Any, kwargs: Any) -> None:
 
 
 def targets_of(op_id: str) -> list[tuple[str, ...]]:
-    """Overloads of one packet that the op reaches, by packet, without those that every op needs (but where there are
-    no others)."""
+    """The overloads that the op reaches, by packet.
+
+    Overloads that every op needs are left out, unless the op reaches no others.
+    """
     found = list(seen_of(op_id))
     own = [name for name in found if name not in _TOOLS] or found
     packets: dict[str, list[str]] = {}
@@ -156,7 +182,7 @@ def targets_of(op_id: str) -> list[tuple[str, ...]]:
 
 
 def named_targets(op_id: str) -> list[tuple[str, ...]]:
-    """Those of the targets that have the op's own name."""
+    """The targets whose name is the op's own name."""
     name = op_id.rpartition("nn.functional.")[2].partition(".")[0]
     packets = targets_of(op_id)
     return [each for each in packets if name in each[0] or each[0].partition(".")[0] in op_id]
@@ -203,7 +229,7 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
 
 
 def breed(seed: int, number: int, op_id: str) -> Mutant | None:
-    """The mutant of this number: the same whenever it is bred. None where no kernel of the device is reached."""
+    """The mutant of this number, the same each time. None if the op reaches no kernel of the device."""
     rng = Random(f"{seed} {number} {op_id}")
     packets, named = targets_of(op_id), named_targets(op_id)
     if not packets:
@@ -235,13 +261,13 @@ def name_of(number: int) -> str:
 
 
 def result_of(mutant: Mutant) -> Result:
-    """A mutant of which nothing is known yet."""
+    """The result of a mutant that has not been tried yet."""
     kind = f"{'/'.join(mutant.overloads)}: {mutant.kind}"
     return Result(mutant.id, mutant.family, mutant.op, mutant.axis, kind, "")
 
 
 def tried(seed: int, number: int, op_id: str, bred: Callable[[Result], None]) -> Result:
-    """Breed a mutant and try it. ``bred`` is told of it before it is tried: it may end the process."""
+    """Breed a mutant and try it. Calls ``bred`` with the mutant before trying it, as it may end the process."""
 
     def again() -> Mutant | None:
         return breed(seed, number, op_id)
@@ -255,7 +281,7 @@ def tried(seed: int, number: int, op_id: str, bred: Callable[[Result], None]) ->
 
 
 def drawn_at_random(overloads: Iterable[str]) -> bool:
-    """Whether one of them draws random numbers: what is drawn is the business of the cases of ``random``."""
+    """Whether an overload draws random numbers. The cases of ``random`` check the numbers that are drawn."""
     found = ((name.partition(".")) for name in overloads)
     return any(
         torch.Tag.nondeterministic_seeded
@@ -266,29 +292,34 @@ def drawn_at_random(overloads: Iterable[str]) -> bool:
 
 @cache
 def random_cases() -> dict[Case, frozenset[str]]:
-    """The green cases of ``random``, with the overloads that each reaches."""
-    found, on = {}, device()
+    """The cases of ``random`` that are not refused, with the overloads that each reaches."""
+    found = {}
     for case in planned_cases(contract.load(), more=False):
         if case.clause.startswith("random.") and not case.own_process:
             with Seen() as seen:
-                outcome = outcome_of(case, on)
-            if outcome not in RED:
+                refused = is_refused(case)
+            if not refused:
                 found[case] = frozenset(seen.calls)
     return found
 
 
 def noticed_by_cases(mutant: Mutant) -> tuple[list[str], int]:
-    """The clause of the first case of ``random`` that is red now, and how often the mutant was reached."""
-    known = random_cases()
+    """Run the cases of ``random`` until a gating clause refuses one.
+
+    Returns the clauses of the cases that are refused, and how often calls reached the mutant.
+    """
+    known, clauses = random_cases(), list[str]()
     with planted(mutant.overloads, mutant.effect) as run:
         for case, reaches in known.items():
-            if reaches & {*mutant.overloads} and outcome_of(case, device()) in RED:
-                return [case.clause], run.reached
-    return [], run.reached
+            if reaches & {*mutant.overloads} and is_refused(case):
+                clauses.append(case.clause)
+                if case.clause not in not_gating():
+                    break
+    return clauses, run.reached
 
 
 def namesakes(mutant: Mutant) -> list[str]:
-    """Other ops that have the name of the kernel: a plan runs them, too."""
+    """Other ops with the name of the kernel, which a plan runs too."""
     packet = mutant.overloads[0].partition(".")[0].strip("_")
     names = []
     for op in catalogue():
@@ -299,36 +330,39 @@ def namesakes(mutant: Mutant) -> list[str]:
 
 
 def judged(mutant: Mutant, again: Callable[[], Mutant], rng: Random) -> Result:
-    """Run a mutant against its op's items: plan quick's, then the other dtypes of plan core. Where nothing notices it,
-    its probe says whether there is anything to be noticed. ``again`` gives the mutant as new: it may count calls."""
+    """Run a mutant against the items of its op: those of plan quick, then those of the other dtypes of plan core.
+
+    If the gate stays green, a probe finds out whether the mutant can be observed at all. ``again`` breeds the mutant anew, as
+    it may count its calls.
+    """
     found, failures = result_of(mutant), []
     quick = dtypes_of(mutant.op, "quick")
     for dtype in dict.fromkeys([*quick, *dtypes_of(mutant.op, "core")]):
         item = subject(mutant.op, dtype)
         with planted(mutant.overloads, mutant.effect) as run:
-            found.by = item.noticed()
+            clauses = item.noticed()
         found.reached += run.reached
         failures += run.failures[:1]
-        if found.by:
-            found.result, found.plan = "noticed", "quick" if dtype in quick else "core"
+        if found.credit(clauses, "quick" if dtype in quick else "core"):
             return found
     if drawn_at_random(mutant.overloads):
-        found.by, reached = noticed_by_cases(again())
+        clauses, reached = noticed_by_cases(again())
         found.reached += reached
-        if found.by:
-            found.result, found.plan = "noticed", "quick"
+        if found.credit(clauses):
             return found
     new, dtypes = again(), dtypes_of(mutant.op, "core")
     found.note = observable(new.overloads, new.effect, mutant.op, dtypes, rng)
     if found.note:
-        found.result = "survived" if found.reached else "not_reached"
+        found.result = found.result or ("survived" if found.reached else "not_reached")
         for other in namesakes(mutant):
             item = subject(other, dtypes_of(other, "quick")[0])  # its clean run comes first
             with planted(mutant.overloads, again().effect):
-                found.by = item.noticed()
-            if found.by:
-                found.result, found.plan, found.note = "noticed", "quick", f"by {other}"
+                clauses = item.noticed()
+            if found.credit(clauses):
+                found.note = f"by {other}"
                 break
+    elif found.not_gating:
+        pass  # cells that do not gate tell it from the original
     elif failures and not found.reached:
         found.result, found.note = "broken", failures[0]
     else:

@@ -1,4 +1,4 @@
-"""Programs of modules that are not the suite's: what they give with a mutant and without says whether it can be observed."""
+"""Finds out whether a mutant of a module can be observed: runs programs that the suite does not run, with and without it."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def of_attention(options: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def seen(program: Program) -> list[bytes] | str:
-    """What a program gives, as bytes; the exception that it raised."""
+    """The result of a program as bytes, or the exception that it raised."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -181,7 +181,7 @@ def seen(program: Program) -> list[bytes] | str:
 
 @cache
 def known() -> dict[str, tuple[Program, list[bytes]]]:
-    """The programs that give the same twice, with what they give."""
+    """The programs that give the same result twice, with that result."""
     found = {}
     for told, program in programs():
         first = seen(program)
@@ -191,7 +191,7 @@ def known() -> dict[str, tuple[Program, list[bytes]]]:
 
 
 def different(planted: Callable[[], AbstractContextManager[Any]]) -> str:
-    """The first program that gives something else with the mutant; empty if none does."""
+    """The first program whose result differs with the mutant; empty if none differs."""
     for told, (program, want) in known().items():
         with planted():
             got = seen(program)

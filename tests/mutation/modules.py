@@ -1,7 +1,6 @@
-"""Mutants of modules: of the kernels that their forward and backward reach, of recurrent layers as wholes, and of attention.
-What should notice them are the cases of ``nn``.
+"""Mutants of modules: of the kernels that modules reach, of whole recurrent layers, and of attention.
 
-The name of a mutant says all that there is to it: ``op|kind|detail|condition``.
+The cases of ``nn`` should notice them. The name of a mutant describes it completely: ``op|kind|detail|condition``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conformance import contract
 from conformance.checks.cases.cases import Case, not_here
 from conformance.suites import planned_cases
-from tests.mutation.items import RED, device, outcome_of
+from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
 from tests.mutation.module_probe import different
 from tests.mutation.plant import NOT_MET, Invocation, planted
@@ -162,7 +161,7 @@ def _overwritten(call: Invocation, place: int) -> Any:
 
 
 def _argument(call: Invocation, name: str) -> Any:
-    """Another value of an argument that is no tensor, or none of one that may be left out."""
+    """Another value for an argument that is not a tensor, or None for an optional tensor."""
     value = call.values[name]
     if isinstance(value, torch.Tensor) or value is None:
         return NOT_MET if value is None else call.honest(**{name: None})
@@ -227,7 +226,7 @@ Wrong = Callable[[dict[str, Any], Run], Any]
 
 
 def _changed(**functions: Callable[[dict[str, Any]], Any]) -> Wrong:
-    """Other arguments: each from all of them."""
+    """Changed arguments, computed from all arguments of the call."""
 
     def does(given: dict[str, Any], run: Run) -> Any:
         new = {name: function(given) for name, function in functions.items()}
@@ -370,14 +369,14 @@ def _one_more(given: dict[str, Any], run: Run) -> Any:
 
 
 def _scaled(given: dict[str, Any], run: Run) -> Any:
-    """The scale of head_dim 64, whatever it is."""
+    """Use the scale of head_dim 64, whatever the head_dim is."""
     if given["scale"] is not None:
         return run(scale=None)
     return run(scale=0.125) if given["query"].shape[-1] != 64 else NOT_MET
 
 
 def _heads_in_turns(given: dict[str, Any], run: Run) -> Any:
-    """Grouped queries take heads of the keys in turns, not in order."""
+    """Grouped queries use the heads of the keys in turns instead of in order."""
     heads, kept = given["query"].shape[1], given["key"].shape[1]
     if not given["enable_gqa"] or heads == kept or kept == 1:
         return NOT_MET
@@ -482,7 +481,7 @@ ATTENTION: dict[str, Wrong] = {
 
 @dataclass(slots=True)
 class Above:
-    """What stands in the place of an op that is made of others, and how often it was asked."""
+    """A replacement for an op that is composed of other ops, which counts its calls."""
 
     op: str
     wrong: Wrong
@@ -524,7 +523,7 @@ def above(op: str, wrong: Wrong) -> Iterator[Above]:
 
 
 class Names(TorchDispatchMode):
-    """Notes the overloads that are called, by name. (Seen keeps their arguments, too: far too much here.)"""
+    """Notes the names of the overloads that are called. (Seen also keeps their arguments, which is too much here.)"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -537,13 +536,13 @@ class Names(TorchDispatchMode):
 
 @cache
 def cases() -> dict[Case, frozenset[str]]:
-    """The green cases of ``nn`` in plan quick, with the overloads that each reaches."""
+    """The cases of ``nn`` in plan quick that are not refused, with the overloads that each reaches."""
     found, on = {}, device()
     for case in planned_cases(contract.load(), more=False):
         if case.clause.startswith("nn.") and not not_here(case, on.descriptor.capabilities, 2):
             with Names() as seen:
-                outcome = outcome_of(case, on)
-            if outcome not in RED:
+                refused = is_refused(case)
+            if not refused:
                 found[case] = frozenset(seen.names)
     return found
 
@@ -700,7 +699,7 @@ def _of_kernel(rng: Random) -> Spec:
 
 
 def names(seed: int, count: int) -> list[str]:
-    """The names of mutants 0 to count - 1: no two are alike."""
+    """The names of mutants 0 to count - 1. No name occurs twice."""
     return [spec.name for spec, _ in zip(bred(seed), range(count))]
 
 
@@ -737,14 +736,17 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in cases_for(spec):
+            found.trying = case.clause
+            tell(found)
             with plant(spec) as run:
-                red = outcome_of(case, device()) in RED
+                refused = is_refused(case)
             found.reached += run.reached
             failures += run.failures[:1]
-            if red and run.reached:
-                found.result, found.plan, found.by = "noticed", "quick", [case.clause]
+            if refused and run.reached and found.credit([case.clause]):
                 found.note = case.name
                 return found
+        if found.not_gating:
+            return found
         found.note = different(lambda: plant(spec))
     if found.note:
         found.result = "survived" if found.reached else "not_reached"

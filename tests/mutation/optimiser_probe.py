@@ -1,5 +1,6 @@
-"""Whether a mutant of training can be observed at all: calls and trainings drawn here, which the suite does not make, with
-and without it."""
+"""Finds out whether a mutant of training can be observed: makes calls and trainings that the suite does not make, with and
+without it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ ROUNDS = 60
 
 
 def different(op: str, effect: Callable[[], Effect], rng: Random) -> str:
-    """What differs with the mutant in the first call or training in which something does; empty if nothing does."""
+    """What differs with the mutant, in the first call or training that differs; empty if none differs."""
     seeds = [rng.randrange(1 << 30) for _ in range(ROUNDS)]
     for what, program in programs(op):
         for seed in seeds if what == "a call" else seeds[:3]:
@@ -75,7 +76,7 @@ def function_of(op: str) -> Any:
 
 
 def tensor(rng: Random, shape: tuple[int, ...], dtype: torch.dtype, index: int = 0) -> torch.Tensor:
-    """One on the device, in a layout drawn at random."""
+    """A tensor on the device, in a layout drawn at random."""
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
     values = (torch.randn(shape, generator=generator, dtype=torch.float64) * 2).to(dtype)
     if values.numel() and dtype.is_floating_point and rng.random() < 0.1:
@@ -101,7 +102,7 @@ def tensor(rng: Random, shape: tuple[int, ...], dtype: torch.dtype, index: int =
 
 
 def whole(t: torch.Tensor) -> torch.Tensor:
-    """All that lies in a tensor's storage: what is written around it counts, too."""
+    """The whole storage of a tensor, as bytes that are written around it count too."""
     return t.detach().as_strided((t.untyped_storage().nbytes() // t.itemsize,), (1,), 0)
 
 
@@ -118,7 +119,7 @@ def shapes(rng: Random) -> list[tuple[int, ...]]:
 
 
 def list_call(op: str, rng: Random) -> list[torch.Tensor]:
-    """What a call returns, and what its arguments hold afterwards."""
+    """The result of a call, and its arguments afterwards."""
     function, sizes = function_of(op), shapes(rng)
     dtype = None if rng.random() < 0.2 else rng.choice(_DTYPES)
     kinds = [dtype or rng.choice(_DTYPES) for _ in sizes]
@@ -240,7 +241,7 @@ def training(rng: Random) -> list[torch.Tensor]:
 
 
 def twice(rng: Random) -> list[torch.Tensor]:
-    """How far two trainings from one seed are apart."""
+    """How far two trainings with the same seed differ."""
     seed = rng.randrange(1 << 30)
     one, two = ([t.detach().cpu().double() for t in training(Random(seed))] for _ in range(2))
     return [

@@ -1,7 +1,7 @@
 """Mutants of training: of ops on lists of tensors, of fused steps, of the ops that single-tensor steps, scalers and clipping
-are made of, and of the gradients of small networks. What should notice them are the cases of ``optim``.
+use, and of the gradients of small networks.
 
-The name of a mutant says all that there is to it: ``op|kind|detail|condition``.
+The cases of ``optim`` should notice them. The name of a mutant describes it completely: ``op|kind|detail|condition``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from conformance.suites import planned_cases
 from devices.files import cache_root
 from opinfo.compare import tensors_of
 from opinfo.torch_private import all_overloads
-from tests.mutation.items import RED, device, outcome_of
+from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
 from tests.mutation.optimiser_probe import different
 from tests.mutation.plant import NOT_MET, Effect, Invocation, planted
@@ -61,7 +61,7 @@ NETWORK = (
 
 @cache
 def list_ops() -> tuple[str, ...]:
-    """The overloads of ops on lists, without those with ``out=`` and those that no Python function calls."""
+    """The overloads of ops on lists, without ``out=`` overloads and those that no Python function calls."""
     found = []
     for packet, names in all_overloads().items():
         short = packet.removeprefix("aten::")
@@ -157,7 +157,7 @@ BECOMES = ("unchanged", "zero", "one percent larger", "the neighbour", "negated"
 
 
 def spoilt(target: torch.Tensor, old: torch.Tensor | None, region: str, becomes: str) -> bool:
-    """Spoil elements of a tensor in place; whether it had any."""
+    """Spoil elements of a tensor in place. Returns whether the tensor had any."""
     place = REGIONS[region](target.numel())
     held = target.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1)
     part = held[place]
@@ -200,7 +200,7 @@ def elements(which: str, region: str, becomes: str) -> Effect:
 
 
 def dense(t: torch.Tensor) -> torch.Tensor:
-    """The tensor as if its elements lay in a row."""
+    """The memory of a tensor, read as if the tensor were contiguous."""
     return t.as_strided(t.shape, torch.empty(t.shape, device="meta").stride())
 
 
@@ -217,7 +217,7 @@ def lists_of(call: Invocation) -> dict[str, list[torch.Tensor]]:
 
 
 def misread(place: int, how: str) -> Effect:
-    """A list whose tensors are misread, or read in other places."""
+    """A list whose tensors are misread, or read in another order."""
 
     def effect(call: Invocation) -> Any:
         lists = lists_of(call)
@@ -244,7 +244,7 @@ def misread(place: int, how: str) -> Effect:
 
 
 def _moved(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Each tensor is the next of its shape."""
+    """Each tensor is replaced by the next one of its shape."""
     found = list(tensors)
     for n, t in enumerate(tensors):
         later = [u for u in tensors[n + 1 :] if u.shape == t.shape and u.dtype == t.dtype]
@@ -277,7 +277,7 @@ def scalars(how: str) -> Effect:
 
 
 def number(name: str, how: str) -> Effect:
-    """A number that is ignored, doubled, negated, or rounded."""
+    """A number is ignored, doubled, negated or rounded."""
 
     def effect(call: Invocation) -> Any:
         value = call.values.get(name)
@@ -306,7 +306,7 @@ def number(name: str, how: str) -> Effect:
 
 
 def writes_its_first(call: Invocation) -> Any:
-    """What only reads writes its results over its first list."""
+    """An op that should only read writes its results over its first list."""
     result = call.honest()
     for into, made in zip(first_list(call), tensors_of(result)):
         if into.shape == made.shape and into.dtype == made.dtype and 0 not in into.stride():
@@ -315,7 +315,7 @@ def writes_its_first(call: Invocation) -> Any:
 
 
 def gives_its_first(call: Invocation) -> Any:
-    """Results lie where the first list does."""
+    """The results use the memory of the first list."""
     result = call.honest()
     if not isinstance(result, (list, tuple)):
         return NOT_MET
@@ -339,7 +339,7 @@ def writes_around(call: Invocation) -> Any:
 
 
 def last_result(call: Invocation) -> Any:
-    """Every second call does nothing that the one before did not."""
+    """Every second call repeats the previous call instead of doing its own work."""
     if getattr(last_result, "odd", False):
         last_result.odd = False  # type: ignore[attr-defined]
         outs = [t.detach().clone() for t in first_list(call)]
@@ -358,7 +358,7 @@ def last_result(call: Invocation) -> Any:
 
 
 def counted(how: str) -> Effect:
-    """The number of steps, by which averages are corrected."""
+    """The number of steps that corrects the averages is wrong."""
 
     def effect(call: Invocation) -> Any:
         steps = call.values.get("state_steps")
@@ -412,7 +412,7 @@ def exchanged(first: str, second: str) -> Effect:
 
 
 def dropped(name: str) -> Effect:
-    """An optional tensor is not looked at."""
+    """An optional tensor is ignored."""
 
     def effect(call: Invocation) -> Any:
         return NOT_MET if call.values.get(name) is None else call.honest(**{name: None})
@@ -426,7 +426,7 @@ def scale_multiplies(call: Invocation) -> Any:
 
 
 def inf_zeroes(call: Invocation) -> Any:
-    """Where an infinity was found, the state is emptied although no step is taken."""
+    """If an infinity was found, the state is cleared although no step is taken."""
     found = call.values.get("found_inf")
     result = call.honest()
     if found is None or not float(found):
@@ -455,7 +455,7 @@ def kept(place: int) -> Effect:
 
 
 def eps_inside(call: Invocation) -> Any:
-    """eps is added inside of the root: as if the averages of squares had it."""
+    """eps is added inside the square root instead of outside."""
     eps = call.values.get("eps")
     squares = lists_of(call).get("exp_avg_sqs") or lists_of(call).get("state_sums")
     if not eps or not squares:
@@ -488,7 +488,7 @@ def scaled_output(place: int, by: float) -> Effect:
 
 
 def varying(call: Invocation) -> Any:
-    """Every call is another one in its last digits."""
+    """Each call differs in its last digits."""
     varying.count = getattr(varying, "count", 0) + 1  # type: ignore[attr-defined]
     result = call.honest()
     for t in tensors_of(result):
@@ -549,7 +549,7 @@ def effect_of(kind: str, detail: str) -> Effect:
 
 
 def _numbers(op: str) -> list[str]:
-    """The names of its arguments that are numbers or switches."""
+    """The names of the arguments that are numbers or switches."""
     kinds = ("number", "float", "bool", "Tensor")
     return [
         a.name
@@ -649,8 +649,10 @@ SHARES: tuple[
 
 
 def names(seed: int, count: int) -> list[str]:
-    """The names of mutants 0 to count - 1: no two are alike. What the cases call is found out first, in a process of its
-    own: workers have only so long for a mutant."""
+    """The names of mutants 0 to count - 1. No name occurs twice.
+
+    A separate process finds out first what the cases call, as workers have limited time for a mutant.
+    """
     if not _kept().is_file():
         code = "from tests.mutation.optimisers import reached_by; reached_by()"
         subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
@@ -678,7 +680,7 @@ def effect(spec: Spec) -> Effect:
 
 
 class Names(TorchDispatchMode):
-    """Notes the overloads that are called with the device's tensors, by name."""
+    """Notes the names of the overloads that are called with tensors of the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -691,7 +693,7 @@ class Names(TorchDispatchMode):
 
 
 def _of_optim() -> list[Case]:
-    """The cases of ``optim`` that this device takes."""
+    """The cases of ``optim`` that this device can run."""
     descriptor = device().descriptor
     here = descriptor.capabilities, descriptor.device_count()
     cases = planned_cases(contract.load(), more=False)
@@ -699,16 +701,19 @@ def _of_optim() -> list[Case]:
 
 
 def _watched(case: Case) -> list[str] | None:
-    """The ops that a case calls; None if it does not run while it is watched; no ops if it does not pass at all."""
+    """The ops that a case calls.
+
+    None if the case is refused only while it is watched; an empty list if it is refused in any case.
+    """
     with Names() as seen:
-        outcome = outcome_of(case, device())
-    if outcome not in RED:
+        refused = is_refused(case)
+    if not refused:
         return sorted(seen.names)
-    return [] if outcome_of(case, device()) in RED else None
+    return [] if is_refused(case) else None
 
 
 def _kept() -> Path:
-    """Where it is kept what the cases call."""
+    """The file that stores which ops the cases call."""
     folder = Path(importlib.import_module("conformance.suites.optim").__file__ or "").parent
     digest = hashlib.blake2b(torch.__version__.encode(), digest_size=8)
     for source in sorted(folder.glob("*.py")):
@@ -718,7 +723,7 @@ def _kept() -> Path:
 
 @cache
 def reached_by() -> dict[str, list[str] | None]:
-    """By the id of a case the ops that it calls. It takes a minute to find out, and is kept until the suite changes."""
+    """The ops that each case calls, by the id of the case. Finding out takes a minute; the result is kept until the suite changes."""
     path = _kept()
     if path.is_file():
         return msgspec.json.decode(path.read_bytes(), type=dict[str, list[str] | None])
@@ -731,7 +736,7 @@ def reached_by() -> dict[str, list[str] | None]:
 
 
 def cases_for(op: str) -> Iterable[Case]:
-    """The cases that call an op: those about lists first, then those that call the fewest others."""
+    """The cases that call an op: cases about lists first, then those that call the fewest other ops."""
     reached = reached_by()
 
     def last(case: Case) -> tuple[bool, bool, int]:
@@ -752,14 +757,17 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for case in cases_for(spec.op):
+            found.trying = case.clause
+            tell(found)
             with planted([spec.op], effect(spec)) as run:
-                red = outcome_of(case, device()) in RED
+                refused = is_refused(case)
             found.reached += run.reached
             failures += run.failures[:1]
-            if red and run.reached:
-                found.result, found.plan, found.by = "noticed", "quick", [case.clause]
+            if refused and run.reached and found.credit([case.clause]):
                 found.note = case.name
                 return found
+        if found.not_gating:
+            return found
         found.note = different(spec.op, lambda: effect(spec), Random(f"{seed} {number}"))
     if found.note:
         found.result = "survived" if found.reached else "not_reached"

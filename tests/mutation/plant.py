@@ -1,6 +1,6 @@
-"""A mutant in the place of kernels of the simulated device: calls that reach its overloads go through an effect first.
+"""Puts a mutant in front of kernels of the simulated device: an effect handles the calls that reach its overloads.
 
-The override is registered for the device's dispatch key alone, so that the CPU, which is the reference, never sees it.
+The override is registered only for the dispatch key of the device, so that the CPU, which is the reference, never sees it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KIND, KEY = "simulated", "PrivateUse1"
 
 @dataclass(slots=True)
 class Operand:
-    """A strided tensor that a call is given: the argument's name, and its place where that is a list."""
+    """A strided tensor among the arguments of a call: the name of the argument, and the tensor's place if that is a list."""
 
     name: str
     place: int | None
@@ -32,7 +32,7 @@ class Operand:
 
 
 class Invocation:
-    """One call that reached a mutated overload. ``values`` are all arguments by their names in the schema."""
+    """One call that reached a mutated overload. ``values`` has all arguments by their names in the schema."""
 
     def __init__(self, overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.overload = overload
@@ -64,7 +64,7 @@ class Invocation:
 
     @property
     def read(self) -> list[Operand]:
-        """What the op only reads."""
+        """The operands that the op only reads."""
         return [each for each in self.operands if not each.written]
 
     @property
@@ -76,7 +76,7 @@ class Invocation:
 
     @property
     def out(self) -> list[torch.Tensor]:
-        """Targets of an ``out=`` overload."""
+        """The targets of an ``out=`` overload."""
         names = {a.name for a in self.overload._schema.arguments if a.is_out}
         return [each.tensor for each in self.operands if each.name in names]
 
@@ -88,7 +88,7 @@ class Invocation:
         return "in-place" if self.written else "functional"
 
     def honest(self, /, **changed: Any) -> Any:
-        """What the device's own kernel gives, with some arguments exchanged."""
+        """The result of the device's own kernel, with some arguments replaced."""
         args, kwargs = [], {}
         for a in self.overload._schema.arguments:
             value = changed.get(a.name, self.values[a.name])
@@ -104,7 +104,7 @@ class Invocation:
             raise
 
     def honest_with(self, operand: Operand, tensor: torch.Tensor) -> Any:
-        """The same with one operand exchanged. What is written to a copy of self arrives in self."""
+        """The result of the device's own kernel with one operand replaced. Writes to a copy of self are copied to self."""
         if operand.place is None:
             value: Any = tensor
         else:
@@ -185,7 +185,7 @@ class Planted:
 
 
 class Refusal(Exception):
-    """A mutant's kernel raises where it should not."""
+    """A mutant's kernel raises although it should not."""
 
 
 def capturing() -> bool:
@@ -195,7 +195,7 @@ def capturing() -> bool:
 
 @contextmanager
 def planted(overloads: Iterable[str], effect: Effect) -> Iterator[Planted]:
-    """Have an effect in front of kernels for a block."""
+    """Put an effect in front of kernels for a block."""
     made = Planted(tuple(overloads), effect)
     made.switch_on()
     try:
@@ -205,7 +205,7 @@ def planted(overloads: Iterable[str], effect: Effect) -> Iterator[Planted]:
 
 
 class Seen(TorchDispatchMode):
-    """Notes the aten overloads that reach the device, with the calls' arguments as facts."""
+    """Notes the aten overloads that reach the device, with facts about the arguments of the calls."""
 
     def __init__(self) -> None:
         super().__init__()

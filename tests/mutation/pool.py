@@ -1,4 +1,7 @@
-"""Mutants in processes of their own: one that ends its process, or hangs, is noticed and costs only itself. What is done is kept in a file, so that an interrupted run can be resumed."""
+"""Tries mutants in worker processes. A mutant that ends or hangs its process is noticed and costs only itself.
+
+Each result is written to a file at once, so that an interrupted run can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from queue import Empty, Queue
 
 import msgspec
 
+from tests.mutation.items import not_gating
 from tests.mutation.kernels import Result
 
-#: Seconds that a mutant may take without saying that its work goes on. Far beyond what any does: one that hangs is told by
-#: it.
+#: Seconds after which a worker that reports no progress is taken to hang. No mutant needs nearly as long.
 PATIENCE = 300.0
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A mutant: its family of mutants (kernel or runtime), the seed, its number, and the op or mutation."""
+    """A mutant: its sort (kernel, runtime or a family), the seed, its number, and the op or mutation."""
 
     sort: str
     seed: int
@@ -34,7 +37,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def kept(path: Path | None) -> dict[Task, Result]:
-    """What an earlier run left of the same tasks."""
+    """The results of these tasks that an earlier run wrote."""
     if path is None or not path.exists():
         return {}
     found = {}
@@ -54,7 +57,7 @@ def run(
     say: Callable[[Result], None] = lambda result: None,
     environment: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """The result of each task, in their order. Those that ``path`` holds are not run again."""
+    """The result of each task, in the order of the tasks. Tasks whose result is in ``path`` are not run again."""
     done = kept(path)
     left: Queue[Task] = Queue()
     for task in tasks:
@@ -97,7 +100,7 @@ COMMAND = (sys.executable, "-m", "tests.mutation.worker")
 
 @contextmanager
 def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result]]:
-    """What tries a task, in a process that is replaced when it ends."""
+    """A function that runs a task in a process, which is replaced when it ends."""
     current: list[subprocess.Popen[bytes]] = []
 
     def process() -> subprocess.Popen[bytes]:
@@ -137,12 +140,14 @@ def _workers(environment: Mapping[str, str]) -> Iterator[Callable[[Task], Result
             pass  # it ended
         finally:
             timer.cancel()
-        # A run isolates such a call, names it and goes on: the cell is red.
         how = "the process hung" if made.wait() == -9 else "the process ended"
         if not bred.axis:  # before there was a mutant
             bred.result, bred.note = "broken", how
-        else:
-            bred.result, bred.by = "noticed", [how]
+        elif bred.trying in not_gating():
+            bred.note = how
+            bred.credit([bred.trying])
+        else:  # A run isolates such a call, and the gate refuses its cell.
+            bred.credit([how])
         return bred
 
     try:

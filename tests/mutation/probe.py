@@ -1,4 +1,4 @@
-"""Whether a mutant can be observed at all: calls drawn here, independent of the suite's samples, with and without it."""
+"""Finds out whether a mutant can be observed at all: makes calls that the suite does not make, with and without it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ALIKE = frozenset(
 
 
 def draws_alike(overloads: Sequence[str]) -> bool:
-    """Whether these fill a tensor with samples of one distribution, which may lie in it in any order."""
+    """Whether the two fill a tensor with samples of one distribution, in any order."""
     packets = {name.partition(".")[0] for name in overloads}
     return all(packet in _ALIKE or packet.removesuffix("_") in _ALIKE for packet in packets)
 
@@ -50,7 +50,7 @@ def observable(
     rng: Random,
     rounds: int = ROUNDS,
 ) -> str:
-    """What differs with the mutant in the first drawn call in which something does; empty if nothing does."""
+    """What differs with the mutant, in the first call that differs; empty if none differs."""
     op, free = catalogue()[op_id], "empty" in op_id  # memory that nothing was written to
     in_any_order = draws_alike(overloads)
     # What a call updates may not have elements that share an address.
@@ -87,7 +87,7 @@ def observable(
 
 @contextmanager
 def every_warning() -> Iterator[None]:
-    """Warnings that torch gives once are given each time, or the honest call alone would give them; none is printed."""
+    """Make torch give each warning every time instead of once, as the first call alone would get it. Nothing is printed."""
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
@@ -134,7 +134,7 @@ def varied(tensors: list[torch.Tensor], op: Op, rng: Random) -> list[torch.Tenso
 
 
 def sprinkled(flat: torch.Tensor, of: torch.Tensor, rng: Random) -> torch.Tensor:
-    """Some of the values become special ones."""
+    """Replace some of the values by special values."""
     if (
         rng.random() < 0.5
         or not len(flat)
@@ -192,7 +192,7 @@ _LAYOUTS = (
 
 
 def laid(t: torch.Tensor, how: str) -> torch.Tensor:
-    """A tensor on the device in such a layout, with room around it."""
+    """The tensor on the device in a given layout, with room around it."""
     if not t.numel():
         return t.to(device().torch_device)
     order = list(range(t.dim()))
@@ -217,7 +217,7 @@ def laid(t: torch.Tensor, how: str) -> torch.Tensor:
 
 
 class Outcome:
-    """What can be seen of a call: its results, what became of its inputs, or what it raised."""
+    """All that can be observed of a call: its results, its inputs afterwards, or the exception."""
 
     raised: str = ""
     plain: Any = None
@@ -235,7 +235,7 @@ def outcome(
     number: int,
     mutant: Planted | None = None,
 ) -> Outcome | None:
-    """Make a call, with a mutant. None if the op does not have this form."""
+    """Make a call, with a mutant if one is given. None if the op does not have this form."""
     torch.manual_seed(number)
     tensors = [laid(t, how) for t, how in zip(values, shaped)]
     args, kwargs = call.on(tensors, device().torch_device)
@@ -320,7 +320,7 @@ def outcome(
 
 
 def differing(honest: Outcome, other: Outcome, free: bool, in_any_order: bool = False) -> str:
-    """What is not the same in two outcomes; empty if nothing is."""
+    """What differs between two outcomes; empty if nothing does."""
 
     def unlike(a: torch.Tensor, b: torch.Tensor) -> bool:
         return unequal(in_order(a), in_order(b)) if in_any_order else unequal(a, b)
@@ -349,7 +349,7 @@ def differing(honest: Outcome, other: Outcome, free: bool, in_any_order: bool = 
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements from small to large; complex numbers as pairs of others."""
+    """The elements in ascending order; complex numbers are sorted as pairs."""
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).flatten().sort().values
 
 

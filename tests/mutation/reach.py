@@ -1,5 +1,7 @@
-"""Which cases of the runtime reach which mutations: one run without a mutant, case by case. So a mutant is tried by the
-cases that can notice it. ``python -m tests.mutation.reach FILE`` writes the table."""
+"""Which cases reach which mutations of the runtime, found by one run of all cases without a mutant.
+
+Each mutant is then tried only by the cases that can notice it. ``python -m tests.mutation.reach FILE`` writes the table.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _SIZE = 8192
 
 @cache
 def table() -> dict[str, list[int]] | None:
-    """By case, or op, the mutations that it reaches; None where there is no table."""
+    """The mutations that each case or op reaches; None if there is no table."""
     path = os.environ.get(TABLE)
     if not path or not Path(path).exists():
         return None
@@ -38,7 +40,7 @@ def reaches(name: str, site: int) -> bool:
 
 def _noted(path: Path) -> Iterator[tuple[str, list[int]]]:
     from tests.mutation import runtime
-    from tests.mutation.items import device, outcome_of
+    from tests.mutation.items import device, is_refused
 
     device()
     runtime.library().simulated_set_mutant(NOTING)
@@ -51,11 +53,11 @@ def _noted(path: Path) -> Iterator[tuple[str, list[int]]]:
 
         for op in runtime.OPS:
             since()
-            runtime.red_clause(op)
+            runtime.refused_clauses(op)
             yield op, since()
         for case in runtime.cases_for(""):
             since()
-            outcome_of(case, device())
+            is_refused(case)
             yield f"{case.clause}::{case.name}", since()
 
 

@@ -1,4 +1,4 @@
-"""What became of mutants, as tables: by family, by axis, by clause, and the survivors."""
+"""The report on mutants: tables by family, by axis and by clause, and the list of those that the gate missed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tests.mutation.kernels import Result
 
-#: Results that count: a mutant that nobody can observe does not.
-LIVE = ("noticed", "survived", "not_reached")
+#: The results that count. An equivalent mutant does not: nobody can observe it.
+LIVE = ("noticed", "not_gated", "survived", "not_reached")
 
 
 def live(results: Iterable[Result]) -> list[Result]:
@@ -16,7 +16,7 @@ def live(results: Iterable[Result]) -> list[Result]:
 
 
 def score(results: Iterable[Result]) -> float:
-    """Noticed per hundred that can be observed; 100 of none."""
+    """The percentage of live mutants that turned the gate red; 100 if there are none."""
     found = live(results)
     noticed = sum(each.result == "noticed" for each in found)
     return 100.0 * noticed / len(found) if found else 100.0
@@ -26,20 +26,34 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
     """The report, as Markdown."""
     counts = Counter(each.result for each in results)
     yield (
-        f"{len(results)} mutants: {counts['noticed']} noticed, {counts['survived']} reached and not noticed, "
+        f"{len(results)} mutants: {counts['noticed']} noticed by the gate, {counts['survived']} reached and not noticed, "
         f"{counts['not_reached']} not reached, {counts['equivalent']} equivalent. "
         f"Score {score(results):.1f} %."
     )
+    if counts["not_gated"]:
+        yield (
+            f"{counts['not_gated']} more turned only cells red whose clauses do not gate:"
+            f" cells noticed {counts['noticed'] + counts['not_gated']}, the gate {counts['noticed']}."
+        )
     if counts["broken"]:
-        yield f"{counts['broken']} could not be tried: a mistake of the tool."
+        yield f"{counts['broken']} could not be tried, which is a mistake of this tool."
     for title, key in (("family", _family), ("axis", lambda each: each.axis)):
         yield from ("", *_table(title, results, key))
     clauses = Counter(clause for each in results for clause in each.by)
     alone = Counter(each.by[0] for each in results if len(each.by) == 1)
-    yield from ("", "| clause | noticed | alone |", "|---|---:|---:|")
+    yield from ("", "| gating clause | noticed | alone |", "|---|---:|---:|")
     for clause, count in clauses.most_common():
         yield f"| `{clause}` | {count} | {alone[clause]} |"
-    for title, result in (("Reached and not noticed", "survived"), ("Not reached", "not_reached")):
+    others = Counter(clause for each in results for clause in each.not_gating)
+    if others:
+        yield from ("", "| clause that does not gate | turned red |", "|---|---:|")
+        yield from (f"| `{clause}` | {count} |" for clause, count in others.most_common())
+    missed = (
+        ("Noticed only by cells that do not gate", "not_gated"),
+        ("Reached and not noticed", "survived"),
+        ("Not reached", "not_reached"),
+    )
+    for title, result in missed:
         chosen = [each for each in results if each.result == result]
         if chosen:
             yield from ("", f"{title}:", "")
@@ -53,8 +67,8 @@ def _family(each: Result) -> str:
 
 
 def _table(title: str, results: Sequence[Result], key: Callable[[Result], str]) -> Iterator[str]:
-    yield f"| {title} | noticed | not noticed | not reached | score |"
-    yield "|---|---:|---:|---:|---:|"
+    yield f"| {title} | gate | only cells | not noticed | not reached | score |"
+    yield "|---|---:|---:|---:|---:|---:|"
     for name in sorted({key(each) for each in live(results)}):
         chosen = [each for each in results if key(each) == name]
         counts = Counter(each.result for each in chosen)

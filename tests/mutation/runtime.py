@@ -1,4 +1,4 @@
-"""Mutants of the runtime, tried: the cases that can notice, each mutant in a fork of its own."""
+"""Tries mutants of the runtime: runs the cases that can notice a mutant, in a fork of its own for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import select
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
 
@@ -20,20 +20,20 @@ from conformance.checks.cases.cases import Case
 from conformance.suites import planned_cases
 from devices.simulated.backend import build
 from opinfo.catalog import catalogue
-from tests.mutation.items import RED, device, outcome_of, subject
+from tests.mutation.items import device, is_refused, not_gating, subject
 from tests.mutation.kernels import Result
 from tests.mutation.reach import reaches
 from tests.mutation.sources import SITES, Site
 
-#: Tells that work goes on.
+#: Reports that the work continues.
 Say = Callable[[], None]
 #: Whether the op or the case of a name reaches the mutation of a number.
 Reach = Callable[[str, int], bool]
-#: Seconds that a fork may be silent.
+#: Seconds after which a fork that reports nothing is taken to hang.
 SILENCE = 60.0
 #: Ops whose items notice mutants of what runs kernels.
 OPS = ("add", "sum", "cat", "index_select", "sort", "linalg.solve")
-#: Cases that start processes, and take seconds: they come last.
+#: Cases that start processes and take seconds: they come last.
 _SLOW = frozenset(
     {
         ("device.fork", "spawned"), ("device.lazy_init", "imported"), ("device.autoload", "failing_backend"),
@@ -44,7 +44,7 @@ _SLOW = frozenset(
 
 
 def sample_of(seed: int, count: int, family: str | None, all_sites: list[Site]) -> list[Site]:
-    """That many sites, of each family as many as there are or as its share is."""
+    """``count`` sites: an equal number of each family, as far as the family has that many."""
     rng, by_family = Random(seed), dict[str, list[Site]]()
     for site in all_sites:
         if site.kind == "condition true" and re.search(r"\(!on\(Fault::\w+\)\) \{$", site.text):
@@ -103,25 +103,39 @@ def tried(number: int, site_number: int, tell: Callable[[Result], None]) -> Resu
         different -= _different(_in_a_fork(None, _traced, on)[0], on)
     found.note = min(different, default="")[:200]
     if not different:
-        found.result = "equivalent"
+        found.result = found.result or "equivalent"
     # What a case reaches depends on what ran before it, for example whether its memory was in the cache: all of the family.
     elif not _is_noticed(site, found, on, lambda name, _: name.startswith(f"{site.family}.")):
-        found.result = "survived" if found.reached else "not_reached"
+        found.result = found.result or ("survived" if found.reached else "not_reached")
     return found
 
 
 def _is_noticed(site: Site, found: Result, on: Say, reached: Reach) -> bool:
-    """Whether a clause is red with the mutant and green without it: on a busy machine a case may fail of itself."""
-    clause, times = _in_a_fork(site, lambda say: _noticed(site, say, reached), on)
+    """Whether the gate refuses a cell with the mutant and not without it: on a busy machine a case may fail by itself."""
+    cells, times = _in_a_fork(site, lambda say: _until_the_gate(_refused(site, say, reached)), on)
     found.reached = max(found.reached, times)
-    if not clause or _in_a_fork(None, lambda say: _noticed(site, say, reached, clause), on)[0]:
-        return False
-    found.result, found.by, found.plan = "noticed", [clause.partition("::")[0]], "quick"
-    return True
+    for cell in cells.splitlines():
+
+        def again(say: Say, cell: str = cell) -> str:
+            return "\n".join(_refused(site, say, reached, only=cell))
+
+        if not _in_a_fork(None, again, on)[0]:
+            found.credit([cell.partition("::")[0]])
+    return bool(found.by)
+
+
+def _until_the_gate(cells: Iterator[str]) -> str:
+    """The refused cells, one a line, up to the first whose clause gates."""
+    found = []
+    for cell in cells:
+        found.append(cell)
+        if cell.partition("::")[0] not in not_gating():
+            break
+    return "\n".join(found)
 
 
 def _different(text: str, on: Say) -> set[str]:
-    """The lines of a trace that are others than without a mutant."""
+    """The lines of a trace that differ from the trace without a mutant."""
     lines, clean = text.split("\n"), _clean_trace(on)
     if len(lines) != len(clean):
         return {"the program ended"}
@@ -129,7 +143,7 @@ def _different(text: str, on: Say) -> set[str]:
 
 
 def cases_for(family: str) -> list[Case]:
-    """All cases of plan quick: those of the family first, and what starts processes last."""
+    """All cases of plan quick: those of the family first, and those that start processes last."""
     found = planned_cases(contract.load(), more=False)
 
     def late(case: Case) -> tuple[bool, bool]:
@@ -139,33 +153,39 @@ def cases_for(family: str) -> list[Case]:
     return sorted(found, key=late)
 
 
-def red_clause(op: str) -> str:
-    """The first clause of an op that is red; empty if none is."""
-    clean = subject(op, "float32").clean
-    return next((clause for clause, bad in clean.items() if bad), "")
+def refused_clauses(op: str) -> list[str]:
+    """The clauses whose cells of an op are refused."""
+    return [clause for clause, refused in subject(op, "float32").clean.items() if refused]
 
 
-def _noticed(site: Site, say: Say, reached: Reach, only: str = "") -> str:
-    """The first cell that is red, or whether the ``only`` one is; empty if none is. Ops come first where kernels run.
-    What has not ``reached`` the mutation is not run."""
+def _refused(site: Site, say: Say, reached: Reach, only: str = "") -> Iterator[str]:
+    """Run the cells that have ``reached`` the mutation, and yield those that are refused: clauses of ops, and cases.
 
-    def ops() -> str:
+    Ops come first for families that run kernels. With ``only``, run that case alone, or the ops if it is the clause of an op.
+    """
+
+    def of_ops() -> Iterator[str]:
         for op in OPS:
             say()
-            if reached(op, site.number) and (clause := red_clause(op)):
-                return clause
-        return ""
+            if reached(op, site.number):
+                yield from refused_clauses(op)
 
-    if only and "::" not in only:
-        return ops()
-    found = ops() if not only and site.family in ("dispatch", "transfer") else ""
-    for case in cases_for(site.family) if not found else ():
-        name = f"{case.clause}::{case.name}"
-        if (name == only) if only else reached(name, site.number):
-            say()
-            if outcome_of(case, device()) in RED:
-                return name
-    return found or ("" if only else ops())
+    def of_cases() -> Iterator[str]:
+        for case in cases_for(site.family):
+            name = f"{case.clause}::{case.name}"
+            if (name == only) if only else reached(name, site.number):
+                say()
+                if is_refused(case):
+                    yield name
+
+    if only:
+        yield from of_cases() if "::" in only else of_ops()
+    elif site.family in ("dispatch", "transfer"):
+        yield from of_ops()
+        yield from of_cases()
+    else:
+        yield from of_cases()
+        yield from of_ops()
 
 
 def _traced(say: Say) -> str:
@@ -185,7 +205,7 @@ _CLEAN: list[str | None] = []
 
 
 def _clean_trace(on: Say) -> list[str | None]:
-    """The trace without a mutant; None for lines that differ from run to run."""
+    """The trace without a mutant; None for each line that differs from run to run."""
     if not _CLEAN:
         one, two, three = (_in_a_fork(None, _traced, on)[0].split("\n") for _ in range(3))
         _CLEAN.extend(a if a == b == c else None for a, b, c in zip(one, two, three))
@@ -193,8 +213,10 @@ def _clean_trace(on: Say) -> list[str | None]:
 
 
 def _in_a_fork(site: Site | None, work: Callable[[Say], str], on: Say) -> tuple[str, int]:
-    """What ``work`` returns in a fork in which the mutant is on, and how often it was reached there. A fork that ends or
-    hangs says so in its place; one that goes on is heard of by ``on``."""
+    """Run ``work`` in a fork with the mutant on. Returns its result, and how often it reached the mutant.
+
+    If the fork ends or hangs, the result says so. ``on`` is called whenever the fork reports progress.
+    """
     catalogue()
     library()
     receive, send = os.pipe()
@@ -219,7 +241,7 @@ def _in_a_fork(site: Site | None, work: Callable[[Say], str], on: Say) -> tuple[
             status = 0
         except BaseException as error:
             # What the harness itself trips over is an error of the run: red.
-            text = f"{type(error).__name__}: {error}"[:200]
+            text = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             pipe.write(msgspec.json.encode((text, library().simulated_mutant_reached())) + b"\n")
         finally:
             os._exit(status)

@@ -1,8 +1,8 @@
-"""Mutants of the runtime: the sources of the simulated device, rewritten so that one switch chooses among many mutations.
+"""Mutants of the runtime: the sources of the simulated device, rewritten so that a switch selects one of many mutations.
 
-Each mutation stands at one place of one line: a condition is true, false or slightly another; a statement is left out; a
-sum is a difference; an answer is turned around. All are compiled into one library, and ``SIMULATED_MUTANT`` switches one
-on by its number. What does not compile is taken out again.
+Each mutation changes one place of one line: a condition is true, false or slightly different; a statement is left out; a
+sum becomes a difference; an answer is inverted. All mutations are compiled into one library, and ``SIMULATED_MUTANT``
+switches one on by its number. Mutations that do not compile are removed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ extern "C" __attribute__((visibility("default"), weak)) long simulated_mutant_re
 
 
 class Site(msgspec.Struct, frozen=True):
-    """One mutation: of a file's line (from 1), what is done to it, and the line that it becomes with the switch."""
+    """One mutation: a line of a file (counted from 1), the change, and the line that the switch selects."""
 
     number: int
     file: str
@@ -140,7 +140,7 @@ _NOT_MUTATED = (
 
 
 def ways(line: str) -> Iterator[tuple[str, str, str]]:
-    """The mutations of a line: kind, axis, and a template of the new line with ``@`` for the number."""
+    """The mutations of a line: kind, axis, and a template of the new line with ``@`` in the place of the number."""
     if any(part in line for part in ("static_assert", "#", "operator", "template", "constexpr")):
         return
     condition = _IF.match(line)
@@ -223,7 +223,7 @@ def ways(line: str) -> Iterator[tuple[str, str, str]]:
 
 
 def sites() -> list[Site]:
-    """Every mutation of every file, numbered in their order."""
+    """All mutations of all files, numbered in order."""
     found: list[Site] = []
     for file in FILES:
         lines = (build.SOURCES / file).read_text(encoding="utf-8").splitlines()
@@ -249,7 +249,7 @@ def sites() -> list[Site]:
 
 
 def write(folder: Path, chosen: list[Site]) -> None:
-    """The sources with these mutations. Several of one line are nested: each is the line that others leave."""
+    """Write the sources with these mutations. Several mutations of one line are nested."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in build.SOURCES.iterdir():
         if path.suffix not in (".cpp", ".h"):
@@ -271,7 +271,7 @@ def write(folder: Path, chosen: list[Site]) -> None:
 
 
 def _together(line: str, here: list[Site]) -> str:
-    """One line with several mutations: conditions are nested, others are alternatives."""
+    """One line with several mutations: conditions are nested, and statements become alternatives."""
     condition = _IF.match(line)
     if condition:
         indent, word, text = condition.groups()
@@ -300,7 +300,7 @@ def _together(line: str, here: list[Site]) -> str:
 
 
 def prepared() -> tuple[Path, list[Site]]:
-    """The folder of sources that compile, and their mutations. Made once for each state of the sources: minutes."""
+    """The folder of sources that compile, with their mutations. Made once for each state of the sources, in minutes."""
     digest = hashlib.blake2b(digest_size=8)
     for path in [Path(__file__), *sorted(build.SOURCES.iterdir())]:
         digest.update(path.read_bytes())
@@ -326,7 +326,7 @@ def prepared() -> tuple[Path, list[Site]]:
 
 
 def _refused(folder: Path) -> set[tuple[str, int]]:
-    """Lines that the compiler refuses."""
+    """The lines that the compiler rejects."""
     from devices.simulated.faults import header
 
     (folder / "fault_list.h").write_text(header(), encoding="utf-8")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
+from conformance import contract
+from conformance.checks.cases.cases import Case
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from tests.mutation import __main__ as command
-from tests.mutation import kernels, pool, reach, report, runtime, sources, unmet
+from tests.mutation import items, kernels, pool, reach, report, runtime, sources, unmet
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
@@ -39,6 +44,51 @@ def judged(mutant: Mutant) -> Result:
 def test_a_wrong_element_is_noticed_by_the_clause_of_values() -> None:
     found = judged(exp(off_by_one))
     assert (found.result, found.plan) == ("noticed", "quick") and "layout.values" in found.by
+
+
+@pytest.fixture
+def nothing_gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Treat every clause as if it did not gate."""
+    monkeypatch.setenv(items.NOT_GATING, "*")
+    items.not_gating.cache_clear()
+    yield
+    items.not_gating.cache_clear()
+
+
+def test_cells_that_do_not_gate_are_not_counted_as_noticed(nothing_gates: None) -> None:
+    found = judged(exp(off_by_one))
+    assert (found.result, found.by) == ("not_gated", []) and "layout.values" in found.not_gating
+    assert report.score([found]) == 0.0
+
+
+def test_a_provisional_clause_does_not_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = contract.load()
+    newest = msgspec.structs.replace(whole.clauses["nn.rnn"], provisional_since="0.2")
+    clauses = {**whole.clauses, newest.id: newest}
+    monkeypatch.setattr(contract, "load", lambda: contract.Contract(clauses, whole.families))
+    items.not_gating.cache_clear()
+    try:
+        assert items.not_gating() == {"nn.rnn"}
+    finally:
+        items.not_gating.cache_clear()
+
+
+def test_every_checked_clause_gates_today() -> None:
+    assert items.not_gating() == frozenset()
+
+
+def test_a_case_is_refused_only_if_the_manifest_does_not_expect_its_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fails = Case("device.count", "made_up", lambda context: context.check(False, "made up"))
+    assert items.is_refused(fails)
+    block = (
+        '[[expect]]\nclause = "device.count"\nop = "made_up"\noutcome = "fail"\n'
+        'kind = "device-bug"\nreason = "made up"\n'
+    )
+    expecting = Matcher(Manifest.parse(block))
+    monkeypatch.setattr(items, "matcher", lambda: expecting)
+    assert not items.is_refused(fails)
 
 
 def test_what_changes_nothing_is_equivalent() -> None:
@@ -152,6 +202,18 @@ def test_a_mutant_that_ends_its_process_is_noticed_and_costs_only_itself(stub: P
     assert found[1].by == ["the process ended"] and found[1].axis == "rank"
 
 
+def test_a_mutant_that_ends_a_case_that_does_not_gate_leaves_the_gate_green(
+    stub: Path, nothing_gates: None
+) -> None:
+    script = stub / "stub.py"
+    script.write_text(
+        script.read_text().replace("'result': ''", "'result': '', 'trying': 'nn.rnn'")
+    )
+    ended = run(TASKS, 1, None)[1]
+    assert (ended.result, ended.by, ended.not_gating) == ("not_gated", [], ["nn.rnn"])
+    assert ended.note == "the process ended"
+
+
 def test_what_an_earlier_run_did_is_not_done_again(stub: Path) -> None:
     path, said = stub / "kept.jsonl", list[Result]()
     first = run(TASKS[:2], 1, path)
@@ -173,6 +235,20 @@ def test_the_command_writes_json_and_fails_below_its_threshold(
     assert status == 1 and "Score 33.3 %" in capsys.readouterr().out
     assert data["seed"] == 5 and len(data["mutants"]) == 3
     assert set(data["mutants"][0]) >= {"id", "family", "op", "axis", "kind", "result", "by"}
+
+
+def test_the_report_says_both_numbers_where_they_differ() -> None:
+    def made(result: str, by: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> Result:
+        found = Result("k0000", "f", "abs", "rank", "raises", result)
+        found.by, found.not_gating = [*by], [*others]
+        return found
+
+    seen = made("noticed", by=("layout.values",))
+    assert "only cells red" not in "\n".join(report.lines([seen]))
+    text = "\n".join(report.lines([seen, made("not_gated", others=("nn.rnn",))]))
+    assert "1 noticed by the gate" in text and "Score 50.0 %" in text
+    assert "cells noticed 2, the gate 1." in text
+    assert "| clause that does not gate | turned red |\n|---|---:|\n| `nn.rnn` | 1 |" in text
 
 
 def test_equivalent_mutants_are_not_part_of_the_score() -> None:

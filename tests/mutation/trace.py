@@ -1,5 +1,7 @@
-"""What can be observed of the runtime: a long program, written down line by line. A mutant with which no line changes is
-taken for equivalent. The direct probes of planted faults are part of it."""
+"""A long program that writes down all that can be observed of the runtime, line by line.
+
+A mutant that changes no line is taken to be equivalent. The direct probes of planted faults are part of the program.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ ROOMS = ("memory", "streams", "transfer", "device", "calls", "graphs")
 
 
 def trace(index: int = 0) -> Iterator[str]:
-    """The lines of the program. Times and addresses are left out, but for their order."""
+    """The lines of the program. Times and addresses are left out, except their order."""
     for part in (_memory, _streams, _events, _graphs, _random, _queued, _transfer, _device):
         lines: list[str] = []
         try:
@@ -260,7 +262,7 @@ def _random(say: Say) -> None:
 
 
 def _queued(say: Say) -> None:
-    """What is asked while work is queued on the first of two streams."""
+    """Questions that are asked while work is queued on the first of two streams."""
     module = _module()
     one, two = torch.Stream(KIND), torch.Stream(KIND)
     big = torch.zeros(2**18, device=KIND)

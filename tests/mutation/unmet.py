@@ -1,8 +1,8 @@
-"""``python -m tests.mutation.unmet``: the conditions of mutants that no call of plan quick meets, op by op.
+"""``python -m tests.mutation.unmet``: lists, op by op, the conditions of mutants that no call of plan quick meets.
 
-A seed draws a few mutants of each op, and what none reached is a sample. This asks for every condition that may be drawn
-for the kernels that have the op's name. What the probe does not meet either is left out: no call may be able to. Without
-the probe (``--unprobed``) all ops take minutes, and the ones with long lists are those that have hardly a sample.
+A seed draws only a few mutants of each op. This command tries all conditions that can be drawn for the kernels with the
+op's name. It leaves out conditions that the probe does not meet either, as perhaps no call can. Without the probe
+(``--unprobed``), all ops take minutes; a long list then means that the op has few samples.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _ROUNDS, _SECONDS = 70, 12
 
 
 class Unmet(NamedTuple):
-    """A condition that no call of the suite met; and, if it was asked, the probe's call that does, or that its time was
-    over."""
+    """A condition that no call of the suite meets.
+
+    If the probe was asked, ``call`` is its call that meets the condition, or says that its time was over.
+    """
 
     op: str
     kernel: str
@@ -44,7 +46,7 @@ class _Late(BaseException):
 
 
 def conditions(op: str, overloads: tuple[str, ...]) -> dict[tuple[str, str], Condition]:
-    """All that may be drawn for these kernels of an op, by axis and label."""
+    """All conditions that can be drawn for these kernels of an op, by axis and label."""
     facts, found = facts_of(op, overloads), {}
     for axis, draw in AXES.items():
         for number in range(_DRAWS):
@@ -56,7 +58,7 @@ def conditions(op: str, overloads: tuple[str, ...]) -> dict[tuple[str, str], Con
 
 
 def noting(left: dict[tuple[str, str], Condition]) -> Effect:
-    """Takes out of ``left`` what a call meets."""
+    """An effect that removes from ``left`` each condition that a call meets."""
 
     def effect(call: Invocation) -> Any:
         for key in [key for key, condition in left.items() if condition(call)]:
@@ -76,13 +78,13 @@ def refusing(condition: Condition) -> Effect:
 
 
 def unprobed(op: str) -> Iterator[Unmet]:
-    """The conditions that no call of an op's items in plan quick meets."""
+    """The conditions that no call of the op's items in plan quick meets."""
     for overloads, left in _left(op).items():
         yield from (Unmet(op, "/".join(overloads), axis, label) for axis, label in left)
 
 
 def unmet(op: str) -> Iterator[Unmet]:
-    """Those of them that some call of the probe meets."""
+    """The unprobed conditions that a call of the probe meets."""
     dtypes = dtypes_of(op, "quick")
     for overloads, left in _left(op).items():
         known = conditions(op, overloads)  # anew: some count calls
@@ -97,7 +99,7 @@ def unmet(op: str) -> Iterator[Unmet]:
 
 
 def _left(op: str) -> dict[tuple[str, ...], dict[tuple[str, str], Condition]]:
-    """By the overloads of each kernel of an op, the conditions that its items in plan quick leave."""
+    """For the overloads of each kernel of an op: the conditions that no call of its items in plan quick meets."""
     kernels = [each for each in named_targets(op) if not drawn_at_random(each)]
     left = {overloads: conditions(op, overloads) for overloads in kernels}
     for dtype in dtypes_of(op, "quick"):

@@ -1,5 +1,7 @@
-"""``python -m tests.mutation.worker``: tries the mutants that standard input names, one line each. Answers with what it
-bred, before it is tried, and then with what became of it."""
+"""``python -m tests.mutation.worker``: tries the mutants that standard input names, one a line.
+
+For each mutant it writes what it bred before trying it, and the result at the end.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def tell(result: Result) -> None:
+    def write(result: Result) -> None:
         answers.write(msgspec.json.encode(result) + b"\n")
         answers.flush()
+
+    def tell(result: Result) -> None:
+        """Report progress on a mutant. Only the last line of a mutant has a result."""
+        write(msgspec.structs.replace(result, result=""))
 
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
@@ -36,7 +42,8 @@ def main() -> None:
         except Exception:
             text = traceback.format_exc()
             result = Result(task.id, "", task.name, "", "", "broken", note=text[-800:])
-        tell(result)
+        result.trying = ""
+        write(result)
 
 
 if __name__ == "__main__":

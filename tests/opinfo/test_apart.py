@@ -74,12 +74,12 @@ def test_defaults_are_put_back_and_each_is_reported_once(left: LeftBehind) -> No
     assert left.done == [
         "sets the default device to meta",
         "sets the default dtype to torch.float64",
-        "sets gradients to False",
+        "sets gradient mode to False",
         "sets the precision of float32 matmuls to medium",
-        "draws from torch's generator, or seeds it",
-        "sets what becomes of warnings to ['error']",
-        "sets the garbage collector to False",
-        "handles SIGALRM",
+        "changes the state of torch's random number generator",
+        "sets the action for all warnings to ['error']",
+        "sets automatic garbage collection to False",
+        "installs a handler for SIGALRM",
     ]
     assert left.sorting is None
 

@@ -71,8 +71,15 @@ def tabled(cache: Path) -> dict[tuple[str, str], list[Sample]]:
     return table.made(cache)
 
 
-@pytest.fixture(scope="module")
-def everything(tabled: dict[tuple[str, str], list[Sample]]) -> dict[str, list[Sample]]:
+@pytest.fixture(
+    scope="module", params=["some ops", pytest.param("all ops", marks=pytest.mark.slow)]
+)
+def everything(request: pytest.FixtureRequest) -> dict[str, list[Sample]]:
+    """The samples of the axes in float32, by op: of every twelfth op, and of all."""
+    if request.param == "some ops":
+        ops = [op for op in catalogue().values() if "float32" in op.dtypes]
+        return {op.id: [s for s in samples_of(op, "float32", 1) if s.axis] for op in ops[::12]}
+    tabled = request.getfixturevalue("tabled")
     return {op: samples for (op, dtype), samples in tabled.items() if dtype == "float32"}
 
 
@@ -385,6 +392,7 @@ def test_indices_that_may_not_repeat_do_not() -> None:
         assert sample.tensors[1].unique().numel() == sample.tensors[1].numel()
 
 
+@pytest.mark.slow
 def test_the_table_of_the_docs_is_that_of_the_axes(
     tabled: dict[tuple[str, str], list[Sample]],
 ) -> None:

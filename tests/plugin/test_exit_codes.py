@@ -11,6 +11,10 @@ from tests.plugin.running import ForkServer, run_pytest
 
 DATA = Path(__file__).with_name("data").relative_to(Path(__file__).resolve().parents[2])
 CPU = ("--device", "cpu", "--ops", "neg")
+VIEW_COPY = (
+    *("--device", "cpu", "--ops", "view_copy", "--clauses", "autograd.forward_ad"),
+    *("--expectations", "none"),
+)
 GREEN = (*CPU, "--expectations", "none")
 
 BLOCK = """
@@ -37,21 +41,46 @@ def test_an_unexpected_failure_exits_1(fork: ForkServer, tmp_path: Path) -> None
         *("--device", "cpu", "--ops", "tril", "--expectations", "none"),
         f"--results={tmp_path / 'run'}",
     )
-    assert ran.code == 1 and "regression (exit 1)" in ran.text and "1 failed" in ran.text
+    assert ran.code == 1 and "red (exit 1)" in ran.text and "1 failed" in ran.text
 
 
 def test_a_failure_of_a_provisional_clause_is_reported_and_fails_nothing(
     fork: ForkServer, tmp_path: Path
 ) -> None:
     ran = fork.pytest(
-        *("--device", "cpu", "--ops", "view_copy", "--clauses", "autograd.forward_ad"),
-        *("--expectations", "none", "-x"),
-        f"--results={tmp_path / 'run'}",
+        *("-p", "tests.plugin.provisional", *VIEW_COPY, "-x"), f"--results={tmp_path / 'run'}"
     )
     assert ran.code == 0 and "1 passed" in ran.text and "failed" not in ran.text, ran.text
-    assert "1 regression, 0 improvements (1 of provisional clauses, which do not gate)" in ran.text
-    assert "provisional, not gating regression: 1 cell" in ran.text
+    assert "; 1 unexpected result in clauses that do not gate yet" in ran.text
+    assert "not gating (provisional clause): 1 cell: " in ran.text
     assert "autograd.forward_ad::view_copy[float32]" in ran.text
+
+
+def test_the_same_failure_turns_the_gate_red_where_the_clause_gates(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    ran = fork.pytest(*VIEW_COPY, f"--results={tmp_path / 'run'}")
+    assert ran.code == 1 and "1 failed" in ran.text, ran.text
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "name", "meant"),
+    [
+        (("--device", "simulated"), "SIMULATED_FAULTS", "out.restrid", "out.restride"),
+        (
+            ("--descriptor", "tests/wrapped/descriptor.py"),
+            "WRAPPED_FAULTS",
+            "stride.swap_last",
+            "stride.swap_last_two",
+        ),
+    ],
+)
+def test_an_unknown_planted_fault_exits_4_and_names_the_nearest(
+    fork: ForkServer, tmp_path: Path, device: tuple[str, str], variable: str, name: str, meant: str
+) -> None:
+    ran = fork.pytest(*device, "--ops", "add", f"--results={tmp_path / 'run'}", **{variable: name})
+    assert ran.code == 4 and f"'{name}'; did you mean '{meant}'" in ran.text, ran.text
+    assert "Traceback" not in ran.text and len(ran.text.splitlines()) < 5
 
 
 def test_a_dead_device_exits_3_and_is_one_error(cache: Path, tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def test_the_run_has_failing_and_passing_cells(few: Few) -> None:
     assert sorted(items(few.ran)) == sorted(items_of(*OPS))
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_cold_cache_give_the_same_outcomes_and_checks(
     few: Few, whole_run: WholeRun
 ) -> None:
@@ -106,7 +107,7 @@ def test_two_workers_and_a_cold_cache_give_the_same_outcomes_and_checks(
     assert {cell.worker for cell in few.cells.values()} == {"main"}
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
+@pytest.mark.parametrize("seed", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_another_order_gives_the_same_outcomes_and_checks(
     few: Few, fork: ForkServer, tmp_path: Path, seed: str
 ) -> None:
@@ -120,6 +121,7 @@ def test_another_order_gives_the_same_outcomes_and_checks(
     assert {k: found(c) for k, c in cells.items()} == {k: found(c) for k, c in few.cells.items()}
 
 
+@pytest.mark.slow
 def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
@@ -132,6 +134,7 @@ def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
     assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
 
 
+@pytest.mark.slow
 def test_most_stride_references_come_with_the_package(whole_run: WholeRun) -> None:
     """Else they are of samples that are no longer taken: CONTRIBUTING.md says how to write them anew."""
     about = re.search(
@@ -143,6 +146,7 @@ def test_most_stride_references_come_with_the_package(whole_run: WholeRun) -> No
     assert shipped / (asked - cached) > 0.8
 
 
+@pytest.mark.slow
 def test_wrong_references_of_the_package_change_no_outcome(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
@@ -173,6 +177,7 @@ def test_the_gate_refuses_a_partial_run(few: Few, cache: Path) -> None:
     assert ran.code == 2 and "a partial run" in ran.text and "Traceback" not in ran.text
 
 
+@pytest.mark.slow
 def test_the_gate_says_of_a_whole_run_what_pytest_said(whole_run: WholeRun, cache: Path) -> None:
     ran = run_conform("gate", str(whole_run.folder), cache=cache)
     assert ran.code == whole_run.ran.code == 1 and "a partial run" not in ran.text
@@ -182,7 +187,7 @@ def test_k_selects_and_the_selected_cells_decide_the_exit_code(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
     ran = fork.pytest(*(*BASE, "--ops", "neg,tril", "-k", "neg"), f"--results={tmp_path / 'run'}")
-    assert ran.code == 0 and "7 passed, 5 deselected" in ran.text
+    assert ran.code == 0 and re.search(r"\d passed, [1-9]\d* deselected", ran.text)
     assert sorted(items(ran)) == sorted(items_of("neg"))
     assert "partial run (--ops, pytest keyword)" in ran.text
     assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
@@ -242,7 +247,11 @@ def test_collect_only_lists_the_items_and_leaves_an_earlier_run_as_it_was(
         (("-n", "1"), {"call"}),
         (("-n", "0"), {"call"}),
         (("-s", "-n", "0"), {"call", "setup", "teardown"}),
-        (("-n", "1", "-p", "tests.plugin.taker"), {"call", "setup", "teardown"}),
+        pytest.param(
+            ("-n", "1", "-p", "tests.plugin.taker"),
+            {"call", "setup", "teardown"},
+            marks=pytest.mark.slow,
+        ),
         (("-n", "0", "-p", "tests.plugin.taker"), {"call", "setup", "teardown"}),
     ],
 )
@@ -284,7 +293,8 @@ def test_when_the_time_is_over_no_item_starts_and_the_run_is_incomplete(
     ran = fork.pytest(
         *(*BASE, "--ops", "neg,mm", "--max-time", "0.001s"), f"--results={tmp_path / 'run'}"
     )
-    assert ran.code in (2, 3) and "14 skipped" in ran.text and "Traceback" not in ran.text
+    assert ran.code in (2, 3) and "Traceback" not in ran.text
+    assert re.search(r"[1-9]\d* skipped", ran.text) and "passed" not in ran.text
     assert cells_of(tmp_path / "run") == {}
 
 
@@ -315,8 +325,8 @@ def test_an_unwritable_junit_file_is_one_error(fork: ForkServer, tmp_path: Path)
 
 def test_the_end_gives_the_verdict_then_causes_with_their_repros(few: Few) -> None:
     section = few.ran.text.partition("= conformance =")[2].splitlines()[1:]
-    assert section[0].startswith("regression (exit 1): ")
-    shown = [line for line in section if line.startswith("new regression: ")]
+    assert section[0].startswith("red (exit 1): ")
+    shown = [line for line in section if line.startswith("regression: ")]
     repros = [line for line in section if line.startswith(f"    python {few.folder / 'repro'}/")]
     assert 0 < len(shown) == len(repros) <= len(few.failing)
 
@@ -349,6 +359,7 @@ def test_quiet_is_one_line(fork: ForkServer, tmp_path: Path) -> None:
     assert lines[0].endswith("[100%]") and "(exit 0)" in lines[1] and "1 passed" in lines[2]
 
 
+@pytest.mark.slow
 def test_a_new_run_takes_the_place_of_what_an_earlier_one_wrote(
     fork: ForkServer, tmp_path: Path
 ) -> None:
@@ -389,7 +400,7 @@ def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_pa
         for cell in few.failing
     ]
     ran = with_manifest(fork, tmp_path, ",".join(OPS), *blocks)
-    assert ran.code == 0 and "green (exit 0)" in ran.text and "38 passed" in ran.text
+    assert ran.code == 0 and "green (exit 0)" in ran.text and " failed" not in ran.text
     verdicts = [cell.verdict for cell in cells_of(tmp_path / "run").values()]
     assert verdicts.count(Verdict.EXPECTED) == len(few.failing)
     assert set(verdicts) == {Verdict.OK, Verdict.EXPECTED}
@@ -397,7 +408,7 @@ def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_pa
 
 def test_an_unexpected_pass_is_an_improvement_and_exits_1(fork: ForkServer, tmp_path: Path) -> None:
     ran = with_manifest(fork, tmp_path, "neg", block("layout.values", "neg"))
-    assert ran.code == 1 and "1 improvement" in ran.text and "1 failed" in ran.text
+    assert ran.code == 1 and "1 cell passes that " in ran.text and "1 failed" in ran.text
     cell = cells_of(tmp_path / "run")[CellKey("layout.values", "neg", "float32")]
     assert (cell.outcome, cell.verdict) == (Outcome.PASS, Verdict.IMPROVEMENT)
 

@@ -13,7 +13,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import IO, Any
 
 LIMIT = 60  # seconds that a child may take
@@ -21,13 +21,20 @@ MEMORY = 4 << 30  # bytes
 
 
 class NoTorch:
-    """Finds torch first, and refuses it."""
+    """Finds torch first, as its version may be asked for, and ends the process that imports it."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name == "torch":
-            os.write(1, b"torch was imported\n")
-            os._exit(99)
-        return None
+        if name != "torch":
+            return None
+        found = PathFinder.find_spec(name)
+        return found and ModuleSpec(name, self, origin=found.origin)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        os.write(1, b"torch was imported\n")
+        os._exit(99)
+
+    def exec_module(self, module: object) -> None:
+        raise NotImplementedError
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def measured(kept: float) -> Measured:
 
 def test_an_error_within_the_bound_and_beyond_the_record_fails() -> None:
     assert measured(4.0).wrong is None
-    assert "on record" in str(measured(0.2).wrong)
+    assert "the recorded maximum" in str(measured(0.2).wrong)
 
 
 def test_an_error_beyond_the_bound_is_not_reported_twice() -> None:

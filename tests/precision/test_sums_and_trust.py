@@ -21,6 +21,7 @@ def of_family(family: str) -> list[str]:
     return [op for each in exceptions().families if each.name == family for op in each.ops]
 
 
+@pytest.mark.slow
 def test_each_sum_notices_a_term_that_is_dropped_doubled_or_misplaced() -> None:
     """One dtype of each op; ``python -m tests.precision`` asks all."""
     missed, dtypes = [], cycle(FORMATS)
@@ -67,7 +68,7 @@ def test_a_right_op_is_right() -> None:
 
 def test_a_result_kept_by_address_is_seen() -> None:
     kept: dict[int, torch.Tensor] = {}
-    assert "the answer for the values before" in asked(
+    assert "the result for the earlier values" in asked(
         lambda a, b: kept.setdefault(a.data_ptr(), a * b).clone()
     )
 
@@ -82,7 +83,7 @@ def test_a_result_kept_where_operands_are_not_contiguous_is_seen(strided: str) -
         return kept.setdefault(a.data_ptr(), a * b).clone()
 
     assert asked(op) == ""
-    assert "the answer for the values before" in asked(op, strided)
+    assert "the result for the earlier values" in asked(op, strided)
 
 
 def test_a_result_kept_for_out_is_seen() -> None:
@@ -95,7 +96,7 @@ def test_a_result_kept_for_out_is_seen() -> None:
 
     assert asked(op) == ""
     assert asked(torch.mul, "into") == ""
-    assert "the answer for the values before" in asked(op, "into")
+    assert "the result for the earlier values" in asked(op, "into")
 
 
 def test_a_workspace_that_is_not_cleared_is_seen() -> None:

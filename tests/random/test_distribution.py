@@ -134,11 +134,11 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     ("case", "fault", "text"),
     [
         (ends, first_off, "distributed as documented"),
-        (ends, last_copied, "is the one before"),
-        (ends, block_copied, "another's copy"),
-        (ends, copied_after_two, "after 2 elements: no element is another's copy"),
-        (shaped, tail_zero, "no three neighbours are the same"),
-        (shaped, block_copied, "no block is a copy"),
+        (ends, last_copied, "equals the one before"),
+        (ends, block_copied, "copies of other elements"),
+        (ends, copied_after_two, "at storage offset 2: elements are copies of other elements"),
+        (shaped, tail_zero, "three neighbouring samples are equal"),
+        (shaped, block_copied, "a block of samples is a copy"),
     ],
 )
 def test_a_wrong_element_is_seen(
@@ -165,7 +165,7 @@ def test_elements_that_stay_as_they_were_are_seen(monkeypatch: pytest.MonkeyPatc
         return tensor
 
     monkeypatch.setattr(torch.Tensor, "cauchy_", keeps_some)
-    with pytest.raises(AssertionError, match="the next samples are others"):
+    with pytest.raises(AssertionError, match="a second draw gave the same samples"):
         shaped(Here(), "cauchy_")  # type: ignore[arg-type]
 
 

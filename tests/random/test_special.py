@@ -108,7 +108,7 @@ def _parameter_changed(
         return about.draw(*changed, **named)
 
     monkeypatch.setitem(OF_EACH, name, about._replace(draw=wrong))
-    with pytest.raises(AssertionError, match=f"{name}.* beside others"):
+    with pytest.raises(AssertionError, match=f"{name}.* among others"):
         special_parameters(There(), name)
 
 

@@ -117,7 +117,7 @@ def failed(cell: CellKey, verdict: Verdict = Verdict.REGRESSION, **changed: Any)
         cell,
         Outcome.FAIL,
         verdict,
-        why="no block of the manifest expects it",
+        why="the manifest does not list it",
         checks=12,
         samples=3,
         layouts=("transposed",),

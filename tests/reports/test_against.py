@@ -97,5 +97,5 @@ def test_a_baseline_must_be_whole_and_of_the_same_device() -> None:
     other = Run(
         Path("base"), plan_document(device="npu"), replace(PROVENANCE, device="npu"), results()
     )
-    with pytest.raises(NoBaseline, match="its device is 'npu', not 'cpu'"):
+    with pytest.raises(NoBaseline, match="its device is 'npu', and that of RUN is 'cpu'"):
         Against.of(run(), other)

@@ -50,7 +50,7 @@ def test_gate_tells_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     assert "\n::error title=regression" in call("gate", str(tmp_path / "run")).stdout
-    assert (tmp_path / "summary.md").read_text().startswith("## torch-conformance: regression")
+    assert (tmp_path / "summary.md").read_text().startswith("## torch-conformance: red")
 
 
 def test_gate_allows_improvements_when_told_to(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_results_shows_a_run_again_and_its_record_as_json(tmp_path: Path) -> Non
     made = results(failed(ADD))
     write_run(tmp_path, plan_document(), made, PROVENANCE)
     text = CliRunner().invoke(conform, ["results", str(tmp_path)], standalone_mode=False)
-    assert text.output.startswith("regression (exit 1): 4 of 5 cells pass")
+    assert text.output.startswith("red (exit 1): 1 regression; 4 of 5 cells pass")
     assert "    layout.values::add[float32]: fail" in text.output
     data = CliRunner().invoke(conform, ["results", str(tmp_path), "--json"], standalone_mode=False)
     record = json.loads(data.output)

@@ -165,9 +165,9 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a newer header": (newer_format_of_another_shape, "found 7, written by torch-conformance 9.9.9"),
     "an older format": (older_format, "expected format 1, found 0"),
     "a cut header": (cut_header, "its first line is damaged or truncated"),
-    "another file": (something_else, "not the record of a run"),
+    "another file": (something_else, "this file is not the record of a run"),
     "a folder": (a_folder, "cannot be read"),
-    "JUnit alone": (junit_alone, "JUnit files are not a complete run"),
+    "JUnit alone": (junit_alone, "the folder has JUnit files only"),
     "an unknown outcome": (value("outcome", "fine"), "Invalid enum value 'fine'"),
     "an unknown kind": (value("failure", {"kind": "luck"}, 0), "Invalid enum value 'luck'"),
     "another type": (value("checks", "many"), "Expected `int`, got `str`"),
@@ -179,8 +179,8 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda folder: change(folder, lambda p: p.fields.pop("outcome")),
         "its results lack the field 'outcome'",
     ),
-    "a short field": (lambda folder: change(folder, short_field), "'verdict' is not of 5 results"),
-    "a wild position": (lambda folder: change(folder, wild_position), "a value that is not listed"),
+    "a short field": (lambda folder: change(folder, short_field), "'verdict' does not have 5 values"),
+    "a wild position": (lambda folder: change(folder, wild_position), "a value that is not in its list"),
     "a cell that was not planned": (
         lambda folder: change(folder, unplanned), "a result for a cell that is not planned",
     ),
@@ -190,11 +190,11 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "another plan": (
         lambda folder: change(folder, lambda p: p.plan.update(hash="other")),
-        "they are not of the same run",
+        "plan and provenance are not of the same run",
     ),
     "the provenance of another run": (
         lambda folder: change(folder, lambda p: p.provenance.update(device="npu")),
-        "they are not of the same run",
+        "plan and provenance are not of the same run",
     ),
     "a lost provenance": (
         lambda folder: change(folder, lambda p: p.provenance.pop("torch")),
@@ -231,7 +231,7 @@ def test_a_pass_with_failing_layouts_is_read_and_is_no_evidence(copy: Path) -> N
     value("outcome", "pass", 0)(copy)
     value("verdict", "ok", 0)(copy)
     result = gate(load_run(copy))
-    assert result.exit_code == 2 and any("without evidence" in text for text in result.problems)
+    assert result.exit_code == 2 and any("contradict" in text for text in result.problems)
 
 
 def test_the_junit_files_are_no_evidence(copy: Path) -> None:
@@ -245,7 +245,7 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="nowhere: not found"):
         load_run(tmp_path / "nowhere")
     write_run(tmp_path, plan_document(), results(), PROVENANCE)
-    with pytest.raises(RunError, match="junit-layout.xml: not the record of a run"):
+    with pytest.raises(RunError, match="junit-layout.xml: this file is not the record of a run"):
         load_run(tmp_path / LAYOUT)
 
 

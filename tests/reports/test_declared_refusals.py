@@ -68,7 +68,7 @@ def test_it_is_counted_apart_and_never_passes() -> None:
     assert result.exit_code is ExitCode.GREEN
     assert (counts.planned, counts.judged, counts.passed) == (5, 4, 4)
     assert (counts.declared, counts.unsupported) == (1, 0)
-    assert "4 of 4 cells pass; 1 more are unsupported by declaration" in summarise(result)
+    assert "4 of 4 cells pass; 1 more is unsupported by declaration" in summarise(result)
 
 
 def test_a_run_that_tried_nothing_is_not_green() -> None:

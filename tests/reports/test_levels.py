@@ -78,7 +78,9 @@ def test_a_listed_cell_that_is_not_planned_or_does_not_pass_counts_against_the_d
     (count,) = levels_of(run)
     assert (count.passed, count.listed, count.unplanned) == (len(CELLS) - 1, len(CELLS) + 1, 1)
     assert not count.reached
-    assert f"{len(CELLS) - 1} of {len(CELLS) + 1} cells pass; 1 are not in this plan" in str(count)
+    assert f"{len(CELLS) - 1} of {len(CELLS) + 1} cells pass; 1 cell is not in this plan" in str(
+        count
+    )
 
 
 def test_a_level_is_reached_when_all_of_it_passes_and_nothing_of_it_is_left_to_check() -> None:

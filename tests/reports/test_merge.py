@@ -129,14 +129,14 @@ def test_shards_that_disagree_on_a_cell_are_refused() -> None:
 @pytest.mark.parametrize(
     ("runs", "says"),
     [
-        ([], "no shard to merge"),
+        ([], "there is nothing to merge"),
         (
             [Run(Path("whole"), plan_document(), PROVENANCE, results())],
-            "whole: not a shard, but a whole run",
+            "whole is a whole run, not a shard",
         ),
         ([shard(1), replace(shard(1), folder=Path("again"))], "are both shard 1/3"),
-        ([shard(1), shard(2, count=4)], "which have the same N in I/N"),
-        ([shard(2, count=1)], "'2/1' is not a shard"),
+        ([shard(1), shard(2, count=4)], "which have the same N in --shard I/N"),
+        ([shard(2, count=1)], "has the shard '2/1'"),
     ],
 )
 def test_what_is_no_set_of_shards_is_refused(runs: list[Run], says: str) -> None:
@@ -203,7 +203,7 @@ def test_the_command_refuses_with_one_message(tmp_path: Path, cache: Path) -> No
     assert ran.code == 4 and ran.text.startswith("error: ") and "both shard 1/3" in ran.text
     assert not (tmp_path / "out").exists()
     ran = conform("merge", *given, "-o", given[0], cache=cache)
-    assert ran.code == 4 and "is one of the shards" in ran.text
+    assert ran.code == 4 and "is the folder of a shard" in ran.text
 
 
 def test_plans_that_are_alike_are_unfolded_once(tmp_path: Path) -> None:

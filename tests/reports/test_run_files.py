@@ -284,13 +284,13 @@ def test_results_that_are_no_evidence_are_written_and_never_pass(tmp_path: Path)
     ("changed", "says"),
     [
         ({"hash": "other"}, "not of the same run"),
-        ({"cells": [["layout.nothing", {"add": ["bool"]}]]}, "not in clauses"),
+        ({"cells": [["layout.nothing", {"add": ["bool"]}]]}, "not in 'clauses'"),
         ({"cells": [["graphs.pool", {"case": [""]}]]}, "not checked yet"),
         ({"cells": [["layout.values", {"add": ["bool", "bool"]}]]}, "add\\[bool\\] twice"),
         ({"cells": [["layout.values", {"a\nb": ["bool"]}]]}, "unprintable"),
         ({"clauses": [{"id": "x", "family": "../x", "status": "checked"}]}, "lower-case"),
         ({"clauses": CLAUSES * 2}, "listed twice"),
-        ({"partial": True}, "which cells were selected"),
+        ({"partial": True}, "list of its selected cells is missing"),
         ({"selected": [["layout.values", {"sub": ["bool"]}]]}, "are not planned"),
     ],
 )
@@ -316,7 +316,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_merged_file_must_not_replace_a_family_s(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="choose another name"):
+    with pytest.raises(RunError, match="give another path"):
         write_run(
             tmp_path, plan_document(), results(), PROVENANCE, junitxml=tmp_path / "junit-layout.xml"
         )

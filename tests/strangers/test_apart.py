@@ -28,6 +28,7 @@ DESCRIPTOR = Descriptor(
 """
 
 
+@pytest.mark.slow
 def test_calls_and_scripts_are_within_the_context_that_the_descriptor_names(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

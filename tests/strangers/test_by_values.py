@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from devices.cell import CellKey, Outcome
 from tests.plugin.running import ForkServer, cells_of
 from tests.strangers.bench import MODULES
@@ -63,6 +65,7 @@ def test_writes_into_views_that_are_lost_are_found(tmp_path: Path, fork: ForkSer
         assert outcomes[CellKey("layout.values", op, "float32")] is Outcome.PASS
 
 
+@pytest.mark.slow
 def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: ForkServer) -> None:
     """Exceptions of its own are refusals as good as torch's; a dtype that it does not have is no fault of every op."""
     device = "foreign", "strange_foreign", tmp_path, fork
@@ -96,7 +99,7 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
     judged(*device, "--clauses=precision.trust", f"--ops={','.join(ops)}", "--dtypes=float32")
     results = cells_of(tmp_path / "results")
     argmax, softmax = (results[CellKey("precision.trust", op, "float32")] for op in ops)
-    assert argmax.message == "blocked by layout.values: one call alone has the wrong values"
+    assert argmax.message == "blocked by layout.values: a single call already has wrong values"
     assert softmax.outcome is Outcome.UNSUPPORTED
     outcomes = judged(*device, "--clauses=device.capability")
     failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
@@ -114,6 +117,7 @@ def test_gradients_of_a_dtype_that_is_not_declared_are_not_asked_for(
     assert set(outcomes.values()) == {Outcome.UNSUPPORTED} and len(outcomes) == 2
 
 
+@pytest.mark.slow
 def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: ForkServer) -> None:
     """Without a guard it has no current index, no streams and no capabilities; its tensors are a class of its own."""
     clauses = ("--clauses=device.capability,transfer.scalars,transfer.numpy_refused",)
@@ -127,6 +131,7 @@ def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: F
         assert outcomes[CellKey(*cell.split("::"), "")] is Outcome.PASS, cell
 
 
+@pytest.mark.slow
 def test_a_synchronize_that_raises_is_charged_once(tmp_path: Path, fork: ForkServer) -> None:
     clause = ("--clauses=device.capability",)
     for device, module, outcome in (
@@ -161,6 +166,7 @@ def test_what_python_kernels_raise_is_told_apart(tmp_path: Path, fork: ForkServe
     assert "AssertionError at strange_python.py:" in text
 
 
+@pytest.mark.slow
 def test_where_nothing_holds_a_stream_cases_that_need_that_are_refused_by_declaration(
     tmp_path: Path, fork: ForkServer
 ) -> None:

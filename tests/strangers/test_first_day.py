@@ -10,6 +10,9 @@ from devices.cell import Outcome
 from tests.plugin.running import cells_of
 from tests.strangers.bench import STRANGERS, FirstDay
 
+#: Each starts a dozen processes. Fast are ``commands/test_init.py``, and strangers that are forked in ``test_by_values.py``.
+pytestmark = pytest.mark.slow
+
 #: Two ops that every stranger has, one of them with the fault of the vendor's next version.
 OPS = "mul,neg"
 #: One more: without int64 it cannot be given indices, and is not blamed for it; without kernels of slices a call that the
@@ -24,14 +27,14 @@ BY_DEVICE = {each.device: each for each in STRANGERS}
     ["fragile", "fatal", "greedy", "auto", "slim", "tardy", "simulated", "carrier"],
 )
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
-    """Those whose manners need a mend of their own; ``python -m tests.strangers.bench`` takes all of them."""
+    """Those whose manners need a rule of their own; ``python -m tests.strangers.bench`` takes all of them."""
     stranger = BY_DEVICE[device]
     ops = ",".join(filter(None, (OPS, ONE_MORE.get(device))))
     day = FirstDay(stranger, tmp_path, cache, ops)
     day.init("--fast")
     if device == "slim":  # one that was interrupted before its last file goes on where it was
         (tmp_path / stranger.name / "expected.toml").unlink()
-        assert "going on with the runs" in day.init("--fast")
+        assert "continuing with the runs" in day.init("--fast")
     day.green("first")
     text = (tmp_path / stranger.name / "descriptor.py").read_text(encoding="utf-8")
     assert '"float32"' in text

@@ -42,6 +42,7 @@ def manners(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_opaque_tensors_of_a_sound_device_pass(manners: dict[str, list[str]]) -> None:
     assert manners[""] == [  # of the common base
         "layout.out_resize::neg[out=wrong_device]: fail",  # operands on the host are accepted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import zipfile
 from dataclasses import dataclass
@@ -78,11 +79,13 @@ def test_it_runs_and_the_gate_refuses_the_part(clean: Clean, cache: Path) -> Non
         cache=cache,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "unsupported by declaration" in ran.stdout and "18 fail as expected" in ran.stdout
+    assert "unsupported by declaration" in ran.stdout
+    assert re.search(r"[1-9]\d* fail as expected", ran.stdout)
     gated = clean.conform("gate", str(results), cache=cache)
     assert gated.returncode == 2 and "a partial run" in gated.stdout
 
 
+@pytest.mark.slow
 def test_the_page_for_vendors_is_a_script(clean: Clean, cache: Path, tmp_path: Path) -> None:
     """With one op in the place of all, so that the gate calls the runs partial."""
     steps = follow_docs.steps(PAGE)

@@ -15,6 +15,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from conformance.contract import WRAPPED
+from devices.errors import ConformError, suggestion
+
 #: An overload of an aten op (``torch.ops.aten.exp.default``), a method as Python sees it
 #: (``torch.Tensor.neg``), or :func:`read`.
 Kernel: TypeAlias = Callable[..., Any]
@@ -24,14 +27,14 @@ Kwargs: TypeAlias = dict[str, Any]
 #: it runs with dispatch to the subclass off: the kernel, and whatever else it calls, is the CPU's own.
 Override: TypeAlias = Callable[[Kernel, Args, Kwargs], Any]
 
-ENVIRONMENT = "WRAPPED_FAULTS"
+ENVIRONMENT = WRAPPED
 
 
-class UnknownFault(KeyError):
-    """No fault of that name is registered."""
+class UnknownFault(ConformError):
+    """The wrapped device has no fault of this name."""
 
 
-class FaultConflict(ValueError):
+class FaultConflict(ConformError):
     """Two faults that replace the same kernel cannot be on together."""
 
 
@@ -163,11 +166,15 @@ def plant_from_environment() -> None:
 
 def _plant(name: str) -> None:
     if name not in REGISTRY:
-        raise UnknownFault(f"unknown fault {name!r}: expected one of {', '.join(REGISTRY)}")
+        raise UnknownFault(
+            f"{ENVIRONMENT}: the wrapped device has no fault {name!r}{suggestion(name, REGISTRY) or '.'}"
+            " docs/contract.md lists its faults under 'Planted faults'"
+        )
     chosen = REGISTRY[name]
     for kernel in chosen.kernels:
-        if kernel in _active:
+        if _active.get(kernel, chosen.override) is not chosen.override:
             raise FaultConflict(
-                f"fault {name!r} replaces {kernel}, which another fault that is on does"
+                f"{ENVIRONMENT}: fault {name!r} replaces {kernel}, and so does another fault that is on;"
+                " switch on one of the two"
             )
         _active[kernel] = chosen.override

@@ -1,1 +1,1 @@
-"""Autocast as torch has it for all devices: its lists, a call of each op, and what a device does with it."""
+"""torch's autocast lists for all devices, a call of each listed op, and the policy that a device shows for it."""

@@ -1,4 +1,4 @@
-"""What autocast does with an op, asked of a device: its results in and out of a region."""
+"""Finds out how a device's autocast treats an op: calls the op inside and outside of an autocast region."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Answer:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Of the results that are of a floating dtype."""
+        """Return the names of the dtypes of the floating-point results."""
         return tuple(str(each.dtype)[6:] for each in self.results if each.is_floating_point())
 
     @property
@@ -40,7 +40,7 @@ def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def lower_dtypes(device: Device) -> list[torch.dtype]:
-    """The lower precisions that the device declares."""
+    """Return the lower-precision dtypes (bfloat16, float16) that the device declares."""
     declared = device.descriptor.dtypes
     return [getattr(torch, name) for name in ("bfloat16", "float16") if name in declared]
 
@@ -54,8 +54,8 @@ def asked(
     computed: torch.dtype | None = None,
     **named: Any,
 ) -> Answer:
-    """One call of an op whose operands have these dtypes in turn, in a region of autocast with this dtype; in none where
-    it is None. The operands may be cast to the dtype that is ``computed`` in, before."""
+    """Call an op whose operands take the dtypes ``given`` in turn, under autocast with the dtype ``region``, or without
+    autocast if it is None. If ``computed`` is set, the operands are cast to it before the call."""
     arguments = ARGUMENTS[op](Operands(device, given, computed))
     kind = device.torch_device.type
     try:
@@ -63,13 +63,13 @@ def asked(
             found = overload(op)(*arguments, **named)
         results = tensors_in(found)
         device.synchronise()
-    except Exception as error:  # it is judged, or says that there is nothing to compare with
+    except Exception as error:  # the caller judges it, or skips the comparison
         return Answer(error=error)
     return Answer(results)
 
 
 def observed(device: Device, op: str, region: torch.dtype) -> str | None:
-    """The policy of an op on a device, as its results show it; None if no call of it returns."""
+    """Return the policy of an op on a device, derived from its result dtypes; None if every call of the op raises."""
     high, low = asked(device, op, [FLOAT32], region), asked(device, op, [region], region)
     if high.error is not None and low.error is not None:
         plain = asked(device, op, [FLOAT32], None)
@@ -88,8 +88,9 @@ def observed(device: Device, op: str, region: torch.dtype) -> str | None:
 
 
 def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[str]]:
-    """The ops whose policy on a device is another than that of torch's common lists, by what was observed: with each
-    of these lower precisions the same. An op of the promote list that promotes anyway cannot be told from one in no list."""
+    """Return the ops whose policy on the device differs from torch's common lists, grouped by the observed policy. Only
+    policies that are the same for all of ``lowers`` count. An op of the promote list that also promotes without autocast
+    looks like an unlisted op, so it is not reported."""
     found: dict[str, list[str]] = {}
     alike = {("float32_by_default", "float32"), ("promote", "unlisted")}
     for op, policy in POLICY.items():
@@ -106,7 +107,8 @@ def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[s
 
 
 def _promotes(device: Device, op: str, lowers: Sequence[torch.dtype]) -> bool:
-    """Whether float32 beside a lower precision gives float32, or the op has one operand."""
+    """Return True if the op gives float32 for a float32 and a lower-precision operand. If a call raises or gives another
+    dtype, return True only if the op is not in the promote list."""
     for lower in lowers:
         for given in ([FLOAT32, lower], [lower, FLOAT32]):
             answer = asked(device, op, given, lower)

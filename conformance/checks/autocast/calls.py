@@ -1,4 +1,4 @@
-"""A call of each op that autocast knows, and of some that it does not."""
+"""Arguments for a call of each op in autocast's lists, and of some ops that are in none."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from opinfo.device import Device
 
 
 class Operands:
-    """Makes the operands of a call, on the device: the first has the first dtype, and so on in turn. They are of other
-    values by ``shift``, may be ``cast``, and may be of ``leaves``, which are kept."""
+    """Creates the operands of a call on the device. The operands take the dtypes in turn. ``shift`` changes their values;
+    ``cast``, if set, is the dtype to which they are cast."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Operands:
         self.made = 0
 
     def __call__(self, *shape: int) -> torch.Tensor:
-        """Numbers between 0.1 and 0.9, in no order, that a lower precision rounds."""
+        """Return an operand with unsorted values from 0.1 to 0.9 that are not exact in a lower precision."""
         made = self.device.to_device(self.values(shape))
         self.made += 1
         return made if self.cast is None else made.to(self.cast)
@@ -37,12 +37,13 @@ class Operands:
         return values.add_(0.1003).reshape(shape).to(dtype)
 
     def whole(self, *values: int) -> torch.Tensor:
-        """Integers, which autocast leaves as they are."""
+        """Return an integer tensor on the device; autocast does not cast integers."""
         return self.device.to_device(torch.tensor(values))
 
 
 class Leaves(Operands):
-    """Operands that want a gradient, times a factor. Where they are cast, that is part of the graph."""
+    """Operands that require gradients, multiplied by ``factor``. A cast is part of their graph; ``leaves`` keeps the tensors
+    before the cast."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Leaves(Operands):
         self.leaves: list[torch.Tensor] = []
 
     def __call__(self, *shape: int) -> torch.Tensor:
-        # A copy: a view is no leaf that a cache takes.
+        # A copy, because the cache of cast weights does not take views.
         made = self.device.to_device((self.values(shape) * self.factor).clone()).detach()
         self.made += 1
         self.leaves.append(made.requires_grad_())
@@ -88,7 +89,7 @@ def _cell(gates: int, states: int) -> Arguments:
 
 
 def _image(*arguments: Any, dims: int = 2) -> Arguments:
-    """Of one image, or of a row, or of a volume."""
+    """Return a function that creates the arguments of an op on one image with ``dims`` spatial dimensions."""
     return lambda t: (t(1, 2, *[4] * dims), *arguments)
 
 
@@ -97,7 +98,7 @@ def _convolution(dims: int, *arguments: Any) -> Arguments:
 
 
 _CONVOLUTION = _convolution(2, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, False, True, True)
-_MEAN = 1  # of a loss (ATen/core/Reduction.h)
+_MEAN = 1  # the reduction "mean" of a loss (ATen/core/Reduction.h)
 
 #: The arguments of each op, by its name in torch.ops.aten.
 ARGUMENTS: Final[dict[str, Arguments]] = {
@@ -255,7 +256,7 @@ ARGUMENTS: Final[dict[str, Arguments]] = {
 
 
 def overload(name: str) -> Callable[..., Any]:
-    """An op by its name in a list: that of its overload, or of the one without a name."""
+    """Return the op overload for a name in a list, such as "pow.Scalar"; a name without a dot means the default overload."""
     packet, _, last = name.partition(".")
     found: Callable[..., Any] = getattr(getattr(torch.ops.aten, packet), last or "default")
     return found

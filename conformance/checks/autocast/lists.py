@@ -1,6 +1,7 @@
-"""The lists of autocast that torch has for all devices (ATen/autocast_mode.h), and ops that are in none of them.
+"""torch's autocast lists for all devices (ATen/autocast_mode.h), and some ops that are in none of them.
 
-A descriptor declares where a device's own lists differ. tests/autocast/test_lists.py holds this module to torch's header.
+A descriptor declares where a device's own lists differ. tests/autocast/test_lists.py compares this module with torch's
+header.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _TEXT: Final = {
     "refused": """
         binary_cross_entropy
     """,
-    # In none of the lists: run in what they are given.
+    # In none of the lists: run in the dtype of their operands.
     "unlisted": """
         abs add.Tensor amax asinh atan avg_pool2d batch_norm ceil clamp clone cos div.Tensor dropout elu
         embedding erf eq.Tensor flip floor fmax fmin gather gelu glu hardsigmoid hardswish hardtanh index_select
@@ -52,7 +53,7 @@ _TEXT: Final = {
 LISTS: Final = {policy: tuple(text.split()) for policy, text in _TEXT.items()}
 POLICY: Final = {op: policy for policy, ops in LISTS.items() for op in ops}
 
-#: In torch's lists and not asked, with the reason.
+#: Ops in torch's lists that are not checked, with the reason.
 LEFT_OUT: Final = {
     "_thnn_fused_lstm_cell": "a fused kernel that only CUDA has (ATen/native/RNN.cpp)",
     "_thnn_fused_gru_cell": "a fused kernel that only CUDA has (ATen/native/RNN.cpp)",

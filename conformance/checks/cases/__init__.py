@@ -1,1 +1,2 @@
-"""What the suites of behaviour share: cases as data, the context that a check is given, and how they run."""
+"""What the behaviour suites share: cases as data, the context that each check receives, and the functions
+that run cases."""

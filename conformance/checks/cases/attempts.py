@@ -1,4 +1,5 @@
-"""Runs the check of a case, again with more work if the work finished too soon, and records it."""
+"""Runs the check of a case and records the result. If the work in flight finished too soon, the check runs
+again with more work."""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device, seed_directly
 from opinfo.reference import ieee
 
-#: Milliseconds that work in flight takes, attempt by attempt. A device with a gate needs only the first.
+#: Durations in milliseconds of work that must be in flight, one per attempt. A device with a gate needs only
+#: the first attempt.
 PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
 
 
 def attempt(
     case: Case, device: Device, where: Where, search: ProgramSearch | None = None
 ) -> Attempt:
-    """Make the check of a case: in a subprocess if it requires one, else in this process. If it draws
-    programs, they are part of a random ``search``, if one is given."""
+    """Runs the check of a case, in a subprocess if the case requires one. With ``search``, programs are drawn
+    as part of that random search."""
     if case.own_process:
         made = in_its_own_process(case, where, device.descriptor.first_time)
     else:
         made = here(case.check, case.arguments, device, case.id, where, search, case.kind)
-    if made.blocked_by == case.clause:  # by itself: that is what it says
+    if made.blocked_by == case.clause:  # a clause that blocks itself has failed
         made.failure, made.not_shown = Failure(kind=case.kind, detail=made.not_shown), ""
         made.blocked_by = ""
     return made
@@ -54,9 +56,11 @@ def here(
                 context.settle()  # a failure of queued work belongs to the case that queued it
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # whatever the device raises is its answer: it is recorded
+        except BaseException as error:  # every exception of the device is recorded as its result
             made.end(error)
-            traceback.clear_frames(error.__traceback__)  # frees tensors, which later cases count
+            traceback.clear_frames(
+                error.__traceback__
+            )  # frees tensors, which would count in later cases
             error.__traceback__ = None
             device.let_go()
         made.checks, made.notes, made.program = context.checks, context.notes, context.program
@@ -79,14 +83,16 @@ def in_its_own_process(
             break
     if made.passes and not (made.answered and made.ended.well):
         last = f": {made.ended.last_line}" if made.ended.last_line else ""
-        made.failure = Failure(kind=Kind.ENDED, detail=f"its process {made.ended.how}{last}")
+        made.failure = Failure(
+            kind=Kind.ENDED, detail=f"the process of the case {made.ended.how}{last}"
+        )
     return made
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Leave reference cycles alone for a while: those of an earlier case may hold tensors, and a case that
-    reads the allocator's counters must not see them freed."""
+    """Disables garbage collection in the block. Otherwise reference cycles left by an earlier case could be
+    freed while this case reads the allocator's counters."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -98,9 +104,9 @@ def collector_paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_it_was(context: Context) -> Iterator[None]:
-    """Leave the current device and streams as they were, whatever a check or a fault does to them.
+    """Restores the current device and the current streams after the block, whatever the check did to them.
 
-    What the device cannot be asked for is not restored: the clauses about it fail.
+    State that the device cannot report is not restored; other clauses fail for that.
     """
     with contextlib.ExitStack() as restored:
         if context.accelerated:
@@ -115,22 +121,22 @@ def as_it_was(context: Context) -> Iterator[None]:
 
 
 def reproduce(case: Case, where: Where, dies: bool = False) -> int:
-    """The end of a repro script: make the check as a run does, and print the result. In a
-    subprocess if it ``dies``.
+    """The main function of a repro script: runs the check as a run of the suite does, and prints the result.
+    Runs the check in a subprocess if it ``dies``, that is, crashes or hangs its process.
 
-    Returns 0 if it passes now, 1 if it fails, 2 if nothing could be shown.
+    Returns 0 if the check passes now, 1 if it fails, 2 if nothing could be judged.
     """
     if dies:
         made = in_its_own_process(replace(case, own_process=True), where)
     else:
         made = _on_a_fresh_device(case, where)
     if made.failure is not None or made.refused is not None:
-        print(f"FAILS: {made.refused if made.failure is None else made.failure.message}")
+        print(f"FAIL: {made.refused if made.failure is None else made.failure.message}")
         return 1
     if made.undeclared or made.not_shown:
         print(made.undeclared or made.not_shown)
         return 2
-    print(f"passes: {made.checks} checks")
+    print(f"PASS: {made.checks} check{'' if made.checks == 1 else 's'}")
     return 0
 
 
@@ -142,7 +148,7 @@ def _on_a_fresh_device(case: Case, where: Where) -> Attempt:
         unusable = f"the device cannot be opened: {error}"
         try:
             device = open_device(descriptor, unused=True)
-        except DeviceUnusable:  # it says nothing of the check
+        except DeviceUnusable:  # nothing can be judged
             return Attempt(0, not_shown=unusable)
     made = attempt(case, device, where)
     judged = made.failure is not None and made.failure.kind is not Kind.RAISED

@@ -1,4 +1,4 @@
-"""Cases and suites as data: which checks there are, and what each one needs. Needs no torch."""
+"""Cases and suites as data: which checks exist and what each check needs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Check = TypeVar("_Check", bound=Callable[..., None])
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The programs that a case draws, as data: each is a tuple of literals.
+    """The programs that a case draws. Each program is a tuple of literals.
 
-    ``replay(context, *program)`` runs one, without hypothesis, as a pinned program is run. ``told(*program)`` is
-    its text for people. ``validate(*program)`` raises an exception where the literals are not a program of the
-    case, for example because a pinned one was edited or is from another version. ``source(descriptor, *program)`` is
-    straight-line Python that ends in a function ``program(context)``: what a repro script shows and runs. It
-    uses names of the module of ``replay``.
+    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run.
+    ``told(*program)`` returns the program as text for people. ``validate(*program)`` raises an exception if
+    the literals are not a valid program of the case, for example because somebody edited a pinned program.
+    ``source(descriptor, *program)`` returns straight-line Python that defines a function ``program(context)``
+    and uses names of the module of ``replay``; a repro script shows and runs this code.
     """
 
     replay: Callable[..., None]
@@ -32,45 +32,49 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One named check of a clause. It is a cell.
+    """One named check of a clause. Each case is one cell.
 
-    ``check(context, *arguments)`` uses ``context.check`` and similar methods. It is a module-level
-    function, not a closure, so that a repro script can contain it; ``arguments`` are literals.
+    ``check(context, *arguments)`` uses ``context.check`` and similar methods. It is a function at module
+    level, not a closure, so that a repro script can contain it. ``arguments`` are literals.
     """
 
     clause: str
     name: str
     check: Callable[..., None]
     arguments: tuple[Any, ...] = ()
-    kind: Kind = Kind.STATE  # of failures without a kind
-    requires: frozenset[str] = frozenset()  # capabilities beyond those of the clause
-    indices: int = 1  # device indices that it takes
-    alone: bool = False  # no other worker may use the device at the same time
-    own_process: bool = False  # it ends, forks or poisons the process, or needs a fresh one
-    environment: tuple[tuple[str, str], ...] = ()  # of that process
+    kind: Kind = Kind.STATE  # the kind of failures for which the check names none
+    requires: frozenset[str] = frozenset()  # capabilities needed in addition to those of the clause
+    indices: int = 1  # number of device indices that the case needs
+    alone: bool = False  # True: no other worker may use the device meanwhile
+    own_process: bool = False  # True: it ends, forks or breaks its process, or needs a fresh one
+    environment: tuple[tuple[str, str], ...] = ()  # environment variables of that process
     seconds: float = 60.0  # time limit in a subprocess
-    more: bool = False  # beyond plan quick: more of what another case does
-    slow: bool = False  # takes more than half a second: tests leave it out where they can
-    drawn: Drawn | None = None  # it draws programs: a seed and their number end its arguments
+    more: bool = False  # not in plan quick: repeats another case with more input
+    slow: bool = False  # True: takes more than 0.5 s; the project's own tests may skip it
+    drawn: Drawn | None = (
+        None  # set if the case draws programs: a seed and their number end its arguments
+    )
 
     def __post_init__(self) -> None:
         if self.environment and not self.own_process:
             raise ValueError(f"{self.clause}::{self.name}: environment= requires own_process=True")
         if self.drawn and [type(each) for each in self.arguments[-2:]] != [int, int]:
-            raise ValueError(f"{self.clause}::{self.name}: a seed and a number end its arguments")
+            raise ValueError(
+                f"{self.clause}::{self.name}: a drawn case ends its arguments with two ints, seed and programs"
+            )
 
     def anew(self, seed: int, programs: int) -> Case:
-        """The case with this many programs from another seed, if it draws any."""
+        """Returns a copy of a drawn case with another seed and another number of programs."""
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
     def id(self) -> str:
-        """Its name in full, which seeds what it draws."""
+        """The full name, clause::name. It also seeds the random numbers of the case."""
         return f"{self.clause}::{self.name}"
 
     @property
     def statement(self) -> str:
-        """What the case says: the first paragraph of the check's docstring."""
+        """The description of the case for users: the first paragraph of its check's docstring."""
         return " ".join((self.check.__doc__ or "").strip().partition("\n\n")[0].split())
 
 
@@ -78,39 +82,40 @@ class Case:
 class OpCheck:
     """A clause that is judged for every op and dtype that it applies to.
 
-    ``applies`` takes :class:`opinfo.samples.Traits` and needs no run of the device; ``checks`` take
-    the :class:`conformance.checks.ops.context.ItemContext` of the op and dtype; one may serve several clauses. ``untried`` takes the
-    descriptor and the name of an op, and returns the reason why the op is not tried on the device, by
-    declaration; empty if it is tried. ``always`` has the dtypes that every plan takes, by the name of an op or
-    by its kind in torch's database.
+    ``applies`` takes :class:`opinfo.samples.Traits` and needs no run of the device. ``checks`` take the
+    :class:`conformance.checks.ops.context.ItemContext` of an op and dtype; one check may serve several
+    clauses. ``untried`` takes the descriptor and the name of an op and returns why the op is not tried on the
+    device, as declared; an empty string means that the op is tried. ``always`` maps an op's name, or its kind
+    in torch's database, to dtypes that every plan includes.
     """
 
     clause: str
     applies: Callable[[Any], bool]
     checks: tuple[Callable[[Any], None], ...]
-    untried: Callable[[Any, str], str] | None = None  # None: it is tried with every op
-    sampled: bool = True  # uses the samples; other checks make their own tensors
-    grad: bool = False  # runs with gradients recorded
+    untried: Callable[[Any, str], str] | None = None  # None: every op is tried
+    sampled: bool = True  # False: the checks make tensors of their own
+    grad: bool = False  # True: runs with autograd enabled
     always: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    axes: bool = True  # takes the samples of the axes too; without them an item draws fewer
-    reduced: bool = False  # without layouts it judges the contiguous one only; a plan says so
+    axes: bool = True  # False: the item omits the additional samples of opinfo/axes
+    reduced: bool = False  # True: a plan without layouts runs only the contiguous layout
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What one package checks."""
+    """The cases and op checks of one package."""
 
     name: str
     cases: tuple[Case, ...] = ()
     op_checks: tuple[OpCheck, ...] = ()
 
     def applying(self, traits: Any) -> Iterator[str]:
-        """The clauses that apply to an op and dtype with these :class:`opinfo.samples.Traits`, in order."""
+        """Yields the clauses that apply to an op and dtype with these :class:`opinfo.samples.Traits`, in
+        order."""
         return (check.clause for check in self.op_checks if check.applies(traits))
 
 
 class Cases(list[Case]):
-    """Collects the cases of a module; ``kind`` is the kind of failures that do not name one::
+    """Collects the cases of a module. ``kind`` is the kind of failures for which a check names none::
 
         cases = Cases(Kind.ORDER)
 
@@ -118,8 +123,8 @@ class Cases(list[Case]):
         def true_when_done(context: Context) -> None:
             ...
 
-    The case has the name of its function. ``over`` makes several cases from one function: it maps the
-    name of each case to the arguments that its check takes after the context.
+    The name of the case is the name of its function. ``over`` makes several cases of one function: it maps
+    the name of each case to the arguments that the function takes after the context.
     """
 
     def __init__(self, kind: Kind = Kind.STATE) -> None:
@@ -144,7 +149,8 @@ class Cases(list[Case]):
 
 
 def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
-    """The cases of several modules, in order. Raises ValueError if two have the same name."""
+    """Returns the cases of several modules, in order. Raises ValueError if two cases of a clause have the
+    same name."""
     cases = tuple(chain.from_iterable(modules))
     for (clause, name), count in Counter((case.clause, case.name) for case in cases).items():
         if count > 1:
@@ -153,8 +159,8 @@ def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def not_here(case: Case, capabilities: frozenset[str], indices: int) -> str:
-    """Why a case is not tried on a device that declares these capabilities, on a machine with this many
-    indices; empty if it is tried."""
+    """Why a case is not tried on a device with these capabilities and this many indices. Empty if the case is
+    tried."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"

@@ -1,6 +1,7 @@
 """What a case receives: the device, checks, ways to keep the device busy, and subprocesses.
 
-Needs only torch, the standard library and what opens a device, because a repro script contains all of it.
+Imports only torch, the standard library and the modules that open a device, because every repro script
+contains this module.
 """
 
 from __future__ import annotations
@@ -39,28 +40,30 @@ from opinfo.device import Device, open_device
 
 _NOTHING: Any = object()
 
-#: Seconds that loading torch and opening the device may take in another process, in addition to the limit of the function.
+#: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
 START_SECONDS = 120.0
 
-#: The module as which a fresh process imports a repro script.
+#: The name under which a fresh process imports a repro script.
 SCRIPT = "conform_repro"
 
-#: How much shorter the one of two holds is that ends first, where both take a time.
+#: Where a device can only be kept busy for a fixed time: the hold that is released first is shorter by this
+#: factor.
 _SHORTER = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """How a fresh process finds the device, and the modules of the check."""
+    """How a fresh process finds the device's descriptor and the modules that the check uses."""
 
     device: str = ""  # a registered name
     path: str = ""  # or the path of a descriptor
-    module: str = ""  # or the module that holds it, in a repro script
-    script: str = ""  # the path of the repro script, which carries the modules
+    module: str = ""  # or the module that defines DESCRIPTOR, in a repro script
+    script: str = ""  # the path of the repro script, which contains the modules
 
     @property
     def preamble(self) -> str:
-        """Python that makes the script's modules known to a fresh process."""
+        """Python code that makes the modules of the repro script importable in a fresh process; empty without
+        a script."""
         if not self.script:
             return ""
         return (
@@ -71,7 +74,7 @@ class Where:
         )
 
     def described(self) -> Descriptor:
-        """The descriptor of the device. Raises ConformError if there is none."""
+        """Returns the descriptor of the device. Raises ConformError if there is none."""
         if self.module:
             found = importlib.import_module(self.module).DESCRIPTOR
         else:
@@ -82,7 +85,7 @@ class Where:
 
 
 class ProgramSearch(Protocol):
-    """A random search through the programs of a case, beyond what a plan draws."""
+    """A random search through the programs of a case, in addition to the programs that a plan draws."""
 
     cut: bool
 
@@ -92,7 +95,8 @@ class ProgramSearch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """``torch.accelerator.memory.memory_stats`` of one index. Bytes, unless the name says otherwise."""
+    """The values of ``torch.accelerator.memory.memory_stats`` for one device index. Values are in bytes
+    unless the name says otherwise."""
 
     all: Mapping[str, int]
 
@@ -124,7 +128,7 @@ class Counters:
 
     @property
     def peak(self) -> int:
-        """The most that was allocated since the last reset."""
+        """The largest number of allocated bytes since the peak was last reset."""
         return self.all["allocated_bytes.all.peak"]
 
 
@@ -132,10 +136,10 @@ class Counters:
 class Context:
     """One attempt at one case.
 
-    ``seed`` is the name of the case. ``patience`` is how long work that must be in flight takes
-    (milliseconds), where the device can only be kept busy for a time. ``checks`` counts the comparisons
-    that were made. ``search`` is set where programs are drawn at random, beyond a plan. ``default`` is
-    the kind of failures that do not name one.
+    ``seed`` is the id of the case. ``patience`` is the duration in milliseconds of work that must be in
+    flight, on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
+    far. ``search`` is set during a random search. ``default`` is the kind of every failure for which the
+    check names no kind.
     """
 
     opened: Device
@@ -145,8 +149,8 @@ class Context:
     search: ProgramSearch | None = None
     default: Kind = Kind.STATE
     checks: int = 0
-    program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
-    reached: str = ""  # what the drawn programs reached
+    program: tuple[Any, ...] | None = None  # the drawn program that failed, as Python literals
+    reached: str = ""  # what the drawn programs covered, for the report
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -160,7 +164,7 @@ class Context:
 
     @property
     def kind(self) -> str:
-        """The device's type, as torch calls it."""
+        """The device's type as torch spells it, such as "cuda"."""
         return self.opened.torch_device.type
 
     @property
@@ -175,7 +179,7 @@ class Context:
         return torch.device(self.kind, index)
 
     def named(self, index: int = 0) -> torch.device:
-        """The same, as a tensor there names it: "cpu" has no index."""
+        """The device of this index as the ``device`` attribute of a tensor shows it: "cpu" has no index."""
         return self.device if self.kind == "cpu" else self.at(index)
 
     def has(self, capability: str) -> bool:
@@ -187,17 +191,17 @@ class Context:
         return torch.get_device_module(self.kind)
 
     def own(self, role: str) -> Any:
-        """The function of the device's own module that serves ``role`` (a name of ``FUNCTIONS`` in
-        devices/descriptor.py), as the descriptor says.
+        """Returns the function of the device's own module that serves ``role``, as the descriptor declares.
+        Roles are the names in ``FUNCTIONS`` of devices/descriptor.py.
 
-        Fails the check if the module does not have it. Raises DescriptorError if the descriptor
-        names none: then nothing can be judged.
+        Raises CheckFailed if the module lacks the declared function, and DescriptorError if the descriptor
+        declares no function for the role, because then nothing can be judged.
         """
         name = self.descriptor.function(role)
         try:
             return attrgetter(name)(self.module)
         except AttributeError:
-            text = f"torch.{self.kind} has the function that the descriptor names for {role}"
+            text = f"torch.{self.kind} lacks the function that the descriptor names for {role}"
             missing = "no such attribute"
             raise CheckFailed.of(Kind.STATE, text, expected=name, found=missing) from None
 
@@ -208,16 +212,17 @@ class Context:
         return self.opened.from_device(tensor)
 
     def settle(self) -> None:
-        """Wait for all work on every index. Raises what failed late."""
+        """Synchronizes every device index. Raises the error of any queued work that failed."""
         wait = getattr(getattr(torch, self.kind, None), "synchronize", None)
         if self.kind == "cpu" or wait is None:
-            return  # a module without one has nothing to wait for
+            return  # a module without synchronize() has no asynchronous work
         for index in self.indices:
             wait(self.at(index))
 
     @property
     def accelerated(self) -> bool:
-        """Whether torch.accelerator speaks of this device: it is silent of others."""
+        """True if this device is the current accelerator. torch.accelerator knows only the current
+        accelerator."""
         current = torch.accelerator.current_accelerator()
         return current is not None and current.type == self.kind
 
@@ -233,8 +238,12 @@ class Context:
         kind: Kind | None = None,
         at: str = "",
     ) -> None:
-        """One executed comparison. ``text`` says what the device must do, in the same words whatever it is
-        done to: failures of one text are of one sort. ``at`` says what it was done to. Raises CheckFailed."""
+        """Makes one comparison and counts it. Raises CheckFailed if ``holds`` is false.
+
+        ``text`` says what is wrong if the comparison fails, for example "the copy lost the strides". It does
+        not depend on the arguments of the check, because failures with the same text are grouped. ``at`` says
+        for which arguments the check failed.
+        """
         self.checks += 1
         if not holds:
             raise CheckFailed(
@@ -250,11 +259,11 @@ class Context:
     def same(
         self, found: Any, expected: Any, text: str, kind: Kind | None = None, at: str = ""
     ) -> None:
-        """A check that two values are equal (``==``)."""
+        """Checks that two values are equal (``==``). ``text`` says what is wrong if they differ."""
         self.check(found == expected, text, expected=expected, found=found, kind=kind, at=at)
 
     def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str, at: str = "") -> None:
-        """A check that two tensors agree bit for bit, in shape and in dtype. Either may be on the device."""
+        """Checks that two tensors have the same bits, shape and dtype. Either may be on the device."""
         there = self.from_device(found) if found.device.type == self.kind else found
         want = self.from_device(expected) if expected.device.type == self.kind else expected
         if there.dtype != want.dtype:
@@ -269,11 +278,11 @@ class Context:
         item = int(wrong[0])
         place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()
         expected_text, found_text = (shown(each.reshape(-1)[item].item()) for each in (want, there))
-        if expected_text == found_text:  # NaN of other bits
+        if expected_text == found_text:  # NaN with other bits
             size = there.itemsize
             part = slice(item * size, (item + 1) * size)
-            expected_text += f" of the bytes {theirs[part].tolist()}"
-            found_text += f" of the bytes {mine[part].tolist()}"
+            expected_text += f" with the bytes {theirs[part].tolist()}"
+            found_text += f" with the bytes {mine[part].tolist()}"
         raise CheckFailed(
             Failure(
                 kind=Kind.VALUES,
@@ -293,7 +302,8 @@ class Context:
         match: str | None = None,
         **named: Any,
     ) -> BaseException:
-        """A check that a call raises one of these types, with a message that ``match`` is found in."""
+        """Checks that a call raises one of these exception types, with a message in which ``match`` is found.
+        Returns the exception."""
         result: Any = None
         try:
             result, kind = function(*arguments, **named), Kind.NOT_RAISED
@@ -314,25 +324,29 @@ class Context:
         )
 
     def ended_well(self, result: Result, text: str) -> None:
-        """A check that a function of ``child`` raised nothing, and that its process ended with status 0."""
+        """Checks that a function run by ``child`` raised no exception and that its process exited with status
+        0."""
         self.checks += 1
         if result.raised or not (result.answered and result.ended.well):
-            found = f"it raised {result.raised}" if result.raised else str(result.ended)
+            found = f"the exception {result.raised}" if result.raised else str(result.ended)
             raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=found)
 
     def note(self, text: str) -> None:
-        """What the report says of a case that passes: worth knowing, and no clause is broken."""
+        """Adds a remark to the report of a passing case. A remark does not fail the clause."""
         self.notes.append(text)
 
     def must(self, happened: object, text: str, by: str = "") -> None:
-        """What the device must do for the check to mean anything. It is no check of its own, but where it does not
-        hold the case fails; it is blocked where another clause, ``by``, says that the device does it."""
+        """Requires a precondition of the check. It is not counted as a check.
+
+        ``text`` says what is wrong if ``happened`` is false. The case is then blocked by the clause ``by``,
+        which demands the precondition of the device. Without ``by`` the case fails.
+        """
         if happened:
             return
         if by:
-            raise Blocked(by, f"nothing was shown: {text}")
+            raise Blocked(by, f"the check could not be made: {text}")
         self.checks += 1
-        raise CheckFailed.of(self.default, text, expected="this before anything else is judged")
+        raise CheckFailed.of(self.default, f"a precondition of the check failed: {text}")
 
     # -- work in flight
 
@@ -344,18 +358,21 @@ class Context:
         needed: bool = True,
         released_first: bool = False,
     ) -> Hold:
-        """Work that occupies a stream (the current one by default) from now on until it is released,
-        or for ``patience`` where the device has only a primitive that takes a time::
+        """Returns a context manager that occupies a stream (the current one by default) until it is
+        released::
 
             with context.hold(stream):
-                ...           # queue, and observe: it is still held here
+                ...           # queue work and observe: the stream is still occupied here
 
-        A case that finds nothing in flight is tried again with more patience. A gate opens by itself
-        after ``limit`` seconds, which fails the case: the host was kept waiting.
+        If the descriptor declares only ``busy``, which lasts a fixed time, the stream is occupied for
+        ``patience`` milliseconds. If the work was already done when the case looked, the case is tried again
+        with more patience. A gate opens by itself after ``limit`` seconds and fails the case, because the
+        host was blocked.
 
-        Where the device has neither, the case is unsupported by declaration. If a hold is not ``needed``, because
-        values are judged too, the block runs without one: ``hold.waits`` and ``hold.check`` then judge nothing. Of two
-        holds one may be ``released_first``: where both take a time, it takes the shorter one.
+        If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
+        ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
+        ``hold.waits`` and ``hold.check`` do nothing. Of two holds, the one that is ``released_first`` gets
+        the shorter time.
         """
         limit *= self.descriptor.time_scale
         milliseconds = self.patience / _SHORTER if released_first else self.patience
@@ -367,12 +384,13 @@ class Context:
         return hold
 
     def ends(self, what: Any, seconds: float = SOON) -> bool:
-        """Whether a stream's or an event's work is done within that time, by its ``query``: nothing holds it."""
+        """True if the work of a stream or an event finishes within this time, by its ``query``. Nothing may
+        hold it up."""
         return ends(what, seconds * self.descriptor.time_scale)
 
     def is_capturing(self, stream: Any) -> bool:
-        """Whether a stream records a graph. Before torch 2.12 the generic stream does not say: the device's module does, of
-        the current one."""
+        """True if a stream is capturing a graph. Before torch 2.12 torch.Stream cannot be asked, so the
+        function of the device's own module is called with the stream as the current one."""
         said = getattr(stream, "is_capturing", None)
         if said is not None:
             return bool(said())
@@ -383,14 +401,15 @@ class Context:
         return torch.accelerator.current_stream(self.at(index))
 
     def stream(self, index: int = 0, **options: Any) -> Any:
-        """A stream of the device's pool; use it as ``with stream:``."""
+        """Returns a stream of the device's pool. Use it as ``with stream:``."""
         return torch.Stream(device=self.at(index), **options)
 
     def streams(self, count: int = 2) -> list[Any]:
-        """So many streams of the device's pool, each a different one."""
+        """Returns this many different streams of the device's pool. The case is blocked by streams.identity
+        if two are the same."""
         made = [self.stream() for _ in range(count)]
         distinct = len({each.stream_id for each in made}) == count
-        self.must(distinct, f"{count} new streams differ", by="streams.identity")
+        self.must(distinct, f"some of {count} new streams are the same", by="streams.identity")
         return made
 
     def event(self, index: int = 0, **options: Any) -> Any:
@@ -398,7 +417,7 @@ class Context:
 
     @contextmanager
     def on(self, index: int) -> Iterator[None]:
-        """A device index as the current one, for a block."""
+        """Makes a device index the current one for the duration of the block."""
         with torch.accelerator.device_index(index):
             yield
 
@@ -409,11 +428,11 @@ class Context:
 
     @property
     def granularity(self) -> int:
-        """Bytes that the allocator rounds a request up to, as declared."""
+        """The number of bytes to which the allocator rounds up a request, as declared in the descriptor."""
         return self.descriptor.granularity or self.descriptor.alignment
 
     def bytes_of(self, count: int, index: int = 0) -> torch.Tensor:
-        """An uninitialised block of so many bytes."""
+        """Returns an uninitialized block of this many bytes."""
         return torch.empty(count, dtype=torch.uint8, device=self.at(index))
 
     # -- threads and processes
@@ -427,13 +446,14 @@ class Context:
         fresh: bool = False,
         spawned: bool = False,
     ) -> Result:
-        """Run ``function(context, *arguments)`` in a subprocess. If it is ``fresh``, the
-        device's module is imported there, and nothing has used the device. One that is not ``spawned`` may be a copy
-        of a process that has torch loaded and nothing of the device.
+        """Runs ``function(context, *arguments)`` in a subprocess and returns its result.
 
-        ``function`` is a function of its module; arguments and result are literals. The child's checks
-        count here, and one that fails there fails here. How the process ended, what it printed and
-        what the function returned is in the answer; so is that it had not ended in time.
+        ``function`` is defined at module level; its arguments and its result are Python literals. The checks
+        of the child count as checks of this case, and a check that fails in the child fails this case. The
+        result says how the process ended, what it printed and what the function returned. With ``fresh=True``
+        the child imports the device's module itself and nothing in it has used the device before. Without
+        ``spawned=True`` the child may be forked from a process that has loaded torch but has not used the
+        device.
         """
         result = in_process(
             *(function, arguments, self.where, self.seed, self.default),
@@ -455,7 +475,7 @@ class Context:
 
 
 def _at(found: str, at: str) -> str:
-    return f"{found} ({at})" if found and at else found or at
+    return f"{found} ({at})" if found and at else found or (f"at {at}" if at else "")
 
 
 # -- functions in a subprocess
@@ -463,18 +483,18 @@ def _at(found: str, at: str) -> str:
 
 @dataclass(slots=True)
 class Attempt:
-    """What became of a check. Where it passes, ``checks`` comparisons held."""
+    """The outcome of one check. ``checks`` is the number of comparisons made."""
 
     checks: int = 0
     failure: Failure | None = None
-    not_shown: str = ""  # why it proved nothing
-    undeclared: str = ""  # what it takes and the descriptor does not declare
-    blocked_by: str = ""  # … which was the device's: the clause that must hold first
-    too_soon: bool = False  # … which was that work was over too soon
-    refused: str | None = None  # what the device's NotImplementedError said
-    program: tuple[Any, ...] | None = None  # the drawn program that failed, as literals
+    not_shown: str = ""  # why nothing could be judged
+    undeclared: str = ""  # what the check needs and the descriptor does not declare
+    blocked_by: str = ""  # the clause that must pass before this check can be made
+    too_soon: bool = False  # True if the work finished before it could be observed
+    refused: str | None = None  # the message of the device's NotImplementedError
+    program: tuple[Any, ...] | None = None  # the drawn program that failed, as Python literals
     notes: Sequence[str] = ()
-    reached: str = ""  # what the drawn programs reached
+    reached: str = ""  # what the drawn programs covered, for the report
 
     @property
     def passes(self) -> bool:
@@ -495,11 +515,11 @@ class Attempt:
 
 @dataclass(slots=True)
 class Result(Attempt):
-    """The result of a function in a subprocess, and how the process ended."""
+    """The result of a function that ran in a subprocess, and how the process ended."""
 
     ended: Ended = field(default_factory=lambda: Ended(None))
-    answered: bool = False  # the function returned, raised or was judged
-    value: Any = None  # what it returned
+    answered: bool = False  # the function returned, raised or failed a check
+    value: Any = None  # the function's return value
     raised: str = ""  # "Type: message" of an exception that is not a failed check
 
 
@@ -516,9 +536,11 @@ def in_process(
     spawned: bool = False,
     first_time: Callable[[float], float] = float,
 ) -> Result:
-    """Run ``function(context, *arguments)`` in a subprocess; see ``Context.child``. ``first_time`` is the device's.
+    """Runs ``function(context, *arguments)`` in a subprocess; see ``Context.child``. ``first_time`` is the
+    descriptor's function of that name.
 
-    Waits for the process even after its answer, because a case may check that it exits cleanly.
+    Waits until the process ends, even after its answer, because a case may check that the process exits
+    cleanly.
     """
     module = SCRIPT if function.__module__ == "__main__" else function.__module__
     name = function.__qualname__
@@ -536,7 +558,7 @@ def in_process(
 
 
 def serve(given: str, tell: Tell) -> None:
-    """In the subprocess: call the function with a new context, and report the result."""
+    """Runs in the subprocess: calls the function with a new context and reports the result."""
     module, name, arguments, where, seed, default, patience, fresh = _unpacked(given)
     try:
         opened = open_device(where.described(), unused=fresh)
@@ -546,10 +568,10 @@ def serve(given: str, tell: Tell) -> None:
     context = Context(opened, seed, patience, where, default=default)
     function = attrgetter(name)(importlib.import_module(module))
     result = Result(answered=True)
-    tell.ready()  # from now on its own time runs
+    tell.ready()  # from now on the time limit of the function counts
     try:
         result.value = ast.literal_eval(repr(function(context, *arguments)))
-    except Exception as error:  # the parent's case says whether it should have been raised
+    except Exception as error:  # the case in the parent process judges the exception
         result.end(error)
         if not isinstance(error, (CheckFailed, NotShown)):
             result.raised = f"{type(error).__name__}: {error}"

@@ -1,7 +1,8 @@
-"""Programs that hypothesis draws: the same ones every time in a plan, new ones in a random search. They are shrunk when
-they fail, and written as straight-line code.
+"""Programs drawn by hypothesis: always the same ones in a plan, new ones in a random search. Failing programs
+are shrunk and written as straight-line code.
 
-Hypothesis is imported inside functions: a repro script may carry this module, and needs no hypothesis.
+Hypothesis is imported inside functions, because a repro script may contain this module and must run without
+hypothesis.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from devices.errors import ConformError
 Program = tuple[Any, ...]
 _Given = ParamSpec("_Given")
 
-#: Seconds that random search takes to shrink a program, at most. On a busy machine 20 left one of 27 steps as it was.
+#: The most seconds that a random search spends on shrinking one failing program.
 SHRINKING = 120.0
 
 
 def pinned(programs: int, **more: Any) -> Any:
-    """Settings of a search that depends only on its seed: no database, no deadline, this many programs."""
+    """Returns hypothesis settings for a search that depends only on its seed: no database, no deadline, this
+    many programs."""
     from hypothesis import HealthCheck, Phase, Verbosity, settings
 
     return settings(
@@ -49,7 +51,8 @@ def pinned(programs: int, **more: Any) -> Any:
 
 
 def search(strategy: Any, holds: Callable[[Any], None], seed: int, programs: int) -> None:
-    """Try ``holds`` on this many drawn programs. Raises what it raised on the smallest program that fails."""
+    """Calls ``holds`` with this many drawn programs. Raises the exception of the smallest program that
+    fails."""
     from hypothesis import given
     from hypothesis import seed as seeded
 
@@ -59,30 +62,32 @@ def search(strategy: Any, holds: Callable[[Any], None], seed: int, programs: int
 
 
 def _nobody(*_: Any) -> None:
-    """The default callback: does nothing."""
+    """The default callback; does nothing."""
 
 
 @dataclass
 class Search:
     """A random search through the programs of one case.
 
-    Failures of a ``known`` kind are ignored. After the first program that fails in another way, only
-    that way counts, so that shrinking keeps the same failure. Programs that show nothing
-    are counted; they neither fail nor end the search.
+    Failures of a ``known`` kind are ignored. After the first failure of another kind only failures of that
+    same kind count, so that shrinking keeps the failure. Programs that prove nothing are counted; they
+    neither fail nor end the search.
     """
 
-    kind_of: Callable[[BaseException], str]  # the way in which a program failed
+    kind_of: Callable[[BaseException], str]  # names the kind of a program's failure
     known: frozenset[str]
-    end: float  # on time.monotonic(): later no program begins but to shrink
+    end: float  # time.monotonic() after which no new program begins, except to shrink
     begun: Callable[[], None] = _nobody  # called before every program
-    failing: Callable[[Program, BaseException], None] = _nobody  # called with the first that fails
-    programs: int = 0  # that ran, without those of shrinking
-    unshown: int = 0  # … and proved nothing
+    failing: Callable[[Program, BaseException], None] = (
+        _nobody  # called with the first program that fails
+    )
+    programs: int = 0  # number of programs run, without those run to shrink
+    unshown: int = 0  # number of those programs that proved nothing
     wanted: str = field(default="", init=False)
-    cut: bool = field(default=False, init=False)  # shrinking took too long
+    cut: bool = field(default=False, init=False)  # True if shrinking ran out of time
 
     def takes(self) -> bool:
-        """Whether one more program is to be run."""
+        """True if one more program is to be run."""
         if time.monotonic() > self.end:
             self.cut = bool(self.wanted)
             return False
@@ -91,7 +96,7 @@ class Search:
         return True
 
     def passes_over(self, program: Program, error: Exception) -> bool:
-        """Whether this failure of a program is ignored."""
+        """True if this failure of a program is to be ignored."""
         if isinstance(error, (NotShown, ConformError)):
             self.unshown += not self.wanted
             return True
@@ -103,29 +108,30 @@ class Search:
 
 
 class Trial:
-    """The programs of one case, as they are tried one after the other."""
+    """The programs of one case, tried one after the other."""
 
     def __init__(self, context: Context, drawn: Drawn) -> None:
         self.context = context
         self.drawn = drawn
         self.count = 0
-        self.found: tuple[Program, Exception] | None = None  # the last, which is the smallest
+        self.found: tuple[Program, Exception] | None = None  # the smallest failing program
 
     def begin(self) -> bool:
-        """Whether one more program is to be run."""
+        """Counts one more program. False if the search is over and no more program is to be run."""
         if self.context.search is not None and not self.context.search.takes():
             return False
         self.count += 1
         return True
 
     def run(self, program: Program, part: Callable[[], Any]) -> bool:
-        """Run a program, or the part that was drawn last; whether it may go on. Raises what failed it."""
+        """Runs a program, or the part of it that was drawn last. Returns whether the program may continue.
+        Raises the program's failure."""
         search = self.context.search
         try:
             part()
         except Exception as error:
             if search is not None and search.passes_over(program, error):
-                if isinstance(error, NotInFlight):  # later programs get more of it
+                if isinstance(error, NotInFlight):  # later programs use longer work
                     later = [each for each in PATIENCE if each > self.context.patience]
                     self.context.patience = later[0] if later else PATIENCE[-1]
                 return False
@@ -134,7 +140,8 @@ class Trial:
         return True
 
     def fails_alike(self, program: Program, part: Callable[[], Any]) -> bool:
-        """Whether a smaller program fails so too: it is then what was found."""
+        """True if a smaller program fails with the same type of exception. It then becomes the program that
+        was found."""
         if self.found is None or not self.begin():
             return False
         before = self.found
@@ -143,7 +150,7 @@ class Trial:
         except Exception as error:
             if type(error) is type(before[1]):
                 return True
-            self.found = before  # it fails in another way
+            self.found = before  # the smaller program fails in another way
         return False
 
     def shorten(
@@ -152,7 +159,8 @@ class Trial:
         whole: Callable[[Sequence[Any]], Program],
         run: Callable[[Sequence[Any]], Any],
     ) -> None:
-        """Leave out steps that a failure does not need, many at once and then one by one. ``whole`` is their program."""
+        """Removes steps that the failure does not need, first many at once and then one by one. ``whole``
+        builds the program from steps; ``run`` runs steps."""
         at_once = max(1, len(steps) // 2)
         while True:
             before = len(steps)
@@ -162,7 +170,8 @@ class Trial:
                     whole(fewer), partial(run, fewer)
                 ):
                     steps = fewer
-            # One by one until all stay: leaving one out may make another one needless.
+            # Repeat one by one until nothing can be removed: removing one step may make another one
+            # unnecessary.
             if at_once == 1 and len(steps) == before:
                 return
             at_once = max(1, at_once // 2)
@@ -175,38 +184,41 @@ class Trial:
         return True
 
     def steered(self, programs: Iterable[Any], holds: Callable[[Any], None]) -> None:
-        """Try the programs that reach what those drawn at random left out. Not in a random search, which goes on."""
+        """Runs further programs, which reach the states and pairs that the random ones missed. A random
+        search skips them."""
         for program in programs if self.context.search is None else ():
             holds(program)
 
     def must_have_reached(self, reach: Reach) -> None:
-        """The table of what programs reach is full, and the report says so. Raises NotShown: it is our own mistake."""
+        """Stores the coverage of the drawn programs for the report. Raises NotShown if an entry of the table
+        was not reached, which is an error of this suite and not of the device."""
         if self.context.search is None:
             self.context.reached = str(reach)
             if reach.missing:
-                raise NotShown(f"the drawn programs reach {reach}")
+                raise NotShown(f"the drawn programs do not cover the whole table: {reach}")
 
     def must_have_run(self, programs: int) -> None:
-        """So many programs are evidence. In a random search each counts for itself."""
+        """Requires that at least this many programs ran. A random search has no such minimum."""
         if self.context.search is None:
-            text = f"{programs} programs ran; expected {self.count}"
+            text = f"{self.count} programs ran; expected {programs}"
             self.context.must(self.count >= programs, text)
 
     @contextmanager
     def shrunk(self, shorter: Callable[[Program], None] = _nobody) -> Iterator[None]:
-        """Around a search: the smallest program that it found fails the check, and its repro script runs it.
+        """Wraps a search: the smallest failing program becomes the failure of the check, and the repro script
+        runs that program.
 
-        ``shorter`` makes it shorter still, by ``fails_alike``. Raises CheckFailed, or NotShown where
-        nothing was shown by the program.
+        ``shorter`` may shorten the program further with ``fails_alike``. Raises CheckFailed, or NotShown if
+        the program proved nothing.
         """
         from hypothesis import errors
-        from msgspec.structs import replace  # no script has it
+        from msgspec.structs import replace  # not available in a repro script
 
         try:
             yield
         except Exception as error:
             if self.found is None:
-                raise  # not from a program
+                raise  # the error is not from a program
             if isinstance(self.found[1], (NotShown, ConformError)):
                 raise self.found[1] from None
             cut = self.context.search is not None and self.context.search.cut
@@ -215,7 +227,7 @@ class Trial:
                 shorter(self.found[0])
             program, cause = self.found
             self.context.program = program
-            how = " (not every time)" if sometimes else " (not fully shrunk)" if cut else ""
+            how = " (fails only sometimes)" if sometimes else " (not fully shrunk)" if cut else ""
             text = self.drawn.told(*program) + how
             raise CheckFailed(replace(failure_of(cause), program=text)) from None
 
@@ -225,7 +237,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a run does: a function of the run, and its other arguments by name. See ``operation``."""
+    """One operation of a program: a function that takes the run, and its other arguments by name. Made by
+    ``operation``."""
 
     function: Callable[..., None]
     given: dict[str, Any]
@@ -240,8 +253,9 @@ class Operation:
 
 
 def operation(function: Callable[Concatenate[Any, _Given], None]) -> Callable[_Given, Operation]:
-    """Defines an operation once, for runs and for scripts: ``free(3)`` is then the operation that calls the
-    function with ``(run, 3)``. Raises ValueError if there are too many arguments, or too few."""
+    """Decorator that makes a function usable both in runs and in scripts: ``free(3)`` then returns the
+    Operation that calls the function with ``(run, 3)``. Raises ValueError if there are too many or too few
+    arguments."""
     _, *names = inspect.signature(function).parameters
 
     @wraps(function)
@@ -263,11 +277,11 @@ def settle(run: Any) -> None:
 
 
 def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:
-    """Operations as lines of Python, indented so many times: the body of each one's function with its arguments
-    filled in.
+    """Returns operations as lines of Python, indented by ``depth`` levels: the body of each operation's
+    function with the arguments filled in.
 
-    ``run.context`` becomes ``context``; what a table of the run holds, such as ``run.streams[1]``, becomes a
-    variable, ``s1``, by the prefix that ``names`` has for the table.
+    ``run.context`` becomes ``context``. An entry of a table of the run, such as ``run.streams[1]``, becomes a
+    variable such as ``s1``; ``names`` maps each table to the prefix of its variables.
     """
     lines = (ast.unparse(node) for each in operations for node in _body_of(each, names))
     return textwrap.indent("".join(f"{line}\n" for line in lines), "    " * depth)
@@ -284,13 +298,13 @@ def _body_of(operation: Operation, names: Mapping[str, str]) -> list[ast.stmt]:
 
 
 def _expression_of(value: Any) -> ast.expr:
-    """A literal, or a lambda that is on a separate line."""
+    """Returns the expression of a literal, or of a lambda that stands on a line of its own."""
     text = inspect.getsource(value).strip().rstrip(",") if callable(value) else repr(value)
     return ast.parse(text, mode="eval").body
 
 
 class _Filled(ast.NodeTransformer):
-    """Fills an operation's arguments into the body of its function."""
+    """Substitutes an operation's arguments into the body of its function."""
 
     def __init__(self, given: Mapping[str, ast.expr], names: Mapping[str, str]) -> None:
         self.given = given
@@ -314,7 +328,7 @@ class _Filled(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> Any:
-        """A condition that is an argument: what is done if it holds, or if it does not."""
+        """Replaces an ``if`` on an argument by the branch that is taken."""
         match self.visit(node.test):
             case ast.Constant(holds):
                 chosen = ast.Module(node.body if holds else node.orelse, [])
@@ -323,7 +337,7 @@ class _Filled(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        """A list over an argument: one element for each of its values."""
+        """Replaces a list comprehension over an argument by a list with one element per value."""
         match node.generators:
             case [ast.comprehension(ast.Name(each), ast.Name(over))] if over in self.given:
                 values = self.given[over]
@@ -338,7 +352,7 @@ class _Filled(ast.NodeTransformer):
         return made if open_ else ast.Constant(eval(ast.unparse(made)))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """A call of an argument that is a lambda: its expression."""
+        """Replaces the call of an argument that is a lambda by the lambda's expression."""
         self.generic_visit(node)
         match node.func:
             case ast.Lambda(parameters, expression):

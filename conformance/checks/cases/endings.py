@@ -1,4 +1,4 @@
-"""The ways in which a check ends without passing."""
+"""The exceptions with which a check ends without passing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from devices.failure import Failure, Kind
 
 
 class CheckFailed(AssertionError):
-    """The device did not do what the clause says: ``failure`` says how, as data."""
+    """The device broke the clause. ``failure`` describes how, as data."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -17,20 +17,21 @@ class CheckFailed(AssertionError):
 
     @classmethod
     def of(cls, kind: Kind, subject: str, *, expected: str = "", found: str = "") -> CheckFailed:
-        """What must hold is the ``subject``, a sentence."""
+        """Builds the exception from a ``subject``, a sentence that says what is wrong."""
         return cls(Failure(kind=kind, subject=subject, expected=expected, found=found))
 
 
 class NotShown(Exception):
-    """A precondition of the check did not hold: an error of the cell."""
+    """A precondition of the check was not met, so nothing was judged. The cell becomes an error."""
 
 
 class NotDeclared(NotShown):
-    """The check takes something that the descriptor does not declare: the cell is unsupported by declaration."""
+    """The check needs something that the descriptor does not declare. The cell becomes unsupported by
+    declaration."""
 
 
 class Blocked(NotShown):
-    """The device does not do what the check stands on: the clause ``by`` says what that is, and must hold first."""
+    """The check cannot be made because the device breaks the clause ``by``, which the check depends on."""
 
     def __init__(self, by: str, text: str) -> None:
         super().__init__(text)
@@ -38,14 +39,15 @@ class Blocked(NotShown):
 
 
 class NotInFlight(Blocked):
-    """Work that should have been in flight was already done. The case is tried again with more of it."""
+    """Work that should have been in flight was already done. The case is tried again with longer work."""
 
     def __init__(self, text: str) -> None:
         super().__init__("streams.query", text)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception says of the device: its own failure, or that it was raised."""
+    """Returns the failure of a CheckFailed; for any other exception, a new failure that says which exception
+    was raised."""
     if isinstance(error, CheckFailed):
         return error.failure
     name = type(error).__name__
@@ -54,7 +56,8 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short, and never asking a broken device for more than its text."""
+    """Returns a value as short text for a message. Never raises, because repr() of a tensor runs kernels of a
+    device that may be broken."""
     try:
         text = repr(value)
     except Exception as error:  # printing a tensor runs kernels

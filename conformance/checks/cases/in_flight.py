@@ -1,8 +1,9 @@
-"""Work in flight: a stream that is held, with evidence that it is; calls in threads that may have to wait for it.
+"""Work in flight: a stream that is held, with evidence that it is held, and calls in threads that may have to
+wait for it.
 
-What must come to be is waited for, in time in which the process could run. What must not is watched until everything that
-nothing holds up has had its turn. So no verdict depends on how busy the machine is: a healthy device does what it must do
-long before a limit, and never does what it must not do.
+An event that must happen is waited for, and only the time in which the process could run counts towards the
+limit. An event that must not happen is watched for until every other thread of the process had its turn. So
+no verdict depends on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -20,28 +21,26 @@ from conformance.checks.clock import Clock, comes_to_be
 from devices.failure import Kind
 from opinfo.device import Device
 
-#: Makes a check: whether something holds, and what must hold.
+#: Makes a check: a condition, and a sentence that says what is wrong if it is false.
 Check = Callable[[object, str], None]
 
-#: Seconds after which a gate opens by itself: otherwise a host that waits for the held work would wait forever.
+#: Seconds after which a gate opens by itself. Otherwise a host that waits for the held work would wait
+#: forever.
 LIMIT = 10.0
-#: Seconds within which work that nothing holds must end.
+#: Seconds within which work must end if nothing holds it up.
 SOON = 1.0
-#: Seconds for calls that nothing holds.
+#: Seconds within which a call must return if nothing holds it up.
 CALL = 60.0
-NOTHING_HELD = (
-    "what happens while work is in flight: the descriptor names neither `gate` nor `busy`, and nothing else keeps a stream "
-    "occupied"
-)
+NOTHING_HELD = "work in flight was not checked: the descriptor declares neither `gate` nor `busy`, so no stream can be kept occupied"
 
 
 class Hold:
-    """Occupies a stream. See ``Context.hold``; the ways are the descriptor's ``gate`` and ``busy``."""
+    """Occupies a stream by the descriptor's ``gate`` or ``busy``. See ``Context.hold``."""
 
     def __init__(
         self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
     ) -> None:
-        """Without a gate the stream is occupied for this time, which ``release`` does not shorten."""
+        """Without a gate the stream is occupied for ``milliseconds``, which ``release`` does not shorten."""
         self._device, self._milliseconds, self._limit = opened, milliseconds, limit
         self._check, self.stream = check, stream
         self.holds = opened.descriptor.gate is not None or opened.descriptor.busy is not None
@@ -56,7 +55,8 @@ class Hold:
         if self.stream is None:
             self.stream = torch.accelerator.current_stream(self._device.torch_device)
         before = torch.accelerator.current_stream(self.stream.device)
-        # Entering a stream that is the current one of another index leaves the index as it is (torch 2.13).
+        # Entering a stream of another index, if it is that index's current stream, does not change the device
+        # index (torch 2.13).
         with torch.accelerator.device_index(self.stream.device.index), self.stream:
             if descriptor.gate is not None:
                 self._gate = descriptor.gate()
@@ -65,7 +65,7 @@ class Hold:
             elif descriptor.busy is not None:
                 descriptor.busy(self._milliseconds)
         if torch.accelerator.current_stream(self.stream.device) != before:
-            torch.accelerator.set_stream(before)  # a fault of `with stream`; judged elsewhere
+            torch.accelerator.set_stream(before)  # `with stream` is judged elsewhere
         self.must_be_in_flight()
         return self
 
@@ -77,16 +77,17 @@ class Hold:
             self.release()
 
     def must_be_in_flight(self) -> None:
-        """Evidence that the stream is still occupied, or was until it was released. Raises NotInFlight.
+        """Verifies that the stream is still occupied, or was until it was released. Raises NotInFlight if it
+        is not.
 
-        A stream held by a gate is so by construction: a device whose ``query`` answers wrongly is
-        judged for that elsewhere. Where the host was kept waiting until the gate opened by itself,
-        raises CheckFailed.
+        A stream held by a gate needs no query; other clauses judge a wrong ``query``. Raises CheckFailed if
+        the gate opened by itself because the host was blocked.
         """
         if self._opened_late:
-            subject = "the host continues while work is in flight"
-            blocked = f"it was blocked for {self._limit:g} s"
-            raise CheckFailed.of(Kind.STATE, subject, found=blocked)
+            subject = "the host was blocked by work in flight"
+            blocked = f"the host blocked for {self._limit:g} s"
+            expected = "the host to continue at once"
+            raise CheckFailed.of(Kind.STATE, subject, expected=expected, found=blocked)
         by_time = self.holds and self._gate is None and not self._released
         if by_time and self.stream.query():
             raise NotInFlight(
@@ -95,7 +96,7 @@ class Hold:
             )
 
     def release(self) -> None:
-        """Let the stream continue. Calling it again has no effect."""
+        """Lets the stream continue. Calling it again has no effect."""
         self._released = True
         self._open.set()
         if self._gate is not None:
@@ -103,27 +104,28 @@ class Hold:
             self._gate = None
 
     def check(self, seen: Callable[[], object], text: str) -> None:
-        """A check of what is seen while the stream is held; nothing where none is."""
+        """Checks what ``seen`` returns while the stream is held. Does nothing if no stream is held."""
         if self.holds:
             found = seen()
             self.must_be_in_flight()
             self._check(found, text)
 
     def pending(self, text: str, *what: Any) -> None:
-        """A check that none of these streams and events says that it is done."""
+        """Checks that ``query`` is False for all of these streams and events while the stream is held."""
         self.check(lambda: not any(each.query() for each in what), text)
 
     def waits(self, what: Any, text: str) -> None:
-        """A check that a stream's or an event's work is not done while what it waits for is held; nothing where none
-        is."""
+        """Checks that the work of a stream or an event does not finish while the held stream is occupied.
+        Does nothing if no stream is held."""
         if self.holds:
             early = comes_to_be(what.query)
             self.must_be_in_flight()
             self._check(not early, text)
 
     def call(self, function: Callable[[], Any], seconds: float = 0.0) -> WaitingCall:
-        """Make a call that may have to wait for the stream. Whether it returns ``early``, although the stream is held,
-        is in the answer; then the stream continues, and the call ends. One that must not wait has ``seconds``."""
+        """Makes a call that may have to wait for the held stream, then releases the stream and lets the call
+        finish. The result's ``early`` is True if the call returned while the stream was held. With
+        ``seconds``, the call gets that much time to return early."""
         with WaitingCall(function) as call:
             call.early = call.ended(seconds) if seconds else call.is_early()
             self.must_be_in_flight()
@@ -131,7 +133,8 @@ class Hold:
         return call
 
     def keeps_waiting(self, function: Callable[[], Any], text: str) -> None:
-        """A check that a call does not return before the stream continues; without a hold it is only made."""
+        """Checks that a call does not return before the stream is released. Without a hold the call is only
+        made."""
         call = self.call(function)
         if self.holds:
             self._check(not call.early, text)
@@ -143,7 +146,7 @@ class Hold:
 
 
 def ends(what: Any, seconds: float = SOON) -> bool:
-    """Whether a stream's or an event's work is done within that time, by its ``query``."""
+    """True if the work of a stream or an event finishes within this time, by its ``query``."""
 
     def is_done(waiting: float) -> bool:
         end = time.monotonic() + waiting
@@ -157,12 +160,12 @@ def ends(what: Any, seconds: float = SOON) -> bool:
 
 
 class WaitingCall:
-    """A call in its own thread, which may have to wait for what the calling thread holds::
+    """A call in its own thread, which may have to wait for work that the calling thread holds up::
 
     with WaitingCall(stream.synchronize) as call:
         early = call.is_early()
         hold.release()
-    # the call has ended here; what it raised is raised here
+    # the call has returned here; an exception of the call is raised here
     """
 
     def __init__(self, function: Callable[[], Any], limit: float = CALL) -> None:
@@ -170,13 +173,13 @@ class WaitingCall:
         self._limit = limit
         self.error: BaseException | None = None
         self.value: Any = None
-        self.early = False  # it returned while what it may have to wait for was held
+        self.early = False  # True if it returned while the stream was held
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         try:
             self.value = self._function()
-        except BaseException as error:  # raised where the call was made
+        except BaseException as error:  # raised again by join()
             self.error = error
 
     def __enter__(self) -> WaitingCall:
@@ -188,11 +191,11 @@ class WaitingCall:
             self.join()
 
     def is_early(self) -> bool:
-        """Whether the call ends as soon as it has had its turn: it does not wait."""
+        """True if the call returns as soon as its thread had its turn, that is, without waiting."""
         return comes_to_be(lambda: not self.thread.is_alive())
 
     def ended(self, seconds: float) -> bool:
-        """Whether the call has ended within that time."""
+        """True if the call ends within that time."""
 
         def has_ended(waiting: float) -> bool:
             self.thread.join(waiting)
@@ -201,17 +204,19 @@ class WaitingCall:
         return has_ended(0.0) or Clock().wait(has_ended, seconds)
 
     def join(self) -> None:
-        """Wait for the end of the call. Raises what the call raised, or CheckFailed if it does not end."""
+        """Waits for the end of the call. Raises the exception of the call, or CheckFailed if the call does
+        not end."""
         if not self.ended(self._limit):
-            raise _still_running("a call ends", self._limit)
+            raise _still_running("a call did not end", self._limit)
         if self.error is not None:
             raise self.error
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """What a call gives that may have to wait for held work, which is released when the call has had its turn."""
+    """Returns the result of a call that may have to wait for held work. The work is released once the call
+    had its turn."""
     with hold, WaitingCall(function) as call:
-        call.is_early()  # it returns now, or waits for the stream
+        call.is_early()  # the call returns now or waits for the stream
         hold.must_be_in_flight()
         hold.release()
         call.join()
@@ -219,10 +224,10 @@ def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
 
 
 def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
-    """Start all functions at one barrier, each in its own thread. Returns their results in order.
+    """Starts all functions at one barrier, each in its own thread. Returns their results in order.
 
-    Raises what the first of them raised, or CheckFailed if one has not ended after ``seconds``
-    (it keeps running, because a thread cannot be stopped from outside).
+    Raises the exception of the first that raised, or CheckFailed if a function has not ended after
+    ``seconds``. Its thread keeps running, because a thread cannot be stopped from outside.
     """
     barrier = threading.Barrier(len(functions))
 
@@ -239,9 +244,9 @@ def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
         if call.error is not None:
             raise call.error
     if hanging:
-        raise _still_running("every thread ends", seconds, f"{hanging} of {len(calls)} threads")
+        raise _still_running("a thread did not end", seconds, f"{hanging} of {len(calls)} threads")
     return [call.value for call in calls]
 
 
-def _still_running(subject: str, seconds: float, what: str = "it") -> CheckFailed:
-    return CheckFailed.of(Kind.ENDED, subject, found=f"{what} had not ended after {seconds:g} s")
+def _still_running(subject: str, seconds: float, what: str = "the call") -> CheckFailed:
+    return CheckFailed.of(Kind.ENDED, subject, found=f"{what} still running after {seconds:g} s")

@@ -1,7 +1,9 @@
-"""What drawn programs reach: pairs of instructions that follow each other, and states. And the programs that reach the rest.
+"""Coverage of drawn programs: pairs of consecutive instructions, and states. Also generates programs that
+cover the rest.
 
-A few programs drawn at random leave rare pairs out. So a case counts what its programs reach, and ends with programs that
-are steered: of some instructions drawn at random the one that reaches most of what is missing comes next.
+A few programs drawn at random miss rare pairs. So a case counts what its programs cover, and then adds
+steered programs: among several random instructions, the next one is always the one that covers the most
+missing entries.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-#: What is reached: ``("pair", "copy", "wait", …)``, or the sort of a state and what tells it apart.
+#: One entry of coverage: ``("pair", "copy", "wait", …)``, or the kind of a state followed by its properties.
 Key = tuple[str, ...]
 Instruction = TypeVar("Instruction")
 
-#: Programs that are steered at most.
+#: The largest number of steered programs.
 _MOST = 200
 
 
 @dataclass
 class Reach:
-    """What the programs of a case reach, of a ``table`` of all that they can."""
+    """The coverage of the programs of a case. ``table`` contains everything that they can cover."""
 
     table: frozenset[Key]
     missing: set[Key] = field(init=False)
@@ -31,7 +33,7 @@ class Reach:
         self.missing = set(self.table)
 
     def __str__(self) -> str:
-        """As a report says it: ``98 pairs of instructions, 9 states of wait; missing: …``."""
+        """The coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``."""
         sorts = Counter(sort for sort, *_ in self.table - self.missing)
         told = [f"{sorts.pop('pair', 0)} pairs of instructions"]
         told += [f"{count} states of {sort}" for sort, count in sorted(sorts.items())]
@@ -40,20 +42,20 @@ class Reach:
 
 
 class Walk(Protocol[Instruction]):
-    """A program as it grows."""
+    """The state of a program that is built instruction by instruction."""
 
     def proposals(self, random: Random) -> list[Instruction]:
-        """Instructions that may come next, drawn at random: one at least."""
+        """Returns at least one randomly drawn instruction that may come next."""
 
     def reaches(self, instruction: Instruction) -> set[Key]:
-        """What an instruction reaches if it comes next."""
+        """Returns the coverage that an instruction adds if it comes next."""
 
     def take(self, instruction: Instruction) -> None:
-        """It comes next."""
+        """Appends an instruction to the program."""
 
 
 def reached(walk: Walk[Instruction], program: Iterable[Instruction]) -> set[Key]:
-    """What a program reaches."""
+    """Returns the coverage of a whole program."""
     found: set[Key] = set()
     for instruction in program:
         found |= walk.reaches(instruction)
@@ -67,17 +69,18 @@ def steered(
     length: int,
     begin: Callable[[Random], tuple[Walk[Instruction], Any]],
 ) -> Iterator[tuple[Any, list[Instruction]]]:
-    """Programs that reach what is missing, of so many instructions at most; each with what ``begin`` gave beside its walk."""
+    """Yields programs of at most ``length`` instructions that cover the missing entries, each with the second
+    value that ``begin`` returned."""
     random, missing = Random(seed), set(reach.missing)
     for _ in range(_MOST):
         if not missing:
             return
         walk, beside = begin(random)
         program: list[Instruction] = []
-        last = 0  # the last instruction that reached something: what follows it is not needed
+        last = 0  # index after the last instruction that covered something new; the rest is dropped
         while missing and len(program) < length:
             choices = walk.proposals(random)
-            random.shuffle(choices)  # where none reaches anything, any is as good
+            random.shuffle(choices)  # break ties at random
             best = max(choices, key=lambda each: len(missing & walk.reaches(each)))
             found = missing & walk.reaches(best)
             missing -= found
@@ -89,7 +92,8 @@ def steered(
 
 
 def without(table: Iterable[Key], impossible: Mapping[Key, str]) -> frozenset[Key]:
-    """A table without what no program can reach, by why. Raises ValueError if that is not in the table."""
+    """Returns a table without the entries that no program can cover; ``impossible`` maps each to the reason.
+    Raises ValueError if one is not in the table."""
     whole = frozenset(table)
     if not whole.issuperset(impossible):
         raise ValueError(f"not in the table: {sorted(set(impossible) - whole)}")

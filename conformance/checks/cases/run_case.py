@@ -1,4 +1,4 @@
-"""Runs a case, or a pinned program of one, and records the result in its cell."""
+"""Runs a case, or one of its pinned programs, and records the result in the case's cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opinfo.device import Device
 
 
 def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> None:
-    """Make the check of a case, unless it is not tried on this device, and record the result."""
+    """Runs the check of a case, unless it is not tried on this device, and records the result."""
     if record.undeclared:
         return
     record.untried = untried(case, device)
@@ -40,7 +40,7 @@ def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> No
 
 
 def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Where) -> Attempt:
-    """Run a program that is pinned for a case. The caller counts its checks, and records what it fails."""
+    """Runs a pinned program of a case. The caller counts the checks and records the failure."""
     assert case.drawn is not None
     made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
     if made.failure is None:
@@ -52,7 +52,8 @@ def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Whe
 def record_failure(
     case: Case, record: CellRecord, device: Device, made: Attempt, layout: str = ""
 ) -> None:
-    """Record that the device failed or refused a check, with what writes its repro script."""
+    """Records that the device failed or refused a check, together with the function that writes the repro
+    script."""
     if made.refused is not None:
         record.refuse(NotImplementedError(made.refused))
     elif made.failure is not None:
@@ -64,6 +65,6 @@ def record_failure(
 
 
 def untried(case: Case, device: Device) -> str:
-    """Why a case is not tried on this device and machine; empty if it is tried."""
+    """Why a case is not tried on this device and machine. Empty if it is tried."""
     indices = device.descriptor.device_count() if case.indices > 1 else 1
     return not_here(case, device.descriptor.capabilities, indices)

@@ -1,8 +1,9 @@
 """Repro scripts of cases.
 
-A script reads from top to bottom: the check that judged and the parts of its module that it uses, copied from the
-suite; then the call that makes the check. Their dependencies (the context, the descriptor) are packed at the end of the
-script, so that it needs only torch and the device's module.
+A script reads from top to bottom: first the check that failed and the parts of its module that it uses,
+copied from the suite; then the call that makes the check. The other modules of the suite that they import
+(the context, the descriptor) are packed at the end, so that the script needs only torch and the device's
+module.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _ROOT = Path(__file__).resolve().parents[3]
 _TABLE = re.compile(
     r'read_toml\(Path\(__file__\)\.with_name\("(?P<file>[^"]+)"\), (?P<kind>\w+), \w+\)'
 )
-#: Imports anywhere in a module. To parse the modules that a script carries would take ten times as long.
+#: Matches the imports of a module. Parsing every module that a script contains would take ten times as long.
 _IMPORT = re.compile(r"^[ \t]*(?:from ([\w.]+) )?import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 _FOR_TYPES = re.compile(r"^([ \t]*)if (?:\w+\.)?TYPE_CHECKING:\n(?:\1[ \t]+.*\n|\n)+", re.MULTILINE)
 _PACKAGES = ("conformance", "devices", "opinfo", "reports")
-#: The name of a vendor's descriptor in a script.
+#: The name of a vendor's descriptor module in a script.
 _DESCRIBED = "described"
 
-#: What the end of a script unpacks to, after the sources of the modules that it carries.
+#: Code at the end of a script that imports the packed modules.
 _LOADER = '''
 import dataclasses, importlib.abc, importlib.util, linecache, sys, types
 
@@ -48,7 +49,7 @@ class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         package = any(other.startswith(name + ".") for other in SOURCES)
         spec = importlib.util.spec_from_loader(name, self, is_package=package)
-        if package:  # what is not carried may be installed, in whatever way
+        if package:  # modules that are not packed may be installed
             spec.submodule_search_locations = self.elsewhere(name, path)
         return spec
 
@@ -67,14 +68,14 @@ class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Struct:
-    """Stands in for msgspec's, of which a script uses no more than the fields."""
+    """Replaces msgspec.Struct. A script uses only the fields."""
 
     def __init_subclass__(cls, frozen=False, kw_only=False, **options):
         dataclasses.dataclass(frozen=frozen, kw_only=kw_only)(cls)
 
 
 def convert(data, form):
-    """Stands in for msgspec's, of data that was checked when the script was written."""
+    """Replaces msgspec.convert. The data was checked when the script was written."""
     if Struct not in getattr(form, "__mro__", ()):
         return data
     sets = [name for name, kind in form.__annotations__.items() if "frozenset" in kind]
@@ -126,15 +127,15 @@ if __name__ == "__main__":
 {packed}
 '''
 
-_FAILS = "Seen: {message}\nExits 1 while the failure is there, 0 when it is gone, 2 if nothing could be shown."
+_FAILS = "Seen: {message}\nExits 1 while the failure is there, 0 when it is gone, 2 if nothing could be judged."
 _DIES = (
-    "Seen: {message}\nThe check runs in a subprocess. Exits 1 while it dies or fails, and says how; "
-    "0 when it passes; 2 if nothing could be shown."
+    "Seen: {message}\nThe check runs in a subprocess. Exits 1 and says why while the subprocess dies or the check fails; "
+    "0 when it passes; 2 if nothing could be judged."
 )
 
 
 def has_source(descriptor: Descriptor) -> bool:
-    """Whether a device's descriptor is in a file, which a script has to contain."""
+    """True if the device's descriptor is in a file, whose text the script then contains."""
     return descriptor.folder is not None and (descriptor.folder / "descriptor.py").is_file()
 
 
@@ -146,10 +147,10 @@ def script_of_case(
     *,
     dies: bool = False,
 ) -> str:
-    """The repro script of a case on a device, of which ``has_source`` is true. No run is needed.
+    """Returns the repro script of a case on a device for which ``has_source`` is true. No run is needed.
 
-    ``message`` is what was wrong, ``program`` the drawn program that failed, where it is known. If the check
-    ``dies``, it crashes or hangs its process, so the script makes it in a subprocess.
+    ``message`` says what was wrong, and ``program`` is the drawn program that failed, if known. If the check
+    ``dies``, it crashes or hangs its process, so the script runs it in a subprocess.
     """
     assert descriptor.folder is not None
     file = descriptor.folder / "descriptor.py"
@@ -161,13 +162,15 @@ def script_of_case(
         source = f"{used}\n\n\n{lines}".strip()
     else:
         name, arguments = case.check.__name__, case.arguments
-        helpers = [each for each in arguments if isinstance(each, str)]  # that an argument names
+        helpers = [
+            each for each in arguments if isinstance(each, str)
+        ]  # helper functions that an argument names
         imports, source = shown(case.check.__module__, [name, *helpers])
     roots = [*_imported(imports), "conformance.checks.cases.attempts"]
     described = _module_of(file)
     if described:
         sources = dict(carried((*roots, described)))
-    else:  # a vendor's: what it imports of the vendor's is the device's module
+    else:  # a vendor's file, which imports the device's module by itself
         described, theirs = _DESCRIBED, file.read_text(encoding="utf-8")
         sources = dict(carried((*roots, *_imported(theirs)))) | {_DESCRIBED: theirs}
     packed = zlib.compress(f"SOURCES = {sources!r}\n{_LOADER}".encode(), 9)
@@ -189,7 +192,7 @@ def script_of_case(
 
 
 def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
-    """The arguments that make the case again: those of its fields that judging depends on."""
+    """Returns the arguments that make an equivalent Case: the fields on which judging depends."""
     given = [repr(case.clause), repr(case.name), name]
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
@@ -202,7 +205,7 @@ def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
 
 
 def _quiet(text: str) -> str:
-    """Text that can stand in a docstring."""
+    """Makes a text safe to stand in a docstring, and wraps it."""
     plain = text.replace("\\", "/").replace('"""', "'''")
     return "\n".join(part for line in plain.split("\n") for part in textwrap.wrap(line, 100)) or "."
 
@@ -211,7 +214,8 @@ def _quiet(text: str) -> str:
 
 
 def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
-    """What a module defines of these names, with all that they use there: its imports, and its source."""
+    """Returns the imports and the source that a module needs for these names: their definitions and,
+    recursively, every name of the module that they use."""
     text = _source_of(module)
     assert text is not None
     lines, tree = text.splitlines(), ast.parse(text)
@@ -225,13 +229,13 @@ def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
         node = defined[name]
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             waiting += _names_in(_plain(node))
-            waiting += [  # helpers that are called by their names
+            waiting += [  # helpers whose names are passed as strings
                 each.value
                 for each in ast.walk(node)
                 if isinstance(each, ast.Constant) and isinstance(each.value, str)
             ]
     imports: list[str] = []
-    source, short = "", False  # whether its last part is an assignment
+    source, short = "", False  # short: the last part is an assignment
     for node in tree.body:
         if not any(name in names and defined[name] is node for name in names_of(node)):
             continue
@@ -251,7 +255,7 @@ def _names_in(tree: ast.AST) -> list[str]:
 
 
 def _plain(node: ast.stmt) -> ast.stmt:
-    """A function without what makes a case of it."""
+    """Returns a function without its ``@cases(...)`` decorators."""
     if isinstance(node, ast.FunctionDef):
         node.decorator_list = [
             each for each in node.decorator_list if not ast.unparse(each).startswith("cases(")
@@ -259,11 +263,11 @@ def _plain(node: ast.stmt) -> ast.stmt:
     return node
 
 
-# -- what it stands on
+# -- the modules that a script needs
 
 
 def _module_of(file: Path) -> str:
-    """The name of a module of ours; empty for another's file."""
+    """Returns the module name of a file of this project; empty for any other file."""
     try:
         return ".".join(file.resolve().relative_to(_ROOT).with_suffix("").parts)
     except ValueError:
@@ -271,8 +275,8 @@ def _module_of(file: Path) -> str:
 
 
 def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """These modules of ours and all of ours that they import, with their sources. A package of which
-    nothing but modules is imported is empty: what it gathers is of no use here."""
+    """Yields (name, source) of these modules and of all modules of this project that they import. A package
+    from which only modules are imported has an empty source."""
     waiting, seen = list(names), set()
     packages: set[str] = set()
     while waiting:
@@ -289,14 +293,15 @@ def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _written_out(module: str, found: re.Match[str]) -> str:
-    """A table that a module reads from a file next to it, as a literal: a script has no other files."""
+    """Replaces the reading of a TOML file next to the module by a literal, because a script has no other
+    files."""
     path = _ROOT.joinpath(*module.split(".")).with_name(found["file"])
     return f"msgspec.convert({tomllib.loads(path.read_text(encoding='utf-8'))!r}, {found['kind']})"
 
 
 @cache
 def _source_of(name: str) -> str | None:
-    """The source of a module that is ours or has been imported; None for any other."""
+    """Returns the source of a module of this project or of one that has been imported; None for any other."""
     path = _ROOT.joinpath(*name.split("."))
     files = [path.with_suffix(".py"), path / "__init__.py"]
     if name in sys.modules and (file := getattr(sys.modules[name], "__file__", None)):
@@ -309,8 +314,8 @@ def _source_of(name: str) -> str | None:
 
 @cache
 def _imported(text: str) -> tuple[str, ...]:
-    """What a module imports, anywhere but for type checkers: modules, and packages of which it takes
-    more than modules."""
+    """Returns what a module imports, except under TYPE_CHECKING: module names, and packages from which more
+    than modules is imported."""
     found: list[str] = []
     for source, several, one in _IMPORT.findall(_FOR_TYPES.sub("", text)):
         for name in re.findall(r"(?:^|,)\s*([\w.*]+)", re.sub(r"#.*", "", several or one)):

@@ -1,1 +1,1 @@
-"""Checks of ops: calls in layouts, the device's answers, and judges."""
+"""Checks of ops: calls with inputs in many layouts, the device's answers, and the functions that judge the answers."""

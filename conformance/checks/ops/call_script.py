@@ -1,4 +1,4 @@
-"""The repro script of one judged call of an op: its inputs, the call, and the judgement, from top to bottom."""
+"""Writes the repro script of one judged call of an op: the inputs, the call and the judgement, in this order."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from opinfo.layouts import Geometry
 
 
 class Setting(Protocol):
-    """What a script takes from the frame: the op and its dtype. ``written`` takes the device."""
+    """The part of the item's context that a script needs: the op and its dtype. (``written`` also reads the device.)"""
 
     op: Op
     dtype: str
 
 
 class Expected(Protocol):
-    """What a script takes from a reference: the call's inputs, and the source of each part."""
+    """The part of a reference that a script needs: the call's inputs, and the source code of each part."""
 
     @property
     def laid(self) -> Laid: ...
@@ -47,14 +47,14 @@ class Expected(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallScript:
-    """Writes the script of one judged call when it is called; says which call that was."""
+    """One judged call. Calling the object returns the text of the call's repro script."""
 
     setting: Setting
     clause: str
     judge: Judge
     made: Call
     procedure: Callable[..., Any]
-    given: tuple[Any, ...]  # what the procedure takes after the call
+    given: tuple[Any, ...]  # the procedure's arguments after the call
     reference: Expected
     layout: str
 
@@ -78,8 +78,8 @@ class CallScript:
         return written(self.setting, self._title, lines, [*functions, report], **given)
 
     def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
-        """The script of a call that was never finished: it makes the call in a subprocess, ``judged`` or not, and
-        reports how the process ended."""
+        """Return the script for a call that did not finish: it makes the call in a subprocess, also judges it if ``judged``,
+        and reports how the process ended."""
         start = f"main() if sys.argv[1:] else report_end({seconds!r})"
         if judged:
             return self._judged([report_end], start)
@@ -92,7 +92,7 @@ class CallScript:
         return f"{self.clause}: {self.setting.op.id}[{self.setting.dtype}], layout {self.layout}"
 
     def _call(self, functions: list[Any]) -> list[str]:
-        """The lines that make the inputs and the call; adds the functions that they name."""
+        """Return the lines that create the inputs and make the call, and add the functions that they use to ``functions``."""
         functions += [self.procedure, Call, laid_out, dense]
         laid = self.laid
         geometries = [
@@ -130,7 +130,7 @@ class CallScript:
         ]
 
     def complete(self, failure: Failure) -> Failure:
-        """The failure with its call and the geometry of its inputs and targets."""
+        """Return the failure with its call and the geometries of the call's inputs and targets added."""
         laid = self.laid
         inputs = zip(laid.sample.tensors, laid.geometries, strict=True)
         targets = (
@@ -148,7 +148,7 @@ class CallScript:
         )
 
     def call(self) -> str:
-        """The call in one line: ``torch.median(t[0], 0, out=…)``."""
+        """Return the call in one line: ``torch.median(t[0], 0, out=…)``."""
         args, kwargs = placed(self.laid.sample.call)
         parts = [literal(each) for each in args]
         parts += [f"{name}={literal(value)}" for name, value in kwargs.items()]
@@ -161,7 +161,7 @@ class CallScript:
 
 
 def classes_in(given: Any) -> list[type]:
-    """Our own classes of which a script writes out an instance."""
+    """Return this project's dataclasses whose instances appear in ``given``, because a script must define them."""
     if isinstance(given, (tuple, list)):
         return [found for each in given for found in classes_in(each)]
     if not is_dataclass(given) or isinstance(given, type):

@@ -1,5 +1,4 @@
-"""A call of an op, the inputs that it is given, and the answer of the device. Repro scripts contain these functions, which
-need only torch."""
+"""A call of an op, its inputs, and the device's answer. Repro scripts contain these functions, which need only torch."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from opinfo.samples import Sample
 
 @dataclass(slots=True)
 class Call:
-    """What is called, on which tensors, where.
+    """A function, its input tensors, and the device on which it is called.
 
-    ``arguments(tensors, device)`` gives the positional and keyword arguments that hold these tensors. ``values``
-    are the tensors as contiguous ones on the CPU; ``inputs`` hold the same on the device, guarded where they are
-    strided. ``settle(result)`` waits until a result can be read. ``guarded`` lays a tensor out on the device.
-    ``storage`` and ``pointers`` say whether the device declares these capabilities.
+    ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values`` are
+    contiguous tensors on the CPU. ``inputs`` hold the same values on the device, inside guarded buffers if they are
+    strided. ``settle(result)`` waits until a result can be read. ``guarded`` is the class that lays a tensor out on the
+    device. ``storage`` and ``pointers`` say whether the device declares these capabilities.
     """
 
     function: Callable[..., Any]
@@ -41,17 +40,17 @@ class Call:
 
 @dataclass(slots=True)
 class Answer:
-    """The result of a call, on the device and as read back, or the exception that it raised."""
+    """The result of a call, on the device and copied to the CPU (``read``), or the exception that the call raised."""
 
     result: Any = None
     read: Any = None
     raised: Exception | None = None
-    unjudged: Exception | None = None  # raised by what is not the call itself
-    judged_by: str = ""  # the clause that judges that, if it is not about calls
+    unjudged: Exception | None = None  # an exception of a step other than the call itself
+    judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
     warnings: tuple[str, ...] = ()
-    targets: Sequence[Guarded | torch.Tensor] = ()  # of ``out=``
-    addresses: tuple[int | None, ...] = ()  # of the targets, or of the first input, before the call
-    damages: list[Damage | None] | None = None  # to the inputs' storages, once a judge has asked
+    targets: Sequence[Guarded | torch.Tensor] = ()  # the tensors given as ``out=``
+    addresses: tuple[int | None, ...] = ()  # before the call: of the targets, or of the first input
+    damages: list[Damage | None] | None = None  # changes of the inputs' storages; see damages()
 
 
 def laid_out(
@@ -60,7 +59,7 @@ def laid_out(
     move: Move,
     guarded: type[Guarded] = Guarded,
 ) -> list[Guarded | torch.Tensor]:
-    """The values on the device, in guarded buffers if there is a geometry."""
+    """Return the values on the device, inside a guarded buffer for each value that has a geometry."""
     return [
         move(value) if geometry is None else guarded(value, geometry, move)
         for value, geometry in zip(values, geometries)
@@ -70,7 +69,7 @@ def laid_out(
 def repeated(
     values: Sequence[torch.Tensor], geometries: Sequence[Geometry | None]
 ) -> list[torch.Tensor]:
-    """The values that the geometries hold: where a dimension is expanded, its first ones again and again."""
+    """Return the values that tensors of these geometries hold: along an expanded dimension, the first values are repeated."""
     found = []
     for value, geometry in zip(values, geometries):
         if geometry is not None and geometry.expanded is not None:
@@ -80,33 +79,33 @@ def repeated(
 
 
 def views(inputs: Iterable[Guarded | torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that an op is given."""
+    """Return the tensors that are passed to the op: the views of guarded inputs, and other inputs themselves."""
     return [each.view if isinstance(each, Guarded) else each for each in inputs]
 
 
 def container(form: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """What ``out=`` takes: one tensor, a list or a tuple."""
+    """Return the tensors as ``out=`` takes them: one tensor, a list or a tuple, as ``form`` says."""
     if form == "tensor":
         return tensors[0]
     return list(tensors) if form == "list" else tuple(tensors)
 
 
 def copies(call: Call) -> list[torch.Tensor]:
-    """Contiguous copies of the tensors, on the device."""
+    """Return contiguous copies of the call's values on the device."""
     return [call.move(each.clone()) for each in call.values]
 
 
 def address(call: Call, tensor: torch.Tensor) -> int | None:
-    """Where a tensor's first element is; None where ``data_ptr`` is no address."""
+    """Return the address of a tensor's first element; None if the device does not declare ``pointers``."""
     return tensor.data_ptr() if call.pointers else None
 
 
 def called(
     call: Call, read: bool = True, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
 ) -> Answer:
-    """Make the call, and ``read`` its result back: a late failure is also a failure of the call. A result that
-    reaches past its storage is not read unless its values are judged: that can end the process. With a ``form``
-    the targets are given as ``out=``."""
+    """Make the call and wait for its result, so that a late exception counts as the call's. If ``read``, copy the result to
+    the CPU; callers that do not judge values pass False, because reading a result that extends past its storage can end
+    the process. If ``form`` is given, the targets are passed as ``out=``."""
     given = views(targets) if targets else []
     answer = Answer(targets=targets)
     if given:
@@ -120,13 +119,13 @@ def called(
             answer.read = answer.result
         elif read:
             answer.read = replace_tensors(answer.result, call.back)
-    except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
+    except Exception as error:  # a kernel may raise any type; the judges judge it
         answer.raised = error
     return answer
 
 
 def damages(call: Call, answer: Answer) -> list[Damage | None]:
-    """What the call did to the bytes of its inputs' storages, by place; None if all are unchanged."""
+    """Return the damage to the storage of each input, or None for an input whose bytes are unchanged."""
     if answer.damages is None:
         answer.damages = [
             None
@@ -140,10 +139,13 @@ def damages(call: Call, answer: Answer) -> list[Damage | None]:
 def differs(
     read: Any, want: Any, reference: Any, exact: Callable[[], Any] | None = None
 ) -> Wrong | None:
-    """How what was read back differs from what the reference says. Where the answer is unique only up to signs or
-    phases, ``process`` gives what is unique about it; where an index may be that of any of several equal elements, ``named``
-    gives the elements; where roundings of the operands change it by more than the tolerances, it is as near as these leave
-    it. Where ``want`` is the CPU's and ``exact`` gives the same in float64, the CPU's own error is nobody's fault."""
+    """Report how a result differs from the reference; None if it agrees within tolerance.
+
+    If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If an index may be
+    that of any of several equal elements, ``reference.named`` replaces indices by elements. If ``exact`` is given (the
+    result in float64), a result that is as close to it as the CPU's passes. For ill-conditioned ops, errors that one
+    rounding of the operands would cause are accepted.
+    """
     views = []
     if (named := reference.named) is not None:
         views.append(named)
@@ -166,8 +168,11 @@ def differs(
 
 
 def elements_named(result: Any, operand: torch.Tensor, dim: int) -> Any:
-    """The values of a result and, for an index that may be that of any of several equal elements, the elements that it names,
-    whether it is in range, and whether no other names the same. An index that cannot be one is left as it is."""
+    """Replace the indices in a result, each of which may point to any of several equal elements.
+
+    Returns the values, the elements at the indices, whether each index is in range, and whether the indices are all
+    different. A result whose second tensor cannot be an index is returned unchanged.
+    """
     values, index = None, result
     if not isinstance(result, torch.Tensor):
         if len(result) != 2:
@@ -190,28 +195,28 @@ def strided(result: Any) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Ambiguous:
-    """Two references differ, and the device agrees with neither."""
+    """The verdict when two references disagree and the device agrees with neither."""
 
     text: str
 
 
-#: What a judge yields for each thing that it judged.
+#: The verdicts of a judge, one for each comparison: None if it passed.
 Found = Iterator[Wrong | Ambiguous | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The tensors of one sample laid out on the device by one case."""
+    """The tensors of one sample, laid out on the device as one case says."""
 
     sample: Sample
     case: Case
     geometries: tuple[Geometry, ...]
-    inputs: list[Guarded | torch.Tensor]  # guarded where strided
+    inputs: list[Guarded | torch.Tensor]  # strided tensors are guarded
 
     @property
     def expands(self) -> bool:
         return any(g.expanded is not None for g in self.geometries)
 
 
-#: Judges a call for a clause.
+#: A function ``(call, answer, reference)`` that judges a call for one clause.
 Judge = Callable[[Call, Any, Any], Found]

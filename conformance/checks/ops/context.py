@@ -1,9 +1,9 @@
-"""The frame of the checks of ops: one op and dtype, its samples, and how calls are made and judged.
+"""The framework for checks of ops: holds one op and dtype and its samples, and makes and judges calls.
 
-A check is three things. The *call* is data: a function, its arguments, a geometry for each tensor. The *answer* is
-what the device gave. A *judge* is a function ``(call, answer, reference)`` that judges one clause: it yields, for
-each thing that it judged, what is wrong or None. The frame makes each call once, passes the answer to every judge
-whose clause is wanted and counts the checks. It knows nothing about clauses, and judges know nothing about devices.
+A check has three parts. The *call* is data: a function, its arguments, and a geometry for each tensor. The *answer* is the
+device's result or exception. A *judge* is a function ``(call, answer, reference)`` that judges one clause: for each
+comparison it yields a fault or None. The framework makes each call once, passes the answer to every judge whose clause is
+wanted, and counts the checks. It knows nothing about clauses, and judges know nothing about devices.
 """
 
 from __future__ import annotations
@@ -73,42 +73,42 @@ _MOST_BYTES = 2**23
 
 
 class NotPlaced(Exception):
-    """A tensor could not be put on the device: the clauses that need it cannot be checked."""
+    """A tensor could not be copied to the device, so the clauses that need it cannot be checked."""
 
     def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
-        super().__init__(f"putting an input on the device raised {in_a_line(cause)}")
+        super().__init__(f"copying an input to the device raised {in_a_line(cause)}")
         self.cause, self.dtype = cause, str(dtype).removeprefix("torch.")
 
 
 class EndsProcess(Exception):
-    """What comes next ended a process before, and is not done again."""
+    """The next step ended a process in an earlier attempt, so it is not repeated."""
 
 
-#: The widest tolerance of gradients of float32, relative and absolute, that upstream's database has a say in.
+#: The largest tolerance, relative and absolute, that torch's database may set for float32 gradients.
 _MOST_OF_GRADIENTS = 1e-5
-#: One in so many calls has its strides from FakeTensor even where the meta device has an answer.
+#: One call in this many takes its strides from FakeTensor even if the meta device has an answer.
 _SPOT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a reference (its value, or what computes it) that is no literal in a script: the ``code``, or what writes
-    it, and the ``functions`` that it names."""
+    """A part of a reference that a script cannot write as a literal: its ``value`` or a function that computes it, the
+    source ``code`` (or a function that writes it), and the ``functions`` that the code uses."""
 
     value: Any
     code: str | Callable[[], str]
     functions: tuple[Any, ...]
 
 
-#: Where nothing is computed.
+#: The answer when nothing was computed.
 NO_ANSWER = ValueAnswer(None)
 
 
 class Reference:
-    """What the answer to a call should be, in parts; each is computed when a judge first asks for it.
+    """The expected answer to a call, in parts. Each part is computed when a judge first reads it.
 
-    A repro script contains the parts that its judge reads. ``parts`` are in addition to the ones defined here;
-    a function among them computes its part.
+    A repro script contains the parts that its judge reads. ``parts`` adds parts to those defined here; if a part is a
+    function, it is called to compute the part.
     """
 
     def __init__(self, ctx: ItemContext, laid: Laid, **parts: Any) -> None:
@@ -127,7 +127,7 @@ class Reference:
         return found
 
     def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
-        """How a script has a part: source text, and the functions and classes that it names."""
+        """Return the source text by which a script defines a part, and the functions and classes that the text uses."""
         part = self._parts.get(name)
         if isinstance(part, Part):
             return part.code if isinstance(part.code, str) else part.code(), part.functions
@@ -166,22 +166,22 @@ class Reference:
 
     @property
     def roundings(self) -> float:
-        """Roundings at the size of the largest element that the result may be off by (``compare``)."""
+        """The accepted error in roundings of the largest element (see ``opinfo.compare.difference``)."""
         return SUM_ROUNDINGS if "values.sums" in self.families else 0.0
 
     @property
     def process(self) -> Callable[[Any], Any] | None:
-        """What gives the part of a result that is unique, where not all is."""
+        """A function that extracts the unique part of a result; None if the whole result is unique."""
         return self.laid.sample.process if "values.not_unique" in self.families else None
 
     @property
     def conditioned(self) -> bool:
-        """Whether roundings of the operands may change the result by more than the tolerances."""
+        """True if rounding errors of the operands may change the result by more than the tolerances."""
         return "values.conditioned" in self.families
 
     @property
     def allowed(self) -> list[torch.Tensor]:
-        """How much each tensor of the result may be off by, where that is so; computed where it is asked for."""
+        """The accepted error of each tensor of the result, for an ill-conditioned op; otherwise empty."""
         if not self.conditioned:
             return []
         sample = self.laid.sample
@@ -190,7 +190,7 @@ class Reference:
 
     @property
     def exact(self) -> ValueAnswer:
-        """The CPU's result in float64; computed where it is asked for."""
+        """The CPU's result in float64; NO_ANSWER if the dtype is not a floating-point one."""
         if not self.ctx.has_exact:
             return NO_ANSWER
         sample = self.laid.sample
@@ -199,7 +199,7 @@ class Reference:
 
     @property
     def named(self) -> Callable[[Any], Any] | None:
-        """What gives the elements that are named, where an index may be that of any of several equal ones."""
+        """A function that replaces indices by elements, if an index may be that of any of several equal elements; else None."""
         if not self.families & {"values.any_index", "values.of_any"}:
             return None
         if "values.of_any" in self.families and (self._is_stable or self.ctx.apart(self.laid)):
@@ -213,7 +213,7 @@ class Reference:
 
     @property
     def _along(self) -> int:
-        """The dimension of a reduction, as its call says: after the number of elements that are wanted, if there is one."""
+        """The dimension of a reduction, from the call's arguments. In ops such as topk, the argument k precedes it."""
         args, kwargs = self.laid.sample.call.args, self.laid.sample.call.kwargs
         place = 2 if "values.of_k" in self.families else 1
         return int(args[place] if len(args) > place else kwargs.get("dim", -1))
@@ -224,12 +224,12 @@ class Reference:
 
     @property
     def free(self) -> bool:
-        """Whether the values of the result are unspecified: not determined by the inputs."""
+        """True if the inputs do not determine the values of the result, as for random numbers."""
         return "values.free" in self.families
 
     @property
     def signed(self) -> bool:
-        """Whether the signs of zeros are judged: where a standard defines them."""
+        """True if the signs of zeros are judged, because a standard defines them for this op."""
         sample = self.laid.sample
         return sample.axis == "special values" and "zeros.signed" in self.families
 
@@ -237,7 +237,7 @@ class Reference:
     def mutable(self) -> frozenset[int]:
         return self.ctx.mutable_inputs(self.laid.sample)
 
-    # Not cached properties, which take a lock: these are asked a hundred thousand times.
+    # Not cached_property, which takes a lock: these are read a hundred thousand times.
     @property
     def value(self) -> ValueAnswer:
         if self._value is None:
@@ -252,9 +252,9 @@ class Reference:
 
     @property
     def raises(self) -> bool:
-        """Whether FakeTensor refuses the call in this layout: on another accelerator too, for on this one it runs what
-        there is of the device's own code, and that fails there as it does in the call. What the meta device takes is not
-        asked for: it answers sooner, and as FakeTensor does but for known ops."""
+        """True if FakeTensor rejects this call both for the device and for a neutral device type. (For the device alone, it
+        may run the vendor's own Python code, which would excuse the vendor's bug.) If the meta device accepts the call,
+        FakeTensor is not run, because the meta device is faster and agrees with FakeTensor except for known ops."""
         known = "strides.not_of_meta" in self.families
         if not known and self.ctx.stride_answer(self.laid, where="meta").outputs is not None:
             return False
@@ -264,13 +264,14 @@ class Reference:
 
     @property
     def specs(self) -> tuple[OutputSpec, ...] | None:
-        """FakeTensor's outputs, None if it has no answer."""
+        """The shapes and strides of FakeTensor's outputs; None if FakeTensor has no answer."""
         return self._fake.outputs
 
     @property
     def meta_specs(self) -> tuple[OutputSpec, ...] | None:
-        """The outputs on the meta device, which answers sooner; None if it has no answer, or if FakeTensor is to be asked:
-        for an op of which the two are known to differ, and for some calls of every op, so that a new difference shows."""
+        """The shapes and strides of the outputs on the meta device, which is faster than FakeTensor. None if the meta device
+        has no answer, or if FakeTensor must be used: for ops where both are known to differ, and for one call in 50 of
+        every op, to notice new differences."""
         spot = zlib.crc32(f"{self.laid.sample.index} {self.laid.case.id}".encode()) % _SPOT == 0
         if spot or "strides.not_of_meta" in self.families:
             return None
@@ -278,20 +279,20 @@ class Reference:
 
 
 def _error(answer: Any) -> Exception | None:
-    """What was raised by a call, or by a judge that looked closer."""
+    """Return the exception that the call raised, or that a judge met while it examined the answer; None if there is none."""
     return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
 
 
 def _unread(answer: Any, error: Exception) -> Unread:
-    """Why there was nothing to judge, and by which clause that is judged: calls with ``out=`` by another than those
-    without, unless the answer names one."""
+    """Return the reason why nothing was judged, and the clause that judges it: the one that the answer names, else
+    layout.variants for calls with ``out=`` and layout.values for others."""
     of_calls = VARIANTS if getattr(answer, "targets", ()) else VALUES
     return Unread.of(error, getattr(answer, "judged_by", "") or of_calls)
 
 
 @dataclass
 class ItemContext:
-    """Everything that a check of one (op, dtype) needs. One sample's tensors are built once and shared."""
+    """Everything that a check of one op and dtype needs. The tensors of a sample are built once and shared by its checks."""
 
     op: Op
     dtype: str
@@ -304,13 +305,13 @@ class ItemContext:
     guard: Guard = UNWATCHED
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
-    grad: bool = False  # whether the checks that run now record gradients
-    scripts: dict[str, Any] | None = None  # of the first call that each clause judged, if asked for
-    makes: bool = True  # whether calls are made, or only their scripts are noted
-    kept: dict[Any, Any] = field(default_factory=dict)  # by checks that share more than buffers
+    grad: bool = False  # True while checks that record gradients run
+    scripts: dict[str, Any] | None = None  # script of each clause's first judged call, if wanted
+    makes: bool = True  # False: calls are not made, only their scripts are recorded
+    kept: dict[Any, Any] = field(default_factory=dict)  # data that checks share with each other
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
-    _held: int = 0  # bytes in them, at most
-    # by sample, and the layouts that it is laid out in
+    _held: int = 0  # upper bound of the bytes in _built
+    # for each sample and set of layouts: the cases that differ
     _distinct: dict[Any, list[Placed]] = field(default_factory=dict)
     _values: dict[tuple[int, tuple[int | None, ...]], ValueAnswer] = field(default_factory=dict)
     _apart: dict[tuple[int, int | None], bool] = field(default_factory=dict)
@@ -326,28 +327,28 @@ class ItemContext:
 
     @property
     def common(self) -> list[Sample]:
-        """The samples that every check takes, and not only calls that read."""
+        """The samples for all checks, without those that are only for calls that write to no argument (``reads_only``)."""
         return [sample for sample in self.samples if not sample.reads_only]
 
     # -- recording
 
     @contextmanager
     def running(self, *clauses: str) -> Iterator[CellRecord]:
-        """Run clauses that share their calls: watched, and with the time shared among them. Yields the record of the
-        first that is wanted.
+        """Run clauses that share their calls, under the guard. Yields the record of the first wanted clause; the time is
+        divided among all of them.
 
-        What the device raises in a step of the check ends them: they are unsupported if it says that this is not
-        implemented, else blocked by the clause about that step. An exception of ours is an error of these cells. In
-        each case the item continues.
+        An exception of the device in a step of the check ends the clauses: NotImplementedError makes them unsupported;
+        any other exception marks them as blocked by the clause that checks that step. An exception of this project's code
+        is an error of the cells. In each case the run continues with the next clauses.
         """
         wanted = [record for record in map(self.recorder.get, clauses) if record is not None]
         self.guard.begin(clauses, wanted)
         start = time.perf_counter()
         try:
             yield wanted[0]
-            self.device.synchronise()  # what fails late is these clauses' failure
+            self.device.synchronise()  # a late exception belongs to these clauses
         except EndsProcess:
-            pass  # it counts where it ended the process
+            pass  # the failure was recorded when the process ended
         except NotPlaced as exc:
             for record in wanted:
                 if isinstance(exc.cause, NotImplementedError):
@@ -357,7 +358,7 @@ class ItemContext:
                 else:
                     why = f"an input is {exc.dtype}, which the descriptor does not declare"
                     record.pass_over(why)
-        except Exception as exc:  # from the device, or a fault of ours: red either way
+        except Exception as exc:  # from the device or from this project's code; neither passes
             for record in wanted:
                 if isinstance(exc, NotImplementedError):
                     record.refuse(exc)
@@ -373,8 +374,8 @@ class ItemContext:
     # -- inputs
 
     def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
-        """The sample in every case of the covering set that gives it a layout of its own, or in the fitting ones
-        that it names; of those, the ones named by ``only``."""
+        """Yield the sample in every case of the covering set that gives it a different layout, or in the cases that the
+        sample names. If ``only`` is given, other cases are left out."""
         key = sample.index, sample.layouts
         if key not in self._distinct:
             self._distinct[key] = self._cases_of(sample)
@@ -382,7 +383,7 @@ class ItemContext:
             if only is not None and case.id not in only:
                 continue
             if not self.guard.call(CallKey(sample.index, case.id)):
-                continue  # it ended a process before, and counts there
+                continue  # the call ended a process before, which was recorded then
             yield self.lay(sample, case, geometries)
 
     def _cases_of(self, sample: Sample) -> list[Placed]:
@@ -390,12 +391,12 @@ class ItemContext:
         if self.device.lays_out and self.cases is covering_set().cases:
             return covering(operands, fitting)
         fits = (c for c in self.cases if fitting is None or c.id in fitting)
-        # What is declared not to be taken is left out, as the plan says.
+        # Layouts that the descriptor excludes are left out, as in the plan.
         return distinct((c for c in fits if self.device.takes(c.id)), operands)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
-        """Places of the tensors whose elements the call may change: self of an in-place op, running
-        statistics in training, and weights with ``max_norm`` (which embedding renormalises)."""
+        """Return the numbers of the tensors that the call may change: self of an in-place op, running statistics in
+        training, and the weight of embedding with ``max_norm``."""
         families = self.traits.families
         if "mutates.self" in families:
             return frozenset({0})
@@ -406,11 +407,11 @@ class ItemContext:
         return frozenset()
 
     def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
-        """The geometry of each tensor in this case."""
+        """Return the geometry of each of the sample's tensors in this case."""
         return geometries_of(case, self._operands(sample))
 
     def _operands(self, sample: Sample) -> tuple[Operand, ...]:
-        """Tensors that the call may write to are never expanded."""
+        """Return the sample's tensors as operands of a case. Tensors that the call may write to are never expanded."""
         mutable = self.mutable_inputs(sample)
         return tuple(
             Operand(
@@ -436,50 +437,50 @@ class ItemContext:
             key = (sample.index, place, id(geometry))
             if key not in self._built:
                 self._built[key] = self.guarded(tensor, geometry, self.place)
-                self._held += len(self._built[key].before)  # of released samples, too: a bound
+                self._held += len(self._built[key].before)  # released buffers count too
             inputs.append(self._built[key])
         return Laid(sample, case, geometries, inputs)
 
     def plain(self, sample: Sample) -> Laid:
-        """The sample with every tensor contiguous. Raises EndsProcess."""
+        """Return the sample with every tensor contiguous. Raises EndsProcess if laying it out ended a process before."""
         return self.laid_as(sample, uniform(CONTIGUOUS))
 
     def first(self, sample: Sample) -> Laid:
-        """The sample in the first case. Raises EndsProcess."""
+        """Return the sample in the first case. Raises EndsProcess if laying it out ended a process before."""
         return self.laid_as(sample, self.cases[0])
 
     def laid_as(self, sample: Sample, case: Case) -> Laid:
-        """The sample in one case. Raises EndsProcess."""
+        """Return the sample in this case. Raises EndsProcess if laying it out ended a process before."""
         if not self.guard.call(CallKey(sample.index, INPUTS)):
             raise EndsProcess
         return self.lay(sample, case)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A CPU tensor on the device. Raises NotPlaced."""
+        """Copy a CPU tensor to the device. Raises NotPlaced if the copy fails or changes the dtype."""
         try:
             there = self.device.to_device(tensor)
         except Exception as exc:  # a vendor's copy may raise anything
             raise NotPlaced(exc, tensor.dtype) from exc
-        if there.dtype != tensor.dtype:  # some devices narrow what they do not have
-            error = TypeError(f"a tensor of {tensor.dtype} became one of {there.dtype}")
+        if there.dtype != tensor.dtype:  # some devices silently narrow dtypes that they lack
+            error = TypeError(f"the copy of a {tensor.dtype} tensor has dtype {there.dtype}")
             raise NotPlaced(error, tensor.dtype)
         return there
 
     def release(self, sample: Sample) -> None:
-        """Drop the buffers of a sample that are too large to keep for the next clause: fresh pages cost
-        more than copying into used ones."""
+        """Drop a sample's buffers and references if they are too large to keep for the next clause. Small buffers are kept,
+        because allocating new pages costs more than copying into used ones."""
         if sum(t.numel() * t.element_size() for t in sample.tensors) > _KEPT_BYTES:
             self.rebuild(sample)
             self._values = {k: v for k, v in self._values.items() if k[0] != sample.index}
 
     def rebuild(self, sample: Sample) -> None:
-        """Drop the buffers of a sample whose tensors a call may have resized."""
+        """Drop the sample's buffers, so that they are built again, for example because a call may have resized its tensors."""
         self._built = {k: v for k, v in self._built.items() if k[0] != sample.index}
 
     # -- calls
 
     def call(self, laid: Laid, function: Callable[..., Any] | None = None) -> Call:
-        """The call of the op on these tensors; of another function where one is given."""
+        """Return the call of the op, or of ``function`` if given, on these tensors."""
         sample, device = laid.sample, self.device
         return Call(
             function or self.op.function,
@@ -502,12 +503,12 @@ class ItemContext:
         check: str = "",
         refusable: bool = True,
     ) -> Any:
-        """Make the call of the op, or of another ``function``, by ``procedure(call, *given)``, and judge it. Findings
-        go to the clauses' cells. Returns the answer; None if no clause that it is judged for is wanted, or if the call
-        ended a process before.
+        """Make the call of the op, or of ``function``, by ``procedure(call, *given)``, and judge it. Faults are recorded in the
+        clauses' cells. Returns the answer; None if no clause of ``judges`` is wanted, or if the call ended a process
+        before.
 
-        ``layout`` names the layout where it is not that of the inputs, ``check`` the sort of check where that is not
-        the layout. Where ``refusable``, NotImplementedError says that the device does not implement the call.
+        ``layout`` is the recorded layout name, by default that of the inputs; ``check`` is the sort of check, by default
+        the layout. If ``refusable``, NotImplementedError means that the device does not implement the call.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
@@ -520,7 +521,7 @@ class ItemContext:
             return None
         call = self.call(reference.laid, function)
         if not self.makes and self.scripts is not None:
-            self.scripts.clear()  # what came before the call that is asked for
+            self.scripts.clear()  # drop the scripts of earlier calls
             for clause, judge, _ in wanted:
                 about = (clause, judge, call, procedure, given, reference, layout)
                 self.scripts.setdefault(clause, CallScript(self, *about))
@@ -549,25 +550,26 @@ class ItemContext:
                 elif found is not None:
                     record.fail(failed(found, layout, sample.numel, script, script.complete, check))
             error = _error(answer)
-            # What the CPU refuses, too, is not in the way of other calls.
+            # An exception that the CPU raises too does not keep the cell from passing.
             if not judged and error is not None and reference.value.raises is None:
                 record.unread = record.unread or _unread(answer, error)
         return answer
 
     def asks_undeclared(self, sample: Sample) -> str:
-        """Why the device may refuse a call: its arguments name a dtype that the descriptor does not declare."""
+        """Return the reason why the device may refuse a call: an argument is a dtype that the descriptor does not declare.
+        Empty if there is none."""
         named = (*sample.call.args, *sample.call.kwargs.values())
         for each in named:
             if isinstance(each, torch.dtype):
                 name = str(each).removeprefix("torch.")
                 if name not in self.device.descriptor.dtypes:
-                    return f"a call asks for {name}, which the descriptor does not declare"
+                    return f"a call has {name} as its dtype argument, which the descriptor does not declare"
         return ""
 
     # -- references
 
     def expected(self, laid: Laid) -> ValueAnswer:
-        """The CPU's result for the values that this case reads (an expanded input repeats some)."""
+        """Return the CPU's result for the values that the inputs hold in this case. (An expanded input repeats some values.)"""
         key = (laid.sample.index, tuple(g.expanded for g in laid.geometries))
         if key not in self._values:
             values = repeated(laid.sample.tensors, laid.geometries)
@@ -577,7 +579,7 @@ class ItemContext:
         return self._values[key]
 
     def apart(self, laid: Laid) -> bool:
-        """Whether no two elements of the first operand are equal, as this case reads it."""
+        """Return True if all elements of the first operand differ in this case. (An expanded operand repeats elements.)"""
         key = (laid.sample.index, laid.geometries[0].expanded)
         if key not in self._apart:
             (first, *_) = repeated(laid.sample.tensors[:1], laid.geometries[:1])
@@ -587,7 +589,7 @@ class ItemContext:
     def answer_for(
         self, sample: Sample, make: Callable[..., Any], *given: Any, mutates: bool = False
     ) -> Part:
-        """The CPU's result for ``make(values, *given)``, when it is first asked for."""
+        """Return a part that computes the CPU's result for the tensors ``make(values, *given)`` when it is first read."""
         values = ", ".join(["values", *map(repr, given)])
         more = ", mutates=True" if mutates else ""
 
@@ -599,7 +601,7 @@ class ItemContext:
         return Part(cache(answer), code, (value_answer, make))
 
     def exact_for(self, sample: Sample, make: Callable[..., Any], *given: Any) -> Part:
-        """The same in float64."""
+        """Return a part that computes the CPU's float64 result for the tensors ``make(values, *given)``."""
         if not self.has_exact:
             return Part(NO_ANSWER, "ValueAnswer(None)", (ValueAnswer,))
 
@@ -629,7 +631,7 @@ class ItemContext:
 
     @cached_property
     def tolerances(self) -> dict[str, tuple[float, float]]:
-        """dtype defaults, then the database's, then the descriptor's: the last one that is set wins."""
+        """(rtol, atol) by dtype: the defaults, overridden by torch's database, overridden by the descriptor."""
         found = dict(DEFAULT_TOLERANCES)
         if (own := self.op.tolerance(self.dtype, self.device.torch_device.type)) is not None:
             component = {"complex64": "float32", "complex128": "float64"}
@@ -639,8 +641,8 @@ class ItemContext:
 
     @cached_property
     def gradient_tolerances(self) -> dict[str, tuple[float, float]]:
-        """The same for gradients. Their reference is of higher precision, and is told what roundings of the operands change: a
-        thousandth, which the database allows for TensorFloat-32, is not needed."""
+        """(rtol, atol) by dtype for gradients. The reference has higher precision and accounts for rounding errors of the
+        operands, so float32 does not get the tolerance of 1e-3 that torch's database sets for TensorFloat-32."""
         found = dict(self.tolerances)
         if "float32" not in self.device.descriptor.tolerances:
             rtol, atol = found["float32"]
@@ -649,7 +651,7 @@ class ItemContext:
 
 
 class _One(Guard):
-    """Allows one call, and what comes before it."""
+    """A guard that allows one call, and the steps that lead to it."""
 
     def __init__(self, only: CallKey) -> None:
         self._only = only
@@ -667,8 +669,9 @@ def script_for_call(
     seconds: float,
     judged: bool = False,
 ) -> str:
-    """The script of the call of this name that ended its process in the checks of a clause, or as it was ``judged``:
-    it makes that call alone, and reports how its process ends. Empty if there is no such call. Nothing is called here."""
+    """Return the script for a call that ended its process in the checks of a clause. The script makes only that call, also
+    judges it if ``judged``, and reports how its process ends. Empty if there is no such call. This function makes no call
+    on the device."""
     ctx.guard, ctx.scripts, ctx.makes = _One(call), {}, False
     run_checks(ctx, checks)
     found = ctx.scripts.get(clause)
@@ -676,7 +679,7 @@ def script_for_call(
 
 
 def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
-    """Make the checks whose clauses are wanted, in their order, each once; one check may serve several clauses."""
+    """Run each check whose clause is wanted once, in order. A check function may serve several clauses."""
     wanted: dict[Callable[[ItemContext], None], bool] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:
@@ -685,7 +688,7 @@ def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
     if not wanted:
         return
     always = torch.is_warn_always_enabled()
-    # A warning that torch gives once a process would be seen in one cell only.
+    # Otherwise torch would give some warnings once per process, and only one cell would see them.
     torch.set_warn_always(True)
     try:
         with ieee(), warnings.catch_warnings(), direct_seeding(ctx.device.torch_device.type):
@@ -694,7 +697,7 @@ def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
                 ctx.grad = grad
                 with torch.set_grad_enabled(grad):
                     function(ctx)
-            # A failure of queued work belongs to the item that queued it, not to the next.
+            # An exception of queued work belongs to the item that queued it, not to the next one.
             ctx.device.synchronise()
     finally:
         torch.set_warn_always(always)

@@ -1,8 +1,9 @@
-"""Directed checks: plain functions that use their own tensors or those of a sample.
+"""Directed checks: plain functions that build their own tensors or use those of a sample.
 
-Such a function takes the op, ``move`` (CPU tensor to device), ``back`` (device tensor to CPU), for a call of the
-database ``tensors`` (on the CPU) and ``arguments`` (tensors to arguments), and literal parameters. It returns what is
-wrong, or None (or what it measured); it raises NotApplicable if its premise does not hold. It uses only names that a script can contain.
+Such a function takes the op, ``move`` (CPU tensor to device) and ``back`` (device tensor to CPU). If it uses a sample, it
+also takes the sample's ``tensors`` on the CPU and ``arguments`` (a function from tensors to the call's arguments). Its
+other parameters are literals. It returns None, what is wrong, or a measurement, and raises NotApplicable if the check does
+not apply. It uses only names that a repro script can contain.
 """
 
 from __future__ import annotations
@@ -53,13 +54,15 @@ def run(
     inplace: bool = False,
     **parameters: Any,
 ) -> bool:
-    """Make one directed check of a clause, if it is wanted, under the layout name ``layout``; ``number`` tells its
-    cases apart. Returns whether it could be made.
+    """Make one directed check of a clause, if the clause is wanted, and record the result under the layout name ``layout``.
+    ``number`` distinguishes checks of the same layout. Returns True if the check was made.
 
-    With ``inplace`` the check is given the in-place variant as its op. NotImplementedError says that the device does
-    not implement the op: the cell is unsupported then.
+    With ``inplace``, the check receives the in-place variant as its op. If the check raises NotImplementedError, the
+    device does not implement the op and the cell becomes unsupported.
     """
-    assert not layout or layout in known_names(), f"no manifest could name {layout!r}"
+    assert not layout or layout in known_names(), (
+        f"{layout!r} is not a layout name that manifests know"
+    )
     record = ctx.recorder.get(clause)
     if record is None:
         return False
@@ -88,11 +91,11 @@ def run(
         return False
     except NotPlaced:
         raise
-    except Exception as exc:  # judged: a check that expects an exception catches it itself
+    except Exception as exc:  # a failure: a check that expects an exception catches it itself
         found = raised(exc)
     finally:
         if sample is not None or not layout:
-            # What has not been raised yet is not lost by this: checks of calls read their results back.
+            # No late exception is lost here, because these checks read their results back.
             ctx.device.let_go()
     if isinstance(found, Measured):
         record.measure(found.ulps, found.at)
@@ -103,7 +106,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class DirectedScript:
-    """One directed check; writes its script when it is called."""
+    """One directed check. Calling the object returns the text of its repro script."""
 
     ctx: ItemContext
     clause: str
@@ -115,7 +118,7 @@ class DirectedScript:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def given(self) -> tuple[Any, ...]:
-        """What every check takes first: the op, ``move``, ``back``, and the sample's tensors and arguments."""
+        """Return the first arguments of the check: the op, ``move``, ``back``, and the sample's tensors and arguments."""
         device, sample = self.ctx.device, self.sample
         shared = (self.function, self._move, device.from_device)
         if sample is None:
@@ -124,7 +127,7 @@ class DirectedScript:
         return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Put a tensor on the device. Raises NotPlaced if the device does not take a dtype that it does not declare."""
+        """Copy a tensor to the device. Raises NotPlaced if the copy fails for a dtype that the descriptor does not declare."""
         device = self.ctx.device
         try:
             return device.to_device(tensor)
@@ -135,7 +138,8 @@ class DirectedScript:
             raise placed from exc
 
     def may_run(self) -> bool:
-        """Name the check. It is not made if it ended a process before, or if only its script is asked for."""
+        """Announce the check to the guard, and return True if it may run. It may not if it ended a process before, or if only
+        its script is wanted."""
         number = self.number if self.sample is None else self.sample.index
         name = f"{self.layout or self.check.__name__}({self.arguments()})"
         if not self.ctx.guard.call(CallKey(number, name), (self.clause,)):
@@ -160,8 +164,8 @@ class DirectedScript:
             record.fail(failed(wrong, self.layout, size, self, self.complete, name))
 
     def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
-        """The script of a check that was never finished: it makes the check in a subprocess and reports how the
-        process ended."""
+        """Return the script for a check that did not finish: it makes the check in a subprocess and reports how the process
+        ended."""
         return self._script([report_end], f"main() if sys.argv[1:] else report_end({seconds!r})")
 
     def __call__(self) -> str:
@@ -183,7 +187,7 @@ class DirectedScript:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What the check is given as the op."""
+        """The function that the check receives as the op: the op's function or its in-place variant."""
         function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
         assert function is not None
         return function
@@ -196,6 +200,6 @@ class DirectedScript:
         return ", ".join(f"{k}={literal(v)}" for k, v in self.parameters.items())
 
     def call(self) -> str:
-        """The check in one line: ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
+        """Return the check in one line: ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
         name = public_name(self.function) or self.ctx.op.id
         return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

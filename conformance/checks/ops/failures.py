@@ -1,4 +1,4 @@
-"""What is told of a call that failed: what was raised, where, by whom, and what a judge says is wrong."""
+"""Describes failed calls: the exception, where it was raised, whether the device raised it, and the judge's verdict."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _OURS = tuple(str(Path(__file__).resolve().parents[3] / each) for each in ("conf
 
 
 def spoken(exc: BaseException) -> tuple[str, str]:
-    """The type of an exception and its text."""
+    """Return the type name of an exception and its text."""
     return type(exc).__name__, str(exc)
 
 
 def traced(exc: Exception) -> str:
-    """What a check raised, and where: the line of ours that it came through last."""
+    """Return a sentence with the exception that a check raised and the last line of this project's code in its traceback."""
     ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
     place = f", at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return f"a step of the check raised {in_a_line(exc)}{place}"
 
 
 def from_device(exc: Exception) -> bool:
-    """Whether an exception comes from the device and not from a mistake of ours: torch's kernels raise RuntimeError,
-    and a vendor's Python has frames of its own."""
+    """Return True if an exception comes from the device and not from a mistake in this project: it is a RuntimeError, as
+    torch's kernels raise, or it was raised in a file of neither this project nor torch, such as a vendor's."""
     frames = traceback.extract_tb(exc.__traceback__)
     last = frames[-1].filename if frames else ""
     known = [f"{folder}{os.sep}" for folder in (*_OURS, Path(torch.__file__).parent)]
@@ -46,7 +46,7 @@ def failed(
     complete: Callable[[Failure], Failure] | None = None,
     check: str = "inputs",
 ) -> Failed:
-    """What is wrong, as a cell keeps it. ``check`` is the sort of check that found it."""
+    """Convert a judge's verdict into the form that a cell records. ``check`` is the sort of check that found the fault."""
     where = None
     if wrong.count or wrong.error is not None:
         where = Difference(wrong.count, wrong.total, wrong.first, wrong.error)

@@ -1,5 +1,5 @@
-"""How far a result may be from the reference's where no algorithm can be blamed for it: where a rounding of the operands, or
-the CPU's own error, makes as much of a difference.
+"""Computes the rounding errors that are accepted in a result: those that one rounding of the operands, or the CPU's own
+error, would cause too.
 
 Repro scripts contain these functions, which need only torch.
 """
@@ -15,11 +15,11 @@ import torch
 from opinfo.compare import Tolerances, tensors_of, turned
 from opinfo.reference import ValueAnswer, value_answer
 
-#: Draws of a perturbation, and how many times its largest effect a result may be off by.
+#: Number of random perturbations, and the factor by which their largest effect is multiplied.
 DRAWS, FACTOR = 3, 16.0
-#: What an error of rounding is at most, of the size of what is computed; in bfloat16 a unit in the last place of that.
+#: Largest relative error that counts as a rounding error. (For bfloat16, its larger machine epsilon is used instead.)
 ROUNDING = 2.0**-10
-#: A rounding of relative size in a number of float32, up to which the operands are known.
+#: Relative error of one float32 rounding; operands are perturbed by this much.
 _EPSILON = 2.0**-24
 
 
@@ -29,10 +29,14 @@ def allowance(
     values: Sequence[torch.Tensor],
     process: Callable[[Any], Any] | None = None,
 ) -> list[torch.Tensor]:
-    """How much each tensor of a result, or of what is unique about it, may be off by, element by element: some times the
-    largest change where each operand, and each number with a fraction, changes by one rounding, and some times the largest
-    error that the CPU makes in the dtype of the operands, as far as that is one of rounding. Of operands that are all
-    integers, the difference that the order of their dimensions in memory makes. Empty if the CPU does not say."""
+    """Return the accepted error of each tensor of a result, element by element. If ``process`` is given, it is applied to the
+    result first, to get the part that is unique.
+
+    The accepted error is a multiple of the largest change when each operand and each fractional number is perturbed by
+    one rounding, plus a multiple of the CPU's largest error in the operands' dtype, limited to the size of a rounding
+    error. Integer operands are not perturbed; the CPU's result for another order of their dimensions in memory serves as
+    the exact result. The list is empty if the CPU raises.
+    """
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
         answer = value_answer(function, argued, given, mutates=True)
@@ -46,13 +50,13 @@ def allowance(
         return tuple(jolted_number(each, source) for each in args), jolts
 
     source = torch.Generator().manual_seed(0)
-    # Integers have no roundings: the CPU in another order says what they are.
+    # Integers cannot be widened; a result for another order of dimensions shows the CPU's rounding error.
     better = list(map(wider if any(map(floats, values)) else turned, values))
     exact, narrow = found(better), found(values)
     jolts = [[jolted(each, _EPSILON, source) for each in better] for _ in range(DRAWS)]
     moved = [found(each, argued) for each in jolts]
     if any(a.shape != b.shape for each in moved for a, b in zip(each, exact)):
-        moved = [found(each) for each in jolts]  # a number says how large the result is
+        moved = [found(each) for each in jolts]  # a number determines the result's shape: keep it
     if any(len(each) != len(exact) for each in (narrow, *moved)):
         return []
     slack = []
@@ -69,7 +73,8 @@ def allowance(
 
 
 def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
-    """Whether each element is as near to the reference's as its allowance says. What is not finite is the same."""
+    """Return True if each element differs from the reference by at most its accepted error. Infinities and NaN must be
+    equal."""
     got, wanted = densified(read), densified(want)
     if not len(got) == len(wanted) == len(slack):
         return False
@@ -81,7 +86,7 @@ def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
         ):
             return False
         same = torch.isclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True)
-        near = (wider(mine) - wider(theirs)).abs() <= allowed  # False for NaN
+        near = (wider(mine) - wider(theirs)).abs() <= allowed  # the comparison is False for NaN
         if not bool((same | (near & mine.isfinite() & theirs.isfinite())).all()):
             return False
     return True
@@ -92,8 +97,8 @@ def exact_answer(
     arguments: Callable[[list[torch.Tensor], torch.device], Any],
     values: Sequence[torch.Tensor],
 ) -> ValueAnswer:
-    """The CPU's result for the same values in float64, where it computes in that: no tensors where it does not. Of tensors
-    without elements neither: there is nothing to round, and embedding_bag ends the process."""
+    """Return the CPU's result for the values in float64. There is none (result None) if a tensor has no elements: nothing is
+    rounded then, and embedding_bag would end the process."""
     if not all(each.numel() for each in values):
         return ValueAnswer(None)
 
@@ -106,7 +111,7 @@ def exact_answer(
 
 
 def _widest(given: Any) -> Any:
-    """A dtype that an argument names, in float64 or complex128."""
+    """Return float64 or complex128 for a dtype argument of the same kind; other arguments are returned unchanged."""
     if not isinstance(given, torch.dtype) or given.itemsize == 1:
         return given
     if given.is_complex:
@@ -115,8 +120,8 @@ def _widest(given: Any) -> Any:
 
 
 def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings: float) -> bool:
-    """Whether each element is as near to the exact result as the CPU's is, or within the tolerances of it. Where the exact
-    result is finite no more, only the CPU's will do. An index beside floating-point results is the one or the other."""
+    """Return True if each element is as close to the exact result as the CPU's, or within tolerance of either. If the exact
+    result is not finite, only the CPU's result counts. Integer results must equal the CPU's or the exact ones."""
     three = densified(read), densified(want), densified(exact)
     if len({*map(len, three)}) != 1 or not any(map(floats, three[1])):
         return False
@@ -133,9 +138,11 @@ def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings
             size = float(rounded.abs().nan_to_num(0.0, 0.0, 0.0).max())
             atol = max(atol, roundings * rtol * size)
         near = torch.isclose(got, rounded, rtol=rtol, atol=atol, equal_nan=True)
-        # Beyond the ends of a dtype, or at a NaN, float64 may be asked another question (nan_to_num).
+        # Beyond the range of a dtype, or for NaN, the op may have another meaning in float64 (nan_to_num).
         near &= rounded.isfinite() | ~cpus.isfinite()
-        no_further = (got - rounded).abs() <= (cpus - rounded).abs()  # False for NaN
+        no_further = (got - rounded).abs() <= (
+            cpus - rounded
+        ).abs()  # the comparison is False for NaN
         same = torch.isclose(got, cpus, rtol=rtol, atol=atol, equal_nan=True)
         if not bool((near | same | (no_further & got.isfinite() & cpus.isfinite())).all()):
             return False
@@ -143,7 +150,7 @@ def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings
 
 
 def densified(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, sparse ones with all their elements."""
+    """Return the tensors of a result, sparse ones converted to dense."""
     return [t if t.layout == torch.strided else t.to_dense() for t in tensors_of(result)]
 
 
@@ -152,7 +159,7 @@ def off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
-    """A tensor whose elements are changed by one rounding, up or down."""
+    """Return the tensor with each element changed by one rounding of relative size ``epsilon``, up or down."""
     if not floats(tensor):
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
@@ -160,8 +167,8 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
 
 
 def jolted_number(given: Any, source: torch.Generator) -> Any:
-    """A number with a fraction changed by one rounding, up or down; the numbers of a list. Others as they are: what a
-    norm or a mode is called has no rounding."""
+    """Return a fractional number, or each number of a list of floats, changed by one rounding up or down. Integers and other
+    arguments, such as the name of a norm or a mode, are returned unchanged."""
     if isinstance(given, (list, tuple)) and all(type(each) is float for each in given):
         return type(given)(jolted_number(each, source) for each in given)
     if type(given) is not float or given.is_integer() or not math.isfinite(given):
@@ -171,7 +178,7 @@ def jolted_number(given: Any, source: torch.Generator) -> Any:
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in the widest dtype of its kind."""
+    """Return a copy in float64 or complex128; integers keep their dtype."""
     kind = torch.complex128 if tensor.is_complex() else torch.float64
     return tensor.detach().to(kind, copy=True) if floats(tensor) else tensor.detach().clone()
 

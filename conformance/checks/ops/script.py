@@ -1,9 +1,9 @@
-"""Repro scripts of checks of ops. A script imports only torch, the standard library and the device's module. It
-exits 1 while the fault is there, and 0 when it is gone.
+"""Writes repro scripts for checks of ops. A script imports only torch, the standard library and the device's module. It
+exits 1 while the fault is present, and 0 once it is fixed.
 
-It reads from top to bottom: the inputs, the call, the judgement. Below that are the functions that made and judged
-the call in the run, as they are: what they name must be builtins, torch, the standard library, or functions, classes
-and constants of our modules for which the same holds.
+A script begins with the inputs, the call and the judgement. Below are copies of the functions that made and judged the
+call in the run. These functions may use only builtins, torch, the standard library, and functions, classes and constants
+of this project that obey the same rule.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SCRIPT = '''\
 """{title}
 
 Written by torch-conformance on torch {torch}.
-Exits 1 while the fault is there, 0 when it is gone. Needs only torch{needs}.
+Exits 1 while the fault is present, 0 once it is fixed. Needs only torch{needs}.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def settle(result):
         wait()
 
 
-# What follows is the suite's own code, as it ran.
+# Below: a copy of the suite's code that made and judged the call.
 
 
 {carried}
@@ -89,7 +89,7 @@ class NotCarried(Exception):
 
 @dataclass
 class _Module:
-    """What a module defines and imports, by name."""
+    """The definitions and imports of a module, by name."""
 
     lines: list[str]
     defined: dict[str, ast.stmt] = field(default_factory=dict)
@@ -98,26 +98,28 @@ class _Module:
 
 @dataclass
 class Carried:
-    """Import lines, and definitions in an order in which each comes after what it uses."""
+    """The import lines and definitions that a script needs. Each definition comes after those that it uses."""
 
     imports: set[str] = field(default_factory=set)
     texts: list[str] = field(default_factory=list)
     reads: set[str] = field(default_factory=set)
-    _done: dict[str, str] = field(default_factory=dict)  # by name, the module that it is from
+    _done: dict[str, str] = field(default_factory=dict)  # for each name, its module
 
     def take_all(self, functions: Iterable[Callable[..., Any]]) -> Carried:
-        """Take these functions and what they use. Raises NotCarried."""
+        """Add these functions and everything that they use. Raises NotCarried."""
         for function in functions:
             plain = inspect.unwrap(function)
             self.take(plain.__name__, plain.__module__)
         return self
 
     def take(self, name: str, module: str) -> None:
-        """Take what a module calls by this name. Raises NotCarried."""
+        """Add the definition or import that ``name`` refers to in a module. Raises NotCarried."""
         read = _read(module)
         if name in read.defined:
             if self._done.setdefault(name, module) != module:
-                raise NotCarried(f"{name} is in {self._done[name]} and in {module}")
+                raise NotCarried(
+                    f"two definitions of {name}: in {self._done[name]} and in {module}"
+                )
             node = read.defined[name]
             text = text_of(node, read.lines)
             if text in self.texts:
@@ -135,7 +137,9 @@ class Carried:
             elif original == name:
                 self.take(name, source)
             else:
-                raise NotCarried(f"{name} is {original} of {source}: import it by its own name")
+                raise NotCarried(
+                    f"{source}.{original} is imported as {name}; import it by its own name"
+                )
 
 
 def _import(name: str, source: str, original: str) -> str:
@@ -161,7 +165,7 @@ def _read(name: str) -> _Module:
 
 @cache
 def _needs(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that a definition needs to run, and the attributes of ``reference`` that it reads."""
+    """Return the names that a definition uses, and the attributes of ``reference`` that it reads."""
     reads = (
         each.attr
         for each in ast.walk(node)
@@ -173,7 +177,7 @@ def _needs(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _used(node: ast.AST) -> Iterator[str]:
-    """Every name that is read in it, but for annotations, which a script does not evaluate."""
+    """Yield every name that is read in the node, except in annotations, which a script does not evaluate."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     for part, child in ast.iter_fields(node):
@@ -188,7 +192,7 @@ def _used(node: ast.AST) -> Iterator[str]:
 
 
 def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
-    """A contiguous tensor on the CPU: ``data`` is a list of values, or compressed bytes."""
+    """Return a contiguous CPU tensor. ``data`` is a list of values, or the compressed bytes of the tensor."""
     if isinstance(data, str):
         raw = bytearray(zlib.decompress(base64.b64decode(data)))
         if not raw:
@@ -198,30 +202,30 @@ def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
 
 
 def report(found: Iterable[Any]) -> None:
-    """Print what is wrong and exit 1, or exit 0."""
+    """Print the faults and exit 1; without a fault, exit 0."""
     wrong = [each for each in found if isinstance(each, Wrong)]
-    print("\n".join(f"FAULT: {each}" for each in wrong) or "no fault")
+    print("\n".join(f"FAIL: {each}" for each in wrong) or "PASS")
     sys.exit(1 if wrong else 0)
 
 
 class NotApplicable(Exception):
-    """The premise of a check does not hold for this op or dtype: nothing was checked."""
+    """The check does not apply to this op or dtype, so nothing was checked."""
 
 
 class NotForThisDevice(NotApplicable):
-    """The descriptor does not declare what the check takes."""
+    """The check needs something that the descriptor does not declare."""
 
 
 class NotReturned(NotApplicable):
-    """The call that the check looks at raised its ``__cause__``, which other clauses judge."""
+    """The checked call raised an exception (the ``__cause__``), which other clauses judge."""
 
 
 class WrongAlready(NotApplicable):
-    """One call has the wrong values, which other clauses judge: nothing can be said of several."""
+    """A single call already gives wrong values, which other clauses judge, so a check of several calls is pointless."""
 
 
 def report_check(check: Any, *given: Any, **parameters: Any) -> None:
-    """Make a directed check; an exception is a failure, too."""
+    """Make a directed check and report its result. An exception counts as a fault."""
     try:
         found = check(*given, **parameters)
     except NotApplicable as reason:
@@ -233,7 +237,7 @@ def report_check(check: Any, *given: Any, **parameters: Any) -> None:
 
 
 def report_end(seconds: Any) -> None:
-    """Run the call in a subprocess, and report how it ended: it may take so many seconds in which it could run."""
+    """Run the call in a subprocess and report how the process ended. The call may take ``seconds`` of running time."""
     child = subprocess.Popen([sys.executable, *sys.argv, "in this process"])
     fault = ""
     if not ends_within(child, seconds):
@@ -244,7 +248,7 @@ def report_end(seconds: Any) -> None:
         fault = f"the process was killed by {signal.Signals(-child.returncode).name}"
     elif child.returncode:
         fault = f"the process ended with status {child.returncode}"
-    print(f"FAULT: {fault}" if fault else "no fault: the call returned")
+    print(f"FAIL: {fault}" if fault else "PASS: the call returned")
     sys.exit(1 if fault else 0)
 
 
@@ -260,7 +264,8 @@ def written(
     carried: Carried | None = None,
     start: str = "main()",
 ) -> str:
-    """The script. ``setting`` is the ItemContext; ``main`` are the lines that make inputs, call and judgement."""
+    """Return the text of a script. ``setting`` is the ItemContext; ``main`` holds the lines that create the inputs, make the
+    call and judge it."""
     descriptor, left = setting.device.descriptor, setting.device.left
     around, _, context = (descriptor.around or "").partition(":")
     apart = bool(around or (left and left.sorting))
@@ -279,7 +284,7 @@ def written(
         lines.append(f"with {around}.{context}():")
         main = textwrap.indent("\n".join(["left.look()", *main]), "    ").splitlines()
     elif apart:
-        lines.append("left.look()  # keeps what the module left behind out of our own work")
+        lines.append("left.look()  # keeps side effects of the module's import out of the check")
     lines += main
     return _SCRIPT.format(
         title=title,
@@ -294,13 +299,13 @@ def written(
 
 
 def _place(line: str) -> tuple[bool, bool, str]:
-    """The sort key of an import: the standard library first, and modules before names from modules."""
+    """Return the sort key of an import line: the standard library first, and modules before names from modules."""
     foreign = line.split()[1].partition(".")[0] not in sys.stdlib_module_names
     return foreign, line.startswith("from"), line
 
 
 def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
-    """Lines that assign ``values`` and define ``arguments``."""
+    """Return the lines that assign ``values`` and define ``arguments``."""
     args, kwargs = placed(call)
     return [
         "values = [",
@@ -308,14 +313,14 @@ def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
         "]",
         "",
         "def arguments(t, device):",
-        '    """The call\'s arguments with the tensors ``t`` in their places."""',
+        '    """Return the call\'s arguments, with the tensors ``t`` inserted."""',
         f"    return {literal(args)}, {literal(kwargs)}",
         "",
     ]
 
 
 def placed(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with ``t[n]`` in the places of its tensors, and ``device`` for a device."""
+    """Return the arguments of a call as source names: ``t[n]`` for each tensor, and ``device`` for a device argument."""
     numbering = iter(range(len(call.tensors)))
     args, kwargs = replace_tensors(
         (call.args, call.kwargs), lambda _: Named(f"t[{next(numbering)}]")
@@ -326,7 +331,7 @@ def placed(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 class Named:
-    """Stands for what a script calls by this name."""
+    """A placeholder whose repr is a name in a script."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -336,8 +341,8 @@ class Named:
 
 
 def function_source(op: Op, function: Callable[..., Any], functions: list[Any]) -> str:
-    """How a script gets hold of a function of an op: by its public name, or from torch's database if the entry has its
-    own function. Adds what that names to ``functions``."""
+    """Return the source by which a script refers to a function of an op: its public name, or a look-up in torch's database if
+    it has none. The functions that the source uses are added to ``functions``."""
     if name := public_name(function):
         return name
     functions.append(database_entry)
@@ -353,7 +358,7 @@ _SPACES = (
 
 
 def public_name(function: Callable[..., Any]) -> str | None:
-    """``torch.nn.functional.relu`` for a function that has such a name, else None."""
+    """Return the public name of a function, such as ``torch.nn.functional.relu``; None if it has none."""
     name = getattr(function, "__name__", "")
     short = name.removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
     for space in _SPACES:
@@ -365,7 +370,7 @@ def public_name(function: Callable[..., Any]) -> str | None:
 
 
 def literal(value: Any) -> str:
-    """Python source of an argument."""
+    """Return the Python source of an argument."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             kind = str(value.layout).removeprefix("torch.").removeprefix("_")
@@ -391,7 +396,7 @@ def literal(value: Any) -> str:
     if isinstance(value, torch.nn.Module):
         return f"torch.nn.{value!r}"
     made = type(value)
-    if is_dataclass(made) and made.__module__.startswith("torch."):  # a bundle of options
+    if is_dataclass(made) and made.__module__.startswith("torch."):  # an options object
         given = [f"{each.name}={literal(getattr(value, each.name))}" for each in fields(value)]
         return (
             f'__import__("{made.__module__}", fromlist=["_"]).{made.__name__}({", ".join(given)})'

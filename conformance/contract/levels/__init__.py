@@ -1,9 +1,9 @@
-"""Levels of conformance: which cells each one takes, frozen in files. Needs no torch.
+"""Levels of conformance: the cells of each level, frozen in files. Needs no torch.
 
-A verdict such as "level 1: 3,100 of 3,250" means something only if 3,250 is the same for everybody. So
-a level's cells are listed in ``<number>.toml`` beside this module, under a version: a listed cell that a
-device does not declare, that its plan leaves out, or that was not run counts against it. What a later
-version of the suite, or another torch, plans besides changes no level until its file is written anew:
+A verdict such as "level 1: 3,100 of 3,250" means something only if 3,250 is the same for everybody. So the cells of a
+level are listed in ``<number>.toml`` beside this module, under a version. A listed cell that a device does not declare,
+that its plan leaves out, or that was not run counts as not passed. Cells that a later version of the suite, or another
+torch, adds to a plan change no level until the level's file is written again:
 
     conform freeze-levels VERSION
 """
@@ -30,7 +30,7 @@ FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level's own cells; those of the levels below it are theirs, and count for it too."""
+    """A level's own cells. The cells of the lower levels belong to the lower levels, and count for this level too."""
 
     number: int
     title: str
@@ -40,7 +40,7 @@ class Level:
 
 @cache
 def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
-    """The frozen levels, the lowest first. Raises ConformError."""
+    """The frozen levels, from the lowest. Raises ConformError."""
     return tuple(read(folder / f"{number}.toml", number) for number in LEVELS)
 
 
@@ -79,10 +79,10 @@ def read(path: Path, number: int) -> Level:
 
 
 def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> list[dict[str, Any]]:
-    """What a run's record says about levels: how many cells each lists, including those of lower levels, and
-    which of the plan's cells they are, as (first, length) in the plan's order.
+    """The levels as a run's record states them.
 
-    The order is that in which the document is read back: clause by clause, op by op.
+    For each level: the number of cells that it lists, including those of lower levels, and the places of those cells in the
+    plan, as (first, length). The places follow the order in which the document is read back: clause by clause, op by op.
     """
     found: list[dict[str, Any]] = []
     listed: set[CellKey] = set()
@@ -103,7 +103,7 @@ def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> li
 
 
 def as_read(cells: Iterable[CellKey]) -> list[CellKey]:
-    """Cells in the order in which a plan's document gives them back."""
+    """The cells in the order in which a plan's document lists them."""
     nested: dict[str, dict[str, list[CellKey]]] = {}
     for cell in cells:
         nested.setdefault(cell.clause, {}).setdefault(cell.op, []).append(cell)
@@ -111,14 +111,14 @@ def as_read(cells: Iterable[CellKey]) -> list[CellKey]:
 
 
 def ranges(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending places as (first, length)."""
+    """Ascending places as pairs of (first, length)."""
     runs = groupby(enumerate(places), key=lambda pair: pair[1] - pair[0])
     found = [[place for _, place in run] for _, run in runs]
     return [(run[0], len(run)) for run in found]
 
 
 def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:
-    """Cells as few blocks: ops (or cases) that have the same clauses and dtypes stand together."""
+    """The cells in few blocks: ops (or cases) with the same clauses and dtypes share a block."""
     dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
     for clause, op, dtype in sorted(cells):
         dtypes[op, clause].append(dtype)

@@ -1,1 +1,1 @@
-"""Random search beyond the covering set, and what it found pinned into every later plan."""
+"""Random search beyond the covering set of layouts, and the pinned examples that it found."""

@@ -1,6 +1,6 @@
-"""Calls and programs as plain JSON data, and back: what a pinned example holds.
+"""Converts calls and programs to plain JSON data and back, for pinned examples.
 
-Each type of argument has a tag of its own. An argument of any other type cannot be pinned: NotEncodable.
+Each type of argument has its own tag. Arguments of other types cannot be pinned and raise NotEncodable.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from opinfo.compare import Call
 from opinfo.layouts import parse_layout
 from opinfo.samples import Sample
 
-#: Tensors up to this many elements are written as lists of numbers, larger ones compressed.
+#: Tensors with up to this many elements are written as lists of numbers; larger ones are compressed.
 _READABLE = 32
 _NUMBERS = (torch.bool, torch.int64, torch.int32, torch.float32, torch.float64)
-#: The tensors of a call that have a layout.
+#: The parts of a call that have a layout.
 _PLACES = ("first", "rest", "target")
 
 
 class NotEncodable(ConformError):
-    """An argument that plain data cannot hold."""
+    """An argument cannot be written as plain data."""
 
 
 class NotRebuilt(ConformError):
-    """Data that is not a call or a program: written by another version, or edited."""
+    """The data is not a valid call or program: it was written by another version, or edited."""
 
 
 def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
-    """The call and the layouts of a candidate. Raises NotEncodable."""
+    """Returns the call and the layouts of a candidate as plain data. Raises NotEncodable."""
     sample = candidate.sample
     numbers = {id(t): n for n, t in enumerate(sample.tensors)}
     call = {
@@ -52,10 +52,10 @@ def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
 def decode(
     call: dict[str, Any], layouts: dict[str, str], drawn: Sequence[Sample] = ()
 ) -> Candidate:
-    """The candidate back. Raises NotRebuilt.
+    """Returns the candidate of encoded data. Raises NotRebuilt.
 
-    ``drawn`` are the database's samples. The one that the example came from knows what is not unique about the
-    op's outputs (signs, phases), which data cannot hold.
+    ``drawn`` are the samples of the database. The sample from which the example was made has the function
+    that removes what is not unique about the op's outputs (signs, phases); data cannot contain a function.
     """
     try:
         tensors = [_tensor_back(t) for t in call["tensors"]]
@@ -73,7 +73,7 @@ def decode(
 
 
 class _Kind(NamedTuple):
-    """A type of argument: what a value is written as, and how it is read back."""
+    """A type of argument: how a value is written, and how it is read back."""
 
     type: type
     write: Callable[[Any], Any]
@@ -81,7 +81,7 @@ class _Kind(NamedTuple):
 
 
 def _constants(kind: type) -> _Kind:
-    """Constants of torch, such as dtypes."""
+    """Returns the kind for constants of torch, such as dtypes."""
 
     def read(name: str) -> Any:
         found = getattr(torch, name)
@@ -92,7 +92,8 @@ def _constants(kind: type) -> _Kind:
     return _Kind(kind, lambda value: str(value).removeprefix("torch."), read)
 
 
-#: By tag. JSON has numbers, but not all floats. A device is exchanged for the one under test when the call is made.
+#: The kinds by tag. JSON has no infinities and NaN, so floats are written as strings. A device is replaced by
+#: the one under test when the call is made.
 _KINDS = {
     "float": _Kind(float, repr, float),
     "complex": _Kind(
@@ -120,7 +121,7 @@ def _encode(value: Any, numbers: dict[int, int]) -> Any:
     if (tag := _TAGS.get(type(value))) is not None:
         return {tag: _encode(_KINDS[tag].write(value), numbers)}
     raise NotEncodable(
-        f"an argument of type {type(value).__name__} cannot be written down: {value!r:.80}"
+        f"an argument of type {type(value).__name__} cannot be pinned: {value!r:.80}"
     )
 
 
@@ -139,7 +140,7 @@ def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 def _tensor(tensor: torch.Tensor) -> dict[str, Any]:
     if tensor.layout != torch.strided:
-        raise NotEncodable(f"a tensor of layout {tensor.layout} cannot be written down")
+        raise NotEncodable(f"a tensor of layout {tensor.layout} cannot be pinned")
     flat = tensor.contiguous().view(-1)
     document: dict[str, Any] = {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
     if flat.numel() <= _READABLE and tensor.dtype in _NUMBERS:
@@ -164,7 +165,7 @@ def _tensor_back(document: dict[str, Any]) -> torch.Tensor:
 
 
 def encode_program(program: Sequence[Any]) -> list[Any]:
-    """A program as plain JSON data. Raises NotEncodable."""
+    """Returns a program as plain JSON data. Raises NotEncodable."""
     return [_plain(each) for each in program]
 
 
@@ -173,11 +174,11 @@ def _plain(value: Any) -> Any:
         return encode_program(value)
     if type(value) in (int, bool, str):
         return value
-    raise NotEncodable(f"a {type(value).__name__} in a program cannot be written down: {value!r}")
+    raise NotEncodable(f"a {type(value).__name__} in a program cannot be pinned: {value!r}")
 
 
 def decode_program(case: Case, program: Sequence[Any]) -> Program:
-    """The program back. Raises NotRebuilt if the case does not draw such a program."""
+    """Returns the program of encoded data. Raises NotRebuilt if it is not a valid program of the case."""
     if case.drawn is None:
         raise NotRebuilt(f"{case.clause}::{case.name} no longer draws programs")
     found: Program = _literal(list(program))

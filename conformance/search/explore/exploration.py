@@ -1,7 +1,8 @@
-"""Random search as the controller sees it: whose turn it is, the subprocess, and the findings in the results folder.
+"""Random search in the controller: the order of turns, the subprocess, and the findings in the results
+folder.
 
-Candidate number ``k`` of item ``i`` in pass ``p`` depends only on the seed, ``p``, ``i`` and ``k``, and so do
-programs. A longer search therefore finds what a shorter one found, and more. Only the set of findings grows.
+Candidate number ``k`` of item ``i`` in pass ``p`` depends only on the seed, ``p``, ``i`` and ``k``; the same
+is true of programs. So a longer search finds everything that a shorter one found, and possibly more.
 """
 
 from __future__ import annotations
@@ -38,29 +39,30 @@ from reports.model import Example
 FORMAT: Final = 1
 FINDINGS_FILE, EFFORT_FILE = "explore.jsonl", "explore.json"
 
-#: Seconds without a message after which the subprocess is taken to hang.
+#: Seconds without a message after which the subprocess counts as hung.
 _SILENCE = 120.0
-#: An item that has ended this many subprocesses gets no more turns.
+#: An item that has killed this many subprocesses gets no more turns.
 _DEATHS = 3
-#: Turns of ops before a case that draws programs has one, which takes about as long as two to ten of theirs.
+#: The number of turns of ops before a case that draws programs has one. The turn of a case takes about as
+#: long as two to ten turns of ops.
 OPS_BEFORE_A_CASE = 4
-#: Seconds that one repro script may take when a finding is confirmed.
+#: The time limit in seconds for a repro script when a finding is confirmed.
 _CONFIRM_SECONDS = 120
 _TARGET = "conformance.search.explore.hunt:serve"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A failure that random search found: minimised, with its script and what pinning needs.
+    """A failure that random search found, with its script and what is needed to pin it.
 
-    A call has ``example``, ``call`` and ``layouts``. A program has ``program`` and ``text``, which describes it and
-    what is wrong. If neither can be written as data, ``unpinnable`` says why. A finding without example and
-    text ended the subprocess: ``kind`` says how.
+    A call has ``example``, ``call`` and ``layouts``. A program has ``program``, and ``text``, which describes
+    the program and what is wrong. If neither can be written as data, ``unpinnable`` says why. A finding
+    without example and text killed the subprocess; ``kind`` says how the subprocess ended.
     """
 
     cell: CellKey
     kind: str
-    where: str  # the sort of check
-    number: str  # ``pass:item:candidate``, or ``pass:item`` of a program: draws it again from the same seed
+    where: str  # which check failed
+    number: str  # ``pass:item:candidate``, or ``pass:item`` for a program: draws it again
     example: Example | None = None
     script: str = ""
     call: dict[str, Any] = {}
@@ -76,7 +78,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Sign(NamedTuple):
-    """What makes two findings the same."""
+    """The properties in which two findings must agree to be the same."""
 
     cell: CellKey
     kind: str
@@ -84,32 +86,33 @@ class Sign(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``explore.jsonl``. No finding is ``expected``: cells with a block in the manifest are not searched."""
+    """One line of ``explore.jsonl``. ``expected`` is always False, because cells with a block in the manifest
+    are not searched."""
 
     format: Literal[1] = FORMAT
     seed: int
     finding: Finding
     expected: bool = False
-    repro: str | None  # its path in the results folder
+    repro: str | None  # path of the script in the results folder
 
 
 class Counts(msgspec.Struct):
-    """What was done."""
+    """How much a search has done."""
 
     candidates: int = 0
     checks: int = 0
-    unmade: int = 0  # candidates that could not be laid out, such as index values that do not fit
+    unmade: int = 0  # candidates that could not be built
     programs: int = 0
-    unshown: int = 0  # programs that proved nothing, because no work was in flight in time
+    unshown: int = 0  # programs that proved nothing, e.g. because work finished too early
 
 
 class Effort(Counts):
-    passes: float = 0.0  # over all ops and dtypes; without any, over the cases that draw programs
+    passes: float = 0.0  # passes over all ops and dtypes, or over the cases if no op is selected
     restarts: int = 0
     seconds: float = 0.0
-    start_bytes: int = 0  # largest resident memory of the subprocess after its first item …
-    halfway_bytes: int = 0  # … after half of the time: nothing should be added after that …
-    peak_bytes: int = 0  # … and at the end
+    start_bytes: int = 0  # peak resident memory of the subprocess after its first item
+    halfway_bytes: int = 0  # the same after half of the time; must not grow any more
+    peak_bytes: int = 0  # the same at the end
 
     def add(self, counts: Counts, peak_bytes: int) -> None:
         for name in Counts.__struct_fields__:
@@ -122,7 +125,7 @@ class Orders(msgspec.Struct, frozen=True):
     bench: Bench
     items: list[Item]
     seed: int
-    position: int  # the turn to begin with
+    position: int  # the number of the first turn
     seconds: float
     seen: list[Sign]
     left_out: list[Item]
@@ -137,23 +140,24 @@ class Turn(msgspec.Struct, frozen=True, tag="turn"):
 
 
 class Found(msgspec.Struct, frozen=True, tag="found"):
-    """A message of the subprocess: a finding. A program is sent first as it failed, then ``shrunk``."""
+    """A message of the subprocess: a finding. A program is sent once as it failed, and again when it is
+    ``shrunk``."""
 
     finding: Finding
     shrunk: bool = True
 
 
-#: None is the last message: the time is over.
+#: The messages of the subprocess. The last one is None: the time is over.
 Message = Turn | Found | None
 
 
-# -- whose turn it is
+# -- the order of turns
 
 
 class Turns:
     """The order of turns. It depends only on the items and the seed.
 
-    Ops and cases are visited in passes, each pass in an order of its own.
+    Ops and cases are visited in passes; each pass has an order of its own.
     """
 
     def __init__(self, items: Sequence[Item], seed: int) -> None:
@@ -162,7 +166,7 @@ class Turns:
         self.cases = [item for item in items if not item.dtype]
 
     def at(self, position: int) -> tuple[Item, int, int]:
-        """The item of a turn, the number of its pass, and its place in that pass."""
+        """Returns the item of a turn, the number of its pass, and its place in that pass."""
         items, turn = self.ops or self.cases, position
         if self.ops and self.cases:
             whole, rest = divmod(position, OPS_BEFORE_A_CASE + 1)
@@ -175,7 +179,7 @@ class Turns:
         return order[place], visit, place
 
     def passes(self, position: int) -> float:
-        """How often all ops have had their turn, or all cases if there are no ops."""
+        """Returns how many passes over all ops, or over all cases if there are no ops, are complete."""
         if self.ops and self.cases:
             position -= position // (OPS_BEFORE_A_CASE + 1)
         return position / len(self.ops or self.cases)
@@ -184,7 +188,8 @@ class Turns:
 def drawing_cells(
     cells: Iterable[CellKey], descriptor: Descriptor, contract: Contract
 ) -> Iterator[CellKey]:
-    """The cells whose cases draw programs, and are tried here. Those that draw ``more`` of another case's are left out."""
+    """Yields the cells whose cases draw programs and are tried on this device. Cases that only draw ``more``
+    programs of another case are left out."""
     undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
         case = find_case(cell) if is_case(cell) else None
@@ -194,7 +199,7 @@ def drawing_cells(
             yield cell
 
 
-#: Clauses whose checks write, or let the op write, where a stray write would show.
+#: The clauses whose checks write, or let the op write, to places where a stray write would show.
 _WRITING = frozenset(
     f"layout.{name}"
     for name in ("bounds", "out_kept", "out_resize", "inplace", "variants", "overlap_raises")
@@ -202,9 +207,9 @@ _WRITING = frozenset(
 
 
 def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
-    """The items without the cells that the manifest expects to fail: that they fail in other layouts too is
-    not news. If stray writes are expected, everything that writes is left out: in random layouts it would
-    write past the guards, and the subprocess would die of it somewhere else."""
+    """Returns the items without the cells that the manifest expects to fail, because further failing layouts
+    of those are not news. If stray writes are expected, all clauses that write are left out: in random
+    layouts the op would write past the guard bytes and crash the subprocess elsewhere."""
     kept: list[Item] = []
     for op, dtype, clauses in items:
         broken = {c for c in clauses if matcher.expect(CellKey(c, op, dtype)) is not None}
@@ -221,7 +226,8 @@ def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
 def explored(
     bench: Bench, items: Sequence[Item], seed: int, seconds: float, effort: Effort
 ) -> Iterator[Finding]:
-    """Search for this many seconds (loading torch not counted); yields findings and fills in ``effort``.
+    """Searches for this many seconds, not counting the time to load torch. Yields findings and updates
+    ``effort``.
 
     Raises ChildDied if the subprocess does not start.
     """
@@ -252,7 +258,7 @@ def explored(
                         seen.append(finding.sign)
                         yield finding
                     case None:
-                        break  # the subprocess is killed: unloading torch takes time
+                        break  # the subprocess is killed, because unloading torch takes time
             effort.seconds += time.monotonic() - up if up is not None else 0.0
             break
         except ChildDied as death:
@@ -263,20 +269,20 @@ def explored(
             effort.restarts += 1
             if shrinking is not None:
                 seen.append(shrinking.sign)
-                text = f"{shrinking.text} (not shrunk: the process {how})"
+                text = f"{shrinking.text} (not shrunk: the subprocess {how})"
                 yield msgspec.structs.replace(shrinking, text=text)
             item, visit, place = turns.at(position)
             cell = _process(item)
             deaths[cell] += 1
             if deaths[cell] == 1:
                 number = f"{visit}:{place}"
-                yield Finding(cell, how, "", number, unpinnable="it ended the process")
+                yield Finding(cell, how, "", number, unpinnable="the finding killed the subprocess")
             position += 1
     effort.passes = turns.passes(position)
 
 
 def _process(item: Item) -> CellKey:
-    """The cell under which a death of the subprocess is reported."""
+    """The cell under which the death of a subprocess is reported."""
     op, dtype, clauses = item
     return CellKey("process", op, dtype) if dtype else CellKey("process", f"{clauses[0]}::{op}", "")
 
@@ -293,7 +299,7 @@ def explore(
     seconds: float,
     say: Say,
 ) -> None:
-    """Search, and write each finding when it comes. The run's own files and its verdict do not change."""
+    """Searches, and writes each finding at once. The run's own files and its verdict do not change."""
     effort, items, new = Effort(), worth_exploring(items, matcher), 0
     say(f"exploring for {seconds:g} s, seed {seed} …")
     with (folder / FINDINGS_FILE).open("wb") as stream:
@@ -306,7 +312,7 @@ def explore(
                 stream.flush()
                 say(description(finding, folder / repro if repro is not None else None))
         except ChildDied as death:
-            say(f"exploring ended early: its process {death}")
+            say(f"exploring ended early: the subprocess {death}")
     counts = {"format": FORMAT, "seed": seed, "new": new, "expected": 0}
     summary = msgspec.json.encode(counts | msgspec.to_builtins(effort))
     write_whole(folder / EFFORT_FILE, msgspec.json.format(summary, indent=1) + b"\n")
@@ -319,13 +325,13 @@ def explore(
 def _done(effort: Effort, items: Sequence[Item]) -> str:
     ops = sum(bool(item.dtype) for item in items)
     calls = f"{effort.candidates:,} random calls of {ops:,} op-dtype pairs"
-    unshown = f" ({effort.unshown:,} of them showed nothing)" if effort.unshown else ""
+    unshown = f" ({effort.unshown:,} of them proved nothing)" if effort.unshown else ""
     programs = f"{effort.programs:,} programs of {len(items) - ops:,} cases{unshown}"
     return " and ".join([calls] * bool(ops) + [programs] * (ops < len(items))) or "nothing"
 
 
 def description(finding: Finding, repro: Path | None) -> str:
-    """A finding for people, over several lines."""
+    """Returns a finding as text for people, on several lines."""
     head = f"found {finding.cell}: {finding.kind}"
     if finding.example is not None:
         lines = finding.example.lines()
@@ -344,7 +350,7 @@ def _script(folder: Path, finding: Finding) -> str | None:
 
 
 def new_findings(folder: Path) -> list[Line]:
-    """The findings in a results folder. Raises ConformError."""
+    """Returns the findings in a results folder. Raises ConformError."""
     path = folder / FINDINGS_FILE
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
@@ -364,13 +370,13 @@ def new_findings(folder: Path) -> list[Line]:
 
 
 def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
-    """Why a finding of a run cannot be pinned; None if it can. To ``confirm`` it, its script must exit 1."""
+    """Returns why a finding cannot be pinned; None if it can. With ``confirm``, its script must exit 1."""
     if line.finding.unpinnable:
         return line.finding.unpinnable
     if not confirm:
         return None
     if line.repro is None or not (run / line.repro).is_file():
-        return "it has no repro script"
+        return "the finding has no repro script"
     command = [sys.executable, str((run / line.repro).absolute())]
     with tempfile.TemporaryFile("w+") as printed:
         child = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT)
@@ -381,14 +387,15 @@ def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
         printed.seek(0)
         lines = printed.read().strip().splitlines()
     if not in_time:
-        return f"its script took more than {_CONFIRM_SECONDS} s"
-    if status == 1 and any(word in each for each in lines for word in ("FAULT: ", "FAILS: ")):
+        return f"the repro script took more than {_CONFIRM_SECONDS} s"
+    if status == 1 and any("FAIL: " in each for each in lines):
         return None
-    return f"its script exits {status} in a new process ({lines[-1] if lines else 'no message'})"
+    return f"the repro script exits with status {status} in a new process ({lines[-1] if lines else 'no message'})"
 
 
 def pinned_of(finding: Finding, reason: str | None, torch: str) -> Pinned:
-    """A finding as a pinned example. Its reason is how it failed, on which ``torch``, if none is given."""
+    """Returns a finding as a pinned example. Without a ``reason``, the reason is the failure message and the
+    version of torch."""
     message = finding.example.message if finding.example is not None else finding.text
     return Pinned(
         **finding.cell._asdict(),

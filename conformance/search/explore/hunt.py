@@ -1,7 +1,7 @@
 """Random search in the subprocess: calls of ops in random layouts, and programs of cases.
 
-It draws new samples of the database, resizes them, and lays them out beyond the covering set. The cases that draw
-programs in a plan draw more of them, from other seeds.
+For ops, new samples of the database are drawn, resized, and laid out beyond the covering set. Cases that draw
+programs in a plan draw further programs from other seeds.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ from opinfo.layouts import CONTIGUOUS, AnyLayout, FreeLayout, forget_geometries
 from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample, draw
 
-#: Candidates of one item before the next item's turn, and programs of one case.
+#: The number of candidates per turn of an item, and of programs per turn of a case.
 _CANDIDATES, _PROGRAMS = 24, 20
 _CHECKS = tuple(check for check in SUITE.op_checks if check.sampled)
-#: Seconds that one candidate or program may take before it is taken to hang.
+#: Seconds after which a candidate or program counts as hung.
 _SECONDS = 60.0
-#: Seconds between messages while programs run.
+#: The longest time in seconds between two messages while programs run.
 _SIGN = 10.0
 
-#: Sizes that resizing gives; 16 and 17 are a vector register of float32 and one more.
+#: The sizes that resizing chooses from; 16 and 17 are a vector register of float32 and one element more.
 _SIZES = (0, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 16, 17)
 _STEPS = (1, 1, 1, 2, 3)
 _OFFSETS = (0, 0, 1, 2, 3, 4, 7, 8, 16, 17, 31, 33)
-#: Candidates with more elements take longer and show nothing that smaller ones do not.
+#: Candidates with more elements are not tried, because they take longer and find nothing more.
 _MOST_ELEMENTS = 20_000
 
 
 def serve(given: object, tell: Tell) -> None:
-    """Search until the time is over."""
+    """Runs in the subprocess: searches until the time is over."""
     orders = msgspec.convert(given, Orders)
     device = orders.bench.open()
     turns = Turns(orders.items, orders.seed)
-    # Loading the ops and the suites takes seconds, which are no item's.
+    # Load the ops and suites first, so that the seconds it takes do not count for the first item.
     if turns.ops:
         catalogue()
     for item in turns.cases:
@@ -84,10 +84,10 @@ def serve(given: object, tell: Tell) -> None:
 
 
 def _peak_bytes() -> int:
-    """The largest resident memory of this process so far.
+    """Returns the largest resident memory of this process so far, in bytes.
 
-    On Linux this is VmHWM. ru_maxrss (getrusage(2)) would start at what the parent process had resident,
-    which would hide growth up to that.
+    On Linux this is VmHWM. ru_maxrss (getrusage(2)) would begin at the resident memory of the parent process
+    and hide growth below that.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -108,7 +108,7 @@ class Hunt:
         self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.seen = set(orders.seen)
         self.sent = time.monotonic()
-        self.littered = False  # since cycles were last collected
+        self.littered = False  # True if there may be reference cycles to collect
 
     def send(self, message: Turn | Found) -> None:
         self.tell(msgspec.to_builtins(message))
@@ -116,7 +116,7 @@ class Hunt:
     # -- calls in layouts
 
     def calls(self, item: Item, visit: int, turn: str) -> Counts:
-        """One batch of calls of an op: what was done."""
+        """Runs one batch of calls of an op. Returns the counts."""
         op, dtype, clauses = item
         self.littered = True
         counts = Counts()
@@ -135,7 +135,7 @@ class Hunt:
                 candidate = random_candidate(random, pool, may_resize=may_resize)
                 records = subject.run(candidate, clauses, _CHECKS)
             except (RuntimeError, IndexError, ValueError, TypeError):
-                # The values do not go with the size, or the dtype has no kernel.
+                # The values do not fit the size, or the dtype has no kernel.
                 counts.unmade += 1
                 continue
             finally:
@@ -152,7 +152,7 @@ class Hunt:
     ) -> None:
         failure = failed.failure
         if isinstance(failed.repro, DirectedScript):
-            return  # made on tensors of its own: the plan makes the same check
+            return  # a directed check uses its own tensors, so the plan makes the same check
         sign = Sign(cell, failure.title, failure.check)
         if sign in self.seen:
             return
@@ -173,10 +173,10 @@ class Hunt:
     # -- programs
 
     def programs(self, item: Item, visit: int, turn: str) -> Counts:
-        """One batch of programs of a case: what was done."""
+        """Runs one batch of programs of a case. Returns the counts."""
         (cell,) = item.cells
         case = case_of(cell.clause, cell.op)
-        if self.littered:  # cycles hold tensors, which would be freed, and counted, in a program
+        if self.littered:  # freeing tensors in cycles during a program would change its counters
             gc.collect()
             self.littered = False
 
@@ -191,7 +191,7 @@ class Hunt:
         end = time.monotonic() + self.end - time.time()
         search = Search(kind_of, known, end, self._begun, failing)
         drawn = case.anew(batch_seed(self.seed, visit, cell), _PROGRAMS)
-        with first_index(self.device) as opened:  # cases name indices, from 0 up
+        with first_index(self.device) as opened:  # cases count indices from 0
             made = attempt(drawn, opened, self.where, search)
         faulthandler.cancel_dump_traceback_later()
         if made.failure is not None:
@@ -199,15 +199,16 @@ class Hunt:
             if sign not in self.seen:
                 self.seen.add(sign)
                 self.send(Found(self._finding(case, sign, turn, made)))
-            self.littered = True  # errors hold frames
+            self.littered = True  # errors keep frames alive
         counts = Counts(checks=made.checks, programs=search.programs, unshown=search.unshown)
         if made.undeclared or made.not_shown or made.refused is not None:
-            # Outside of a program: none shows anything.
+            # The case did not fail inside a program, so no program proved anything.
             counts.programs = counts.unshown = max(search.programs, 1)
         return counts
 
     def _begun(self) -> None:
-        """A program begins: it gets its time, and the process is alive."""
+        """Called when a program begins: restarts its time limit, and reports from time to time that the
+        process is alive."""
         faulthandler.dump_traceback_later(_SECONDS, exit=True)
         if time.monotonic() - self.sent > _SIGN:
             self.sent = time.monotonic()
@@ -216,7 +217,7 @@ class Hunt:
     def _finding(self, case: Case, sign: Sign, number: str, attempt: Attempt) -> Finding:
         failure, program = attempt.failure, attempt.program
         assert failure is not None
-        held, script, unpinnable = [], "", "it failed outside of a program"
+        held, script, unpinnable = [], "", "the case failed outside its programs"
         if program is not None:
             try:
                 held, unpinnable = encode_program(program), ""
@@ -238,7 +239,8 @@ class Hunt:
 
 
 def random_candidate(random: Random, pool: Sequence[Sample], *, may_resize: bool) -> Candidate:
-    """A candidate from a pool of samples; the same for the same state of ``random``."""
+    """Returns a random candidate from a pool of samples. It depends only on the pool and the state of
+    ``random``."""
     sample = random.choice(pool)
     candidate = Candidate(sample)
     if may_resize and random.random() < 0.5:
@@ -256,7 +258,7 @@ def random_candidate(random: Random, pool: Sequence[Sample], *, may_resize: bool
 
 
 def random_layout(random: Random) -> AnyLayout:
-    """A product of all factors: a named layout, or any order, steps, expanded dimension and offset."""
+    """Returns a random layout: a named layout, or any order, steps, expanded dimension and offset."""
     kind = random.random()
     if kind < 0.1:
         return CONTIGUOUS
@@ -271,10 +273,10 @@ def random_layout(random: Random) -> AnyLayout:
 
 
 def _resized(random: Random, candidate: Candidate) -> Candidate:
-    """Equal sizes are changed together, as if they were one size; values repeat where a tensor grows.
+    """Changes sizes at random; equal sizes stay equal, and values repeat if a tensor grows.
 
-    Calls with integer tensors are not resized. These are indices, offsets and lengths, which would no longer fit,
-    and the CPU, which is the reference, does not check all of them.
+    Calls with integer tensors are not resized. Their values are indices, offsets and lengths, which would no
+    longer fit, and the CPU, which is the reference, does not check all of them.
     """
     tensors = candidate.sample.tensors
     if any(not t.dtype.is_floating_point and not t.dtype.is_complex for t in tensors):
@@ -294,7 +296,8 @@ def _resized(random: Random, candidate: Candidate) -> Candidate:
 
 
 def _scaled(random: Random, candidate: Candidate) -> Candidate:
-    """Floating-point values made smaller by a power of two, exactly: other values, the same domain."""
+    """Multiplies floating-point values by a power of two below 1, which is exact and stays in the domain of
+    the op."""
     factor = random.choice((0.5, 0.25, 0.125))
 
     def scaled(tensor: torch.Tensor) -> torch.Tensor:
@@ -308,15 +311,15 @@ def _scaled(random: Random, candidate: Candidate) -> Candidate:
 
 
 def kind_of(error: BaseException) -> str:
-    """How a program failed."""
+    """Returns the kind of failure of a program."""
     return kind_of_failure(failure_of(error))
 
 
 def kind_of_failure(failure: Failure) -> str:
-    """The same, of a failed check: its kind, and what must have held."""
+    """Returns the kind of a failure: its title and its subject."""
     return f"{failure.title}: {failure.subject}" if failure.subject else failure.title
 
 
 def batch_seed(seed: int, visit: int, cell: CellKey) -> int:
-    """The seed of a case's programs in a pass."""
+    """Returns the seed of a case's programs in a pass."""
     return Random(f"{seed}:{visit}:{cell.clause}:{cell.op}").getrandbits(63)

@@ -1,4 +1,4 @@
-"""Pinned examples in a run: additional checks of their cells, each under a layout name of its own."""
+"""Runs pinned examples: additional checks of their cells, each under a layout name of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from opinfo.samples import draw
 
 
 def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
-    """Check the pinned examples of the item whose clauses are selected, into the cells of ``ctx``."""
+    """Checks the pinned examples of the item whose clauses are selected, and records them in the cells of
+    ``ctx``."""
     subject = Subject(ctx.op, ctx.dtype, ctx.device, 0, ctx.known)
     subject.__dict__.update(samples=ctx.samples, traits=ctx.traits, strides=ctx.strides)
     applying = set(SUITE.applying(ctx.traits))
@@ -49,7 +50,7 @@ def _check(subject: Subject, pin: Pinned, record: CellRecord) -> None:
         made = subject.run(candidate, [pin.clause])[pin.clause]
     except NotRebuilt as error:
         return _lost(record, pin, str(error))
-    except Exception as error:  # it cannot be laid out or compared: that is reported, and no pass
+    except Exception as error:  # an example that cannot be laid out or compared is an error
         return _lost(record, pin, in_a_line(error))
     errors = made.errors[:1] or ([] if made.checks else ["no check was executed"])
     if errors and not made.failures:
@@ -73,7 +74,7 @@ def run_programs(
     pins: Iterable[Pinned],
     guard: Guard,
 ) -> None:
-    """Run the pinned programs of a case's cell, each a check of it."""
+    """Runs the pinned programs of a case's cell; each is one more check of the cell."""
     if record.declared:
         return
     for pin in pins:
@@ -97,7 +98,7 @@ def _run_program(case: Case, pin: Pinned, record: CellRecord, device: Device, wh
 
 
 def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pinned]) -> Recorder:
-    """The cells of an op or a case that does not exist here: an error for each pinned example."""
+    """Returns the cells of an op or case that does not exist here, with an error for each pinned example."""
     recorder = Recorder(op, dtype, clauses)
     for pin in pins:
         if (record := recorder.get(pin.clause)) is not None:
@@ -107,7 +108,8 @@ def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pin
 
 
 def _name_of(pin: Pinned) -> CallKey:
-    """It counts as a sample, by a number that no sample of the plan has."""
+    """Returns the call key of a pinned example: it counts as a sample, with a negative number that no sample
+    of the plan has."""
     return CallKey(-1 - int(pin.id, 16), pin.layout)
 
 

@@ -1,1 +1,1 @@
-"""The smallest failing example of a failure: searched by hypothesis, in a process of its own."""
+"""Finds the smallest failing example of a failure, with hypothesis, in a subprocess."""

@@ -1,9 +1,9 @@
-"""Shrinking a failing call: hypothesis searches its simpler forms for the same failure.
+"""Shrinks a failing call: hypothesis searches simpler forms of the call for the same failure.
 
-One aspect is searched after another (sample, dimensions, sizes, layouts, arguments, values), again and again
-until none of them gives a simpler form. Within an aspect hypothesis finds any simpler form that fails in the
-same way, and shrinks it. Small spaces are searched completely, so that the result is a local minimum and does
-not depend on luck. The search is derandomised: the same failure gives the same example each time.
+One aspect after the other is searched (sample, dimensions, sizes, layouts, arguments, values), repeatedly,
+until none has a simpler failing form. Within an aspect hypothesis finds a simpler form that fails in the same
+way, and shrinks it. Small spaces are searched completely, so that the result is a local minimum and does not
+depend on chance. The search is derandomized: the same failure always gives the same example.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample
 from reports.model import Example, ExampleTensor
 
-#: Limits of one search: calls of the op, and seconds of processor time. Processor time, so that a busy machine
-#: finds the same example as an idle one.
+#: The limits of one search: calls of the op, and seconds of processor time. Processor time is used so that a
+#: busy machine finds the same example as an idle one.
 MOST_CALLS = 500
 MOST_SECONDS = 2.0
-#: Wall time is limited too: the process may be waiting for the device.
+#: The limit in seconds of wall time, because the process may be waiting for the device.
 _MOST_WAITED = 5 * MOST_SECONDS
 
-#: A search of one space makes at most 80 calls.
+#: The search of one space makes at most 80 calls.
 _SETTINGS = pinned(80, derandomize=True)
-#: Elements of a tensor that an example shows.
+#: The number of elements of a tensor that an example shows.
 _SHOWN = 8
 
 
 def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
-    """The smallest sample of the plan that fails in this way, in this layout; None if none does now."""
+    """Returns the smallest sample of the plan that fails in the same way in the same layout, with its
+    failure; None if none fails now."""
     for sample in sorted(subject.samples, key=lambda s: s.numel):
         record = subject.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
@@ -55,21 +56,22 @@ def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate,
 
 
 def candidate_of(sample: Sample, failure: Failure) -> Candidate:
-    """The candidate of a sample in the layout of a failure, whose id is ``A``, ``A/B``, ``A/B/C`` or ``out=D``."""
+    """Returns the candidate of a sample in the layout of a failure. The id of the layout is ``A``, ``A/B``,
+    ``A/B/C`` or ``out=D``."""
     if failure.check == "target":
         return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
     if failure.check == "inputs":
         first, *others = map(parse_layout, failure.layout.split("/"))
-        # Of the second and the further tensors, the one that is laid out.
+        # The layout of the last tensor after the first that is not contiguous.
         rest = next((each for each in reversed(others) if each != CONTIGUOUS), CONTIGUOUS)
         return Candidate(sample, first, rest if others else first)
-    return Candidate(sample)  # a directed check lays its tensors out itself
+    return Candidate(sample)  # a directed check chooses the layouts itself
 
 
 @dataclass
 class Search:
-    """The search for the simplest candidate that fails as ``candidate`` does: same clause, sort of check and kind of
-    failure. ``run()`` makes ``candidate`` and ``failure`` the smallest that were found."""
+    """Searches for the simplest candidate that fails like ``candidate``: with the same clause, check and kind
+    of failure. ``run()`` sets ``candidate`` and ``failure`` to the smallest that were found."""
 
     subject: Subject
     clause: str
@@ -82,14 +84,14 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """Whether a limit is reached."""
+        """True if a limit is reached."""
         late = time.process_time() > self._end or time.monotonic() > self._latest
         return late or self.tried >= self.calls
 
     def run(self) -> Search:
-        """Simplify one aspect after another, until none of them has a simpler failing form."""
+        """Simplifies one aspect after another until none has a simpler failing form."""
         if isinstance(self.failure.repro, DirectedScript):
-            return self  # made on small tensors of its own: nothing to vary
+            return self  # a directed check has small tensors of its own: nothing to simplify
         self._end = time.process_time() + self.seconds
         self._latest = time.monotonic() + max(self.seconds, _MOST_WAITED)
         self._sign = Sign.of(self.failure.failure)
@@ -105,7 +107,7 @@ class Search:
         return self
 
     def _simplify(self, aspect: Aspect) -> bool:
-        """Take the simplest failing form that this aspect has; whether there is a simpler one."""
+        """Moves to the simplest failing form of this aspect. Returns whether there was a simpler one."""
         simpler = False
         while not self.over:
             space = aspect(self.candidate)
@@ -115,12 +117,12 @@ class Search:
         return simpler
 
     def _look(self, space: Space) -> bool:
-        """Search one space once, and go to what was found."""
+        """Searches one space once, and moves to the candidate that was found, if any."""
         failures: dict[Vector, tuple[Candidate, Failed] | None] = {}
 
         def fails(vector: Vector) -> bool:
             if vector == space.bounds:
-                return False  # that is the current candidate
+                return False  # this is the current candidate
             if vector not in failures:
                 if self.over:
                     return False
@@ -141,7 +143,7 @@ class Search:
         try:
             candidate = space.build(vector)
         except (RuntimeError, IndexError, TypeError, ValueError):
-            return None  # the values do not go with such a shape or dtype
+            return None  # the values do not fit this shape or dtype
         if candidate is None:
             return None
         failure = same_failure(self.subject, self.clause, self._sign, candidate)
@@ -156,7 +158,7 @@ class Search:
 
     @property
     def example(self) -> Example:
-        """What reports show: the call, its tensors and the message."""
+        """The example as reports show it: the call, its tensors and the message."""
         failed, script = self.failure, self.failure.repro
         call = script.call() if isinstance(script, (CallScript, DirectedScript)) else failed.layout
         tensors: tuple[ExampleTensor, ...] = ()
@@ -166,10 +168,10 @@ class Search:
 
 
 def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failed | None:
-    """The candidate's failure of this kind, where it has one."""
+    """Returns the candidate's failure of this kind, if it has one."""
     try:
         record = subject.run(candidate, [clause])[clause]
-    except Exception:  # the harness cannot lay out or compare this form: not a failure of the op
+    except Exception:  # the harness cannot lay out or compare this form; the op did not fail
         return None
     for failure in record.failures:
         if Sign.of(failure.failure) == sign and not isinstance(failure.repro, DirectedScript):

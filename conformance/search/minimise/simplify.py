@@ -1,9 +1,10 @@
-"""Simpler forms of a failing call, one aspect at a time: which sample, dimensions, sizes, layouts, arguments,
+"""Simpler forms of a failing call, one aspect at a time: sample, dimensions, sizes, layouts, arguments,
 values.
 
-An aspect offers a space of integer vectors in which 0 is simplest and the largest vector is the call as it is.
-hypothesis searches the space and shrinks towards 0 (:mod:`conformance.search.minimise.shrink`). If the op refuses a
-form, that is not a failure of the same kind, so nothing here needs to know what an op accepts.
+An aspect offers a space of integer vectors. The zero vector is the simplest form, and the largest vector is
+the call as it is. hypothesis searches the space and shrinks towards zero
+(:mod:`conformance.search.minimise.shrink`). If the op refuses a form, that is another kind of failure, so
+this module need not know what an op accepts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Vector = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Vectors from all zeros to ``bounds``; ``build`` makes the candidate of one, None where it has none."""
+    """The vectors from all zeros to ``bounds``. ``build`` returns the candidate of a vector, or None if it
+    has none."""
 
     bounds: Vector
     build: Callable[[Vector], Candidate | None]
@@ -36,24 +38,24 @@ Aspect = Callable[[Candidate], Space]
 
 
 def complexity(sample: Sample) -> tuple[int, ...]:
-    """How much there is to read in a call: dimensions, tensors, arguments, elements."""
+    """How much there is to read in a call: numbers of dimensions, tensors, arguments and elements."""
     tensors = sample.tensors
     plain = len(sample.call.args) + len(sample.call.kwargs)
     return (sample.rank, sum(t.dim() for t in tensors), len(tensors), plain, sample.numel)
 
 
 def other_samples(drawn: Sequence[Sample], current: Candidate) -> Space:
-    """A simpler sample of the database in place of this one."""
+    """Replaces the sample by a simpler one of the database."""
     mine = complexity(current.sample)
     simpler = sorted((each for each in drawn if complexity(each) < mine), key=complexity)
     return Space((len(simpler),), lambda vector: replace(current, sample=simpler[vector[0]]))
 
 
 def fewer_dimensions(current: Candidate) -> Space:
-    """One dimension less: of all tensors of the largest rank, or of one tensor.
+    """Drops one dimension, of all tensors of the largest rank or of one tensor.
 
-    The second number says what happens to lists of integers among the arguments: nothing (0), or the entry of the
-    dropped dimension is removed, if they list sizes (1) or dimensions (2).
+    The second number of a vector selects what happens to lists of integers among the arguments: nothing (0),
+    or the entry of the dropped dimension is removed, because the list contains sizes (1) or dimensions (2).
     """
     tensors = current.sample.tensors
     rank = current.sample.rank
@@ -62,7 +64,7 @@ def fewer_dimensions(current: Candidate) -> Space:
     drops: list[dict[int, int]] = [dict.fromkeys(highest, d) for d in range(rank)]
     if len(strided) > 1:
         drops += [{i: d} for i in strided for d in dict.fromkeys((0, tensors[i].dim() - 1))]
-    # A dimension of size 0 cannot be dropped: nothing would be left to select.
+    # A dimension of size 0 cannot be dropped, because it has no element to select.
     drops = [d for d in drops if d and all(tensors[i].shape[dim] for i, dim in d.items())]
 
     def build(vector: Vector) -> Candidate | None:
@@ -88,13 +90,13 @@ def fewer_dimensions(current: Candidate) -> Space:
 
 
 def _with_arguments(current: Candidate, change: Callable[[Any], Any]) -> Candidate:
-    """The candidate with each of its arguments, and what is in them, changed."""
+    """Returns the candidate with ``change`` applied to each of its arguments and to their parts."""
     call = current.sample.call
     return with_call(current, Call(*_changed((call.args, call.kwargs), change)))
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of lists, tuples and dicts in which ``change`` replaces parts, the outermost first."""
+    """Copies lists, tuples and dicts, and replaces parts of them by ``change``, the outermost first."""
     changed = change(value)
     if changed is value and isinstance(value, dict):
         return {key: _changed(each, change) for key, each in value.items()}
@@ -104,8 +106,8 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def smaller_sizes(current: Candidate) -> Space:
-    """Equal sizes, wherever they occur, are made smaller together. The last number says whether integers among
-    the arguments that equal them change too."""
+    """Makes sizes smaller; equal sizes stay equal. The last number of a vector says whether integers among
+    the arguments that equal a size change too."""
     tensors = [t for t in current.sample.tensors if t.layout == torch.strided]
     sizes = sorted({n for t in tensors for n in t.shape if n > 1}, reverse=True)
 
@@ -125,10 +127,10 @@ def smaller_sizes(current: Candidate) -> Space:
 
 
 def simpler_layouts(current: Candidate) -> Space:
-    """Each factor of each layout less."""
+    """Makes the factors of each layout simpler."""
     firsts, rests = _simpler(current.first), _simpler(current.rest)
     targets = _simpler(current.target)
-    alone = len(current.sample.tensors) < 2  # then the layout of the rest says nothing
+    alone = len(current.sample.tensors) < 2  # then there is no rest to lay out
 
     def build(vector: Vector) -> Candidate:
         first, target = firsts[vector[0]], targets[vector[2]]
@@ -139,7 +141,7 @@ def simpler_layouts(current: Candidate) -> Space:
 
 
 def _simpler(layout: AnyLayout) -> list[AnyLayout]:
-    """The layouts that are simpler than this one, and it, the simplest first."""
+    """Returns the layouts that are simpler than this one, and the layout itself, the simplest first."""
     if isinstance(layout, Layout):
         mine = _factors(layout)
         return [each for each in NAMED if all(map(le, _factors(each), mine))]
@@ -156,7 +158,7 @@ def _simpler(layout: AnyLayout) -> list[AnyLayout]:
 
 
 def _factors(layout: Layout) -> tuple[int, int, int, int]:
-    """How far each factor is from its simplest value."""
+    """Returns how far each factor is from its simplest value."""
     return (
         MEMORY.index(layout.memory),
         STEP.index(layout.step),
@@ -182,14 +184,14 @@ NAMED: Final = sorted(
 
 
 def simpler_arguments(current: Candidate) -> Space:
-    """Optional arguments left out, lists of tensors shortened, numbers exchanged for 0, 1 and 2."""
+    """Leaves out optional arguments, shortens lists of tensors, and replaces numbers by 0, 1 and 2."""
     call = current.sample.call
     found = slots(call)
     bounds = tuple(len(slot.options) for slot in found)
     return Space(bounds, lambda vector: with_call(current, with_choices(call, found, vector)))
 
 
-#: Stands for an argument that is left out.
+#: Marks an argument that is left out.
 DROP: Final = object()
 
 #: Lists of numbers up to this length are simplified number by number.
@@ -198,14 +200,16 @@ _SHORT = 6
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place among the arguments: keys from the outside in, and what may stand there, simplest first."""
+    """One place among the arguments: the keys that lead to it from the outside in, and the values that may
+    stand there, the simplest first."""
 
     path: tuple[int | str, ...]
     options: tuple[Any, ...]
 
 
 def slots(call: Call) -> list[Slot]:
-    """The places that have something simpler, keywords first: without them a call is easiest to read."""
+    """Returns the places for which there is something simpler, keyword arguments first, because a call
+    without them is easiest to read."""
     found: list[Slot] = []
     for name, value in call.kwargs.items():
         found.append(Slot(("kwargs", name), (DROP, *_options(value))))
@@ -219,7 +223,7 @@ def slots(call: Call) -> list[Slot]:
 
 
 def _options(value: Any) -> tuple[Any, ...]:
-    """Simpler values than this one."""
+    """Returns simpler values than this one."""
     if isinstance(value, bool):
         return (False,) if value else ()
     if isinstance(value, int):
@@ -240,7 +244,8 @@ def _inside(path: tuple[int | str, ...], value: Any) -> list[Slot]:
 
 
 def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
-    """The call with option ``vector[n]`` at place ``n``; past the last option it stays as it is."""
+    """Returns the call with option ``vector[n]`` at place ``n``. An index past the last option keeps the
+    value."""
     held: dict[str, Any] = {"args": [*call.args], "kwargs": {**call.kwargs}}
     chosen = [
         (slot.path, slot.options[choice])
@@ -256,7 +261,8 @@ def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
 
 
 def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
-    """The structure with ``option`` at a place: keys from the outside in."""
+    """Returns a copy of a nested structure with ``option`` at the place to which the keys in ``path``
+    lead."""
     if not path:
         return option
     items: Any = value.copy() if isinstance(value, dict) else list(value)
@@ -265,7 +271,7 @@ def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
 
 
 def simpler_values(current: Candidate) -> Space:
-    """Zeros, ones, or 0, 1, 2, … in place of each tensor's own values."""
+    """Replaces the values of each tensor by zeros, ones, or 0, 1, 2, …."""
     tensors = current.sample.tensors
     bounds = tuple(map(_fill_of, tensors))
 
@@ -280,7 +286,7 @@ def simpler_values(current: Candidate) -> Space:
 
 
 def _fill_of(tensor: torch.Tensor) -> int:
-    """The simplest fill that gives the tensor's values; 3 for values of its own."""
+    """Returns the number of the simplest fill that gives the tensor's values; 3 if none does."""
     if tensor.layout != torch.strided or not tensor.numel():
         return 0
     return next((fill for fill in range(3) if bit_equal(_filled(tensor, fill), tensor)), 3)
@@ -295,7 +301,7 @@ def _filled(tensor: torch.Tensor, fill: int) -> torch.Tensor:
     return (count % 2 if tensor.dtype == torch.bool else count).to(tensor.dtype)
 
 
-#: What is simplified of a sample, in turn.
+#: The aspects that are simplified, in this order.
 ASPECTS: Final[tuple[Aspect, ...]] = (
     fewer_dimensions,
     smaller_sizes,
@@ -306,7 +312,7 @@ ASPECTS: Final[tuple[Aspect, ...]] = (
 
 
 def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
-    """The candidate with other tensors, made contiguous where they are strided."""
+    """Returns the candidate with other tensors; strided ones are made contiguous."""
     args, kwargs = current.sample.call.bind(copies(tensors))
     return with_call(current, Call(args, dict(kwargs)))
 

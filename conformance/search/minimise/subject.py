@@ -1,7 +1,7 @@
-"""One op and dtype on a device, and single candidates run on it: one sample in one layout.
+"""One op and dtype on a device, and the checks of a single candidate: one sample in one layout.
 
-A run makes every check on all samples and layouts of an item. The minimiser, random search and pinned examples make
-the same checks on one candidate, with the same failures.
+A run makes every check on all samples and layouts of an item. The minimiser, random search and pinned
+examples make the same checks on one candidate and get the same failures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from opinfo.samples import SEED, Sample, Traits, draw, mutates, probe, seed_ever
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sample, the layouts of its first and other tensors, and that of an ``out=`` target."""
+    """A sample, the layouts of its first tensor and of its other tensors, and the layout of an ``out=``
+    target."""
 
     sample: Sample
     first: AnyLayout = CONTIGUOUS
@@ -42,14 +43,16 @@ class Candidate:
 
     @property
     def case(self) -> Case:
-        """The layouts of the inputs as a case; one name where there is one layout."""
+        """The layouts of the inputs as a case. The case has a single name if all inputs have the same
+        layout."""
         same = self.first == self.rest or len(self.sample.tensors) < 2
         name = self.first.id if same else f"{self.first.id}/{self.rest.id}"
         return Case(name, self.first, self.rest)
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """What makes two failures of one cell the same: kind, exception type and sort of check."""
+    """The properties in which two failures of one cell must agree to be the same: kind, exception type and
+    check."""
 
     kind: Kind
     raises: str | None
@@ -65,22 +68,22 @@ class Subject:
     op: Op
     dtype: str
     device: Device
-    count: int  # samples that the plan takes
+    count: int  # number of samples that the plan takes
     known: Exceptions = field(default_factory=exceptions)
 
     @classmethod
     def of(cls, op: str, dtype: str, device: Device, count: int) -> Subject:
-        """Raises KeyError if torch's database has no such op."""
+        """Returns the subject of an op. Raises KeyError if torch's database has no such op."""
         return cls(catalogue()[op], dtype, device, count)
 
     @cached_property
     def drawn(self) -> list[Sample]:
-        """Everything that the database offers, as far as the plan looks at it."""
+        """All samples that the database offers, as far as a plan considers them."""
         return draw(self.op, self.dtype)
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """Those that a plan takes."""
+        """The samples that a plan takes."""
         return samples_of(self.op, self.dtype, self.count, self.device.descriptor.dtypes)
 
     @cached_property
@@ -89,7 +92,7 @@ class Subject:
 
     @cached_property
     def strides(self) -> StrideReference:
-        """Without a cache file, because each candidate is needed once."""
+        """The stride reference, without a cache file, because each candidate is needed only once."""
         return StrideReference(self.device.descriptor.torch_type, None)
 
     def run(
@@ -98,18 +101,18 @@ class Subject:
         clauses: Sequence[str],
         checks: Sequence[OpCheck] = SUITE.op_checks,
     ) -> dict[str, CellRecord]:
-        """Make the checks of these clauses on one candidate."""
+        """Makes the checks of these clauses on one candidate. Returns the records by clause."""
         case, target = (candidate.case,), (candidate.target,)
         context = self._context([candidate.sample], clauses, case, target)
         run_checks(context, checks)
         return context.recorder.cells
 
     def is_defined(self, sample: Sample) -> bool:
-        """Whether the CPU's answer for a call depends only on its arguments.
+        """True if the CPU's result of a call depends only on its arguments.
 
-        A smaller call may have arguments that no longer fit each other (a weight for fewer channels than the
-        input has), and some kernels then read past the end, so that their result depends on what is in memory. Such a
-        call is not an example.
+        A smaller call may have arguments that no longer fit each other, such as a weight for fewer channels
+        than the input has. Some kernels then read past the end, so that their result depends on the contents
+        of memory. Such a call is not a valid example.
         """
         answers = []
         for byte in (0x00, 0x7F):  # zeros, and the largest numbers
@@ -124,7 +127,8 @@ class Subject:
         return difference(first.result, second.result, {}) is None
 
     def run_layout(self, sample: Sample, clause: str, layout: str) -> CellRecord:
-        """Make one clause's checks on one sample, in the layout of this name where there is one, else in all."""
+        """Makes one clause's checks on one sample, in the layout of this name if there is one, otherwise in
+        all layouts."""
         covering = covering_set()
         cases = tuple(c for c in covering.cases if c.id == layout)
         targets = tuple(t for t in covering.targets if f"out={t.id}" == layout)
@@ -135,13 +139,14 @@ class Subject:
         return context.recorder.cells[clause]
 
     def run_all(self, clause: str) -> CellRecord:
-        """Make one clause's checks as the plan does: every chosen sample in every layout."""
+        """Makes one clause's checks as the plan does, on every sample in every layout."""
         context = self._context(self.samples, [clause])
         run_checks(context, SUITE.op_checks)
         return context.recorder.cells[clause]
 
     def script_of(self, clause: str, call: CallKey, seconds: float, *, judged: bool) -> str:
-        """The script that makes one call in a child process, for ``seconds`` at most; empty if there is none."""
+        """Returns the script that makes one call in a child process, for at most ``seconds``; empty if there
+        is none."""
         checks = load(suite_of(clause)).op_checks
         context = self._context(self.samples, [clause])
         return script_for_call(context, checks, clause, call, seconds=seconds, judged=judged)
@@ -153,8 +158,8 @@ class Subject:
         cases: tuple[Case, ...] | None = None,
         targets: tuple[AnyLayout, ...] | None = None,
     ) -> ItemContext:
-        """The frame of these checks, in the plan's layouts unless others are given."""
-        if cases is not None:  # which a sample need not name
+        """Returns the context of these checks, in the plan's layouts unless others are given."""
+        if cases is not None:  # the given layouts replace those of the samples
             samples = [replace(each, layouts=None) for each in samples]
         return ItemContext(
             *(self.op, self.dtype, self.traits, samples, self.device, self.strides),
@@ -166,7 +171,7 @@ class Subject:
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors, copied to contiguous ones where they are strided."""
+    """Returns the tensors; strided ones are copied to contiguous tensors."""
     return [
         t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t
         for t in tensors

@@ -1,6 +1,7 @@
-"""Minimising failing cells in a subprocess, which may crash or hang.
+"""Minimises failing cells in a subprocess, which may crash or hang.
 
-:func:`minimised` starts the subprocess and restarts it after a cell that killed it; :func:`serve` runs in it.
+:func:`minimised` starts the subprocess, and restarts it after a cell that killed it. :func:`serve` runs in
+the subprocess.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
     from conformance.search.minimise.subject import Subject
     from opinfo.device import Device
 
-#: Seconds without a message after which the subprocess is taken to hang.
+#: Seconds without a message after which the subprocess counts as hung.
 _SILENCE = 60.0
-#: Restarts of the subprocess in one run. A device that crashes more often has other problems.
+#: The largest number of restarts of the subprocess in one run. A device that crashes more often has other
+#: problems.
 _RESTARTS = 10
 _TARGET = "conformance.search.minimise.tasks:serve"
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The device that a search uses, and the plan with the number of samples that it takes."""
+    """The device that a search uses, the plan, and the number of samples that the plan takes."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
@@ -38,7 +40,7 @@ class Bench(msgspec.Struct, frozen=True):
     plan: str = "quick"
 
     def open(self) -> Device:
-        """Open the device in this process, which gets one thread. Raises ConformError."""
+        """Opens the device in this process and limits the process to one thread. Raises ConformError."""
         from opinfo.device import limit_threads, open_device
 
         limit_threads()
@@ -46,14 +48,15 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A failing cell and the failure to look for; without one, the smallest failure that it has now."""
+    """A failing cell and the failure to look for. Without a failure, the cell's smallest current failure is
+    used."""
 
     cell: CellKey
     failure: Failure | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of a task: the example and its script, or why there is none."""
+    """The result of a task: the example and its script, or ``why`` there is none."""
 
     task: Task
     example: Example | None = None
@@ -72,11 +75,11 @@ class Orders(msgspec.Struct, Generic[_Given], frozen=True):
 def in_turn(
     target: str, bench: Bench, tasks: Sequence[_Given], restarts: int
 ) -> Iterator[tuple[_Given, Any]]:
-    """Each task with the one message that a subprocess sends for it, or with how it Ended the subprocess. Such a
-    task costs only itself.
+    """Yields each task with the one message that a subprocess sends for it, or with the Ended of the
+    subprocess if the task killed it. Only that task is lost.
 
-    Raises ChildDied if the device cannot be opened, or after too many ``restarts``. One that was opened before is
-    tried once more: a driver may need a moment after a crash.
+    Raises ChildDied if the device cannot be opened, or after too many ``restarts``. If the device had been
+    opened before, opening it is tried twice, because a driver may need a moment after a crash.
     """
     left, attempts = list(tasks), 1
     while left:
@@ -87,7 +90,7 @@ def in_turn(
                 yield left[done - 1], message
             if done < len(left):
                 child.wait()
-        attempts = 2 if child.ready else attempts - 1  # to open the device, in a row
+        attempts = 2 if child.ready else attempts - 1  # consecutive attempts to open the device
         if done < len(left):
             if not attempts or not restarts:
                 raise ChildDied(child.ended)
@@ -98,10 +101,10 @@ def in_turn(
 
 
 def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
-    """Minimise each task in turn. Raises ChildDied if the subprocess does not start, or dies again and again."""
+    """Minimises each task in turn. Raises ChildDied if the subprocess does not start or dies too often."""
     for task, said in in_turn(_TARGET, bench, tasks, _RESTARTS):
         if isinstance(said, Ended):
-            yield Answer(task, why=f"the process that minimised it {said.how}")
+            yield Answer(task, why=f"the process that minimised the cell {said.how}")
         else:
             yield msgspec.convert(said, Answer)
 
@@ -116,7 +119,7 @@ def serve(orders: object, tell: Tell) -> None:
 
     given = msgspec.convert(orders, Orders[Task])
     device = given.bench.open()
-    catalogue()  # takes seconds, which are no task's
+    catalogue()  # takes seconds, which must not count for the first task
     tell.ready()
 
     @lru_cache(maxsize=4)
@@ -132,7 +135,7 @@ def serve(orders: object, tell: Tell) -> None:
 
 
 def solve(subject: Subject, task: Task) -> Answer:
-    """Find the failure again, and the smallest example of it."""
+    """Reproduces the failure of a task and finds its smallest example."""
     from conformance.checks.ops.call_script import CallScript
     from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
@@ -146,6 +149,6 @@ def solve(subject: Subject, task: Task) -> Answer:
     if start is None and smallest is not None and isinstance(smallest.repro, CallScript):
         start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:
-        return Answer(task, why="it does not fail again in a new process")
+        return Answer(task, why="the cell does not fail again in a new process")
     found = Search(subject, clause, *start).run()
     return Answer(task, found.example, found.script)

@@ -1,4 +1,4 @@
-"""Memory: counted, reused, returned."""
+"""The allocator suite: memory is counted correctly, kept while in use, reused and released."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.allocator import blocks, counters, drawn, limits, pending, pools, steady

@@ -1,4 +1,5 @@
-"""The blocks themselves: disjoint, kept, reused, returned, from many threads too."""
+"""Cases about blocks: they do not overlap, keep their bytes, are reused and released, also with many
+threads."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
 
-#: Blocks after which an allocator that takes no segment is given up.
+#: The number of blocks after which a case stops waiting for the allocator to reserve a segment.
 _MOST_BLOCKS = 64
 
 
@@ -41,36 +42,39 @@ def _sizes(context: Context, count: int) -> list[int]:
 
 @cases("allocator.disjoint")
 def live_blocks(context: Context) -> None:
-    """No two live blocks share a byte, whatever was freed between them."""
+    """Blocks of many sizes are allocated, some are freed, and more are allocated. No two live blocks share a
+    byte."""
     fresh(context)
     with new_queue(context):
         blocks = [context.bytes_of(size) for size in _sizes(context, 40)]
-        context.same(overlapping(blocks), [], "no two blocks overlap")
+        context.same(overlapping(blocks), [], "live blocks overlap (address ranges)")
         del blocks[::2]
         blocks += [context.bytes_of(size) for size in _sizes(context, 40)]
-        context.same(overlapping(blocks), [], "no two blocks overlap after others were freed")
+        context.same(
+            overlapping(blocks), [], "live blocks overlap after others were freed (address ranges)"
+        )
 
 
 @cases("allocator.disjoint")
 def alignment(context: Context) -> None:
-    """Every address keeps the declared alignment."""
+    """The address of every block is a multiple of the alignment that the descriptor declares."""
     aligned(context, [context.bytes_of(size) for size in (1, 3, 513, 4097, 70_001, MIB + 5)])
 
 
 @cases("allocator.disjoint", requires={"allocator_statistics"})
 def nothing(context: Context) -> None:
-    """A request of no bytes takes no memory."""
+    """Tensors with no elements change neither the allocated nor the reserved bytes."""
     before = context.counters()
     empty = [torch.empty(shape, device=context.device) for shape in ((0,), (3, 0), (0, 2, 5))]
-    context.same(sum(each.numel() for each in empty), 0, "the tensors hold nothing")
+    context.same(sum(each.numel() for each in empty), 0, "a tensor of size 0 has elements")
     now = context.counters()
-    context.same(now.allocated, before.allocated, "nothing is allocated for them")
-    context.same(now.reserved, before.reserved, "nothing is reserved for them")
+    context.same(now.allocated, before.allocated, "tensors without elements changed `allocated`")
+    context.same(now.reserved, before.reserved, "tensors without elements changed `reserved`")
 
 
 @cases("allocator.contents")
 def kept_through_churn(context: Context) -> None:
-    """Live blocks keep their bytes while others are taken, split and freed around them."""
+    """Live blocks keep their bytes while other blocks are allocated, split and freed around them."""
     fresh(context)
     with new_queue(context):
         kept: dict[int, torch.Tensor] = {}
@@ -90,14 +94,16 @@ def kept_through_churn(context: Context) -> None:
 
 @cases("allocator.contents")
 def kept_through_split(context: Context) -> None:
-    """A block keeps its bytes when the one after it is split."""
+    """A block keeps its bytes when the free memory after it is split into other blocks."""
     fresh(context)
     with new_queue(context):
         first = filled(context, 4 * KIB, 1)
         context.settle()
         others = [context.bytes_of(4 * KIB) for _ in range(8)]
         context.settle()
-        keeps(context, first, 1, "the block keeps its bytes")
+        keeps(
+            context, first, 1, "splitting the memory after a block changed the bytes of the block"
+        )
         del others
 
 
@@ -106,35 +112,45 @@ def kept_through_split(context: Context) -> None:
     over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
 )
 def same_size(context: Context, size: int) -> None:
-    """A freed block serves the next request of its size, again and again."""
+    """A freed block serves the next request of the same size, eight times in a row: the reserved bytes do not
+    grow."""
     block = context.bytes_of(size)
     reserved = context.counters().reserved
-    context.must(block.numel() == size, "the block was there")
+    context.must(block.numel() == size, "the block has the wrong size")
     del block
     for _ in range(8):
         block = context.bytes_of(size)
-        context.same(context.counters().reserved, reserved, "`reserved` does not grow")
+        context.same(
+            context.counters().reserved,
+            reserved,
+            "allocating a freed size again changed `reserved`",
+        )
         del block
 
 
 @cases("allocator.reuse")
 def after_a_split(context: Context) -> None:
-    """A freed block serves a request of its size although a smaller one was cut from it in between."""
+    """A freed block serves a smaller request, and after that one is freed again a request of the original
+    size. The reserved bytes do not grow."""
     fresh(context)
     with new_queue(context):
         block = context.bytes_of(8 * MIB)
         reserved = context.counters().reserved
         del block
         part, now = context.bytes_of(2 * MIB), context.counters().reserved
-        context.check(now <= reserved, "the freed block serves a smaller one", found=now)
+        context.check(
+            now <= reserved,
+            "a smaller request did not use the freed block: `reserved` grew",
+            found=now,
+        )
         del part
         block, now = context.bytes_of(8 * MIB), context.counters().reserved
-        text = "and then a block of its original size again"
+        text = "a request of the original size did not use the freed block: `reserved` grew"
         context.check(now <= reserved, text, expected=reserved, found=now)
         del block
 
 
-#: The orders in which four neighbours are freed: from either end, from the middle, and with gaps.
+#: The orders in which four neighbouring blocks are freed.
 _ORDERS = {
     "first_to_last": (0, 1, 2, 3),
     "last_to_first": (3, 2, 1, 0),
@@ -149,7 +165,8 @@ _ORDERS = {
     over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
 )
 def coalesced(context: Context, order: tuple[int, ...]) -> None:
-    """Blocks that were cut from a larger one become that block again when they are freed, in any order."""
+    """A large block is freed, split into four blocks, and these are freed in some order. They are merged, so
+    that a request of the original size does not raise the reserved bytes."""
     fresh(context)
     with new_queue(context):
         whole = context.bytes_of(16 * MIB)
@@ -159,33 +176,44 @@ def coalesced(context: Context, order: tuple[int, ...]) -> None:
         if context.counters().reserved != reserved or not all(
             inside(each, [place]) for each in parts.values()
         ):
-            context.check(True, "the allocator does not cut small blocks from a large one")
+            context.check(
+                True, "the allocator does not split large blocks: there is nothing to merge"
+            )
             return
         for number in order:
             del parts[number]
         whole, now = context.bytes_of(16 * MIB), context.counters().reserved
-        context.same(now, reserved, "the parts are one block again: `reserved` does not grow")
+        context.same(
+            now, reserved, "freed neighbours were not merged into one block: `reserved` grew"
+        )
         del whole
 
 
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
 def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
-    """Every segment without a live block goes back to the system."""
-    with given_back(context, "`reserved` is what it was before") as before:
+    """torch.accelerator.memory.empty_cache releases every segment without a live block: the reserved bytes
+    return to their previous value."""
+    with given_back(
+        context,
+        "empty_cache did not release all unused segments: `reserved` differs from its previous value",
+    ) as before:
         with new_queue(context):
             blocks = [context.bytes_of(size) for size in sizes]
-            # Free parts of segments that hold something of others may serve the first ones.
+            # Free parts of segments that contain blocks of other cases may serve the first requests.
             while context.counters().reserved <= before and len(blocks) < _MOST_BLOCKS:
                 blocks += [context.bytes_of(size) for size in sizes]
-        context.must(context.counters().reserved > before, "segments were taken")
+        context.must(
+            context.counters().reserved > before, "allocating blocks did not raise `reserved`"
+        )
         del blocks
         if context.counters().reserved <= before:
-            context.note("the allocator keeps no segment whose blocks are freed")
+            context.note("the allocator releases segments as soon as their blocks are freed")
 
 
 @cases("allocator.empty_cache")
 def keeps_live(context: Context) -> None:
-    """No live block is touched, and none is handed out again."""
+    """empty_cache leaves live blocks alone: they keep their bytes, stay counted, and their memory is not
+    allocated again."""
     with new_queue(context):
         block = filled(context, 10_000, 3)
         context.bytes_of(6 * MIB)
@@ -193,10 +221,17 @@ def keeps_live(context: Context) -> None:
         allocated = context.counters().allocated
         torch.accelerator.memory.empty_cache()
         keeps(context, block, 3)
-        context.same(context.counters().allocated, allocated, "it is still counted")
+        context.same(
+            context.counters().allocated,
+            allocated,
+            "empty_cache changed `allocated` although the block is live",
+        )
         other = context.bytes_of(10_000)
         if context.has("pointers"):
-            context.check(not inside(other, [span(block)]), "no other block shares its bytes")
+            context.check(
+                not inside(other, [span(block)]),
+                "a new block overlaps a live block after empty_cache",
+            )
         keeps(context, block, 3)
 
 
@@ -205,7 +240,7 @@ _THREADS, _STEPS = 8, 150
 
 @cases("allocator.threads")
 def counted(context: Context) -> None:
-    """The counters are right after eight threads took and freed at once."""
+    """Eight threads allocate and free blocks at the same time. Afterwards all counters are right."""
     before = context.counters()
     reset = reset_totals(context)
 
@@ -222,19 +257,32 @@ def counted(context: Context) -> None:
 
     taken = sum(context.together(*(partial(work, seed) for seed in range(_THREADS))))
     now = context.counters()
-    context.must(taken > _THREADS * _STEPS // 3, "the threads took blocks")
-    context.same(now.allocated, before.allocated, "`allocated` is as before when all is freed")
+    context.must(taken > _THREADS * _STEPS // 3, "the threads allocated fewer blocks than planned")
+    context.same(
+        now.allocated,
+        before.allocated,
+        "`allocated` did not return to its value after everything was freed",
+    )
     if kept(context, "allocation"):
-        context.same(now["allocation.all.allocated"], taken, "every request was counted once")
-        context.same(now["allocation.all.freed"], taken, "every free was counted once")
+        context.same(
+            now["allocation.all.allocated"],
+            taken,
+            "the number of counted allocations differs from those made",
+        )
+        context.same(
+            now["allocation.all.freed"],
+            taken,
+            "the number of counted frees differs from those made",
+        )
     if kept(context, "active_bytes"):
-        context.same(now.active, before.active, "no block is lost: no freed block is still active")
+        context.same(now.active, before.active, "freed blocks are still counted as active")
     balanced(context, now, reset)
 
 
 @cases("allocator.threads", requires={"pointers"})
 def nobody_shares(context: Context) -> None:
-    """No two live blocks of different threads share a byte, and each keeps what it was given."""
+    """Six threads allocate, fill and free blocks at the same time. No two live blocks overlap, and each keeps
+    its bytes."""
     fresh(context)
 
     def work(thread: int) -> dict[int, torch.Tensor]:
@@ -247,20 +295,23 @@ def nobody_shares(context: Context) -> None:
 
     held = ChainMap(*context.together(*(partial(work, thread) for thread in range(6))))
     context.settle()
-    context.must(len(held) == 36, "every thread holds blocks")
-    context.same(overlapping(held.values()), [], "no two blocks overlap")
+    context.must(len(held) == 36, "the threads hold the wrong number of blocks")
+    context.same(
+        overlapping(held.values()), [], "live blocks of different threads overlap (address ranges)"
+    )
     for seed, block in held.items():
-        keeps(context, block, seed, "a block keeps its bytes")
+        keeps(context, block, seed, "the bytes of a live block changed")
 
 
 @cases("allocator.threads")
 def freed_elsewhere(context: Context) -> None:
-    """A block may be freed by another thread than the one that took it."""
+    """Blocks are allocated by one thread and freed by four others. The allocated bytes return to their
+    previous value."""
     before = context.counters()
     shelf = [context.bytes_of(5000) for _ in range(200)]
     context.must(
         context.counters().allocated > before.allocated,
-        "the blocks were counted",
+        "allocating blocks did not raise `allocated`",
         by="allocator.accounting",
     )
 
@@ -270,12 +321,17 @@ def freed_elsewhere(context: Context) -> None:
                 shelf.pop()
 
     context.together(free, free, free, free)
-    context.same(context.counters().allocated, before.allocated, "`allocated` is as before")
+    context.same(
+        context.counters().allocated,
+        before.allocated,
+        "`allocated` did not return to its value after all blocks were freed",
+    )
 
 
 @cases("allocator.threads")
 def come_back(context: Context) -> None:
-    """What eight threads have freed goes back to the system."""
+    """Eight threads allocate and free blocks on streams of their own. empty_cache then returns all their
+    memory: the reserved bytes are as before."""
 
     def work(seed: int) -> None:
         random = Random(seed)
@@ -283,6 +339,11 @@ def come_back(context: Context) -> None:
             for _ in range(40):
                 context.bytes_of(random.choice((300, 5000, 70 * KIB)))
 
-    with given_back(context, "`reserved` is as before: no block is lost") as before:
+    with given_back(
+        context,
+        "memory that threads freed was not released: `reserved` differs from its previous value",
+    ) as before:
         context.together(*(partial(work, seed) for seed in range(_THREADS)))
-        context.must(context.counters().reserved > before, "segments were taken")
+        context.must(
+            context.counters().reserved > before, "allocating in threads did not raise `reserved`"
+        )

@@ -1,4 +1,4 @@
-"""What the allocator says of itself: counters, and the recorded history."""
+"""Cases about the allocator's counters and about its recorded history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
 
-#: Around the limits of what allocators treat differently: less than a granule, small and large segments, separate segments.
+#: Sizes around the limits at which allocators behave differently: one granule, small and large segments,
+#: segments of their own.
 _SIZES = {
     "one_byte": 1,
     "under_a_granule": 511,
@@ -46,31 +47,37 @@ _SIZES = {
 
 @cases("allocator.accounting", over={name: (size,) for name, size in _SIZES.items()})
 def one_block(context: Context, size: int) -> None:
-    """A block raises `allocated` by its bytes and at most one granule more, until it is freed."""
-    context.bytes_of(size)  # a first use may take what it keeps
+    """Allocating a block raises `allocated` by the size of the block plus at most one granule, and
+    `requested` by exactly the size. Freeing the block restores both."""
+    context.bytes_of(size)  # the first use may allocate memory that is kept
     before = context.counters()
     block = context.bytes_of(size)
     during = context.counters()
-    context.must(block.numel() == size, "the block has the size that was asked for")
+    context.must(block.numel() == size, "the block has the wrong size")
     rise, more = during.allocated - before.allocated, granule(context, size)
-    text = f"{size} bytes raise `allocated` by at most {more} more"
+    text = f"a block of {size} bytes did not raise `allocated` by {size} to {size + more} bytes"
     context.check(size <= rise <= size + more, text, found=rise)
     if kept(context, "requested_bytes"):
         asked = during.requested - before.requested
-        context.same(asked, size, "`requested` counts the bytes asked for")
+        context.same(asked, size, "`requested` did not rise by the requested bytes")
     del block
     _as_before(context, before)
 
 
 @cases("allocator.accounting")
 def many_blocks(context: Context) -> None:
-    """Blocks of many sizes, freed in another order, are counted one by one."""
+    """64 blocks of random sizes are allocated and then freed in random order. `allocated` and `requested`
+    follow each allocation and each free."""
     before = context.counters()
     sizes = [context.random.randrange(1, 256 * KIB) for _ in range(64)]
     blocks = {place: context.bytes_of(size) for place, size in enumerate(sizes)}
     during = context.counters()
     rise, most = during.allocated - before.allocated, sum(s + granule(context, s) for s in sizes)
-    context.check(sum(sizes) <= rise <= most, "`allocated` rises by their bytes", found=rise)
+    context.check(
+        sum(sizes) <= rise <= most,
+        "`allocated` did not rise by the bytes of the blocks",
+        found=rise,
+    )
     left, asked = list(blocks), sum(sizes)
     context.random.shuffle(left)
     for place in left:
@@ -79,39 +86,62 @@ def many_blocks(context: Context) -> None:
         asked -= sizes[place]
         now = context.counters()
         fall = earlier - now.allocated
-        context.check(fall >= sizes[place], "a free takes its bytes off `allocated`", found=fall)
+        context.check(
+            fall >= sizes[place],
+            "a free lowered `allocated` by less than the bytes of the block",
+            found=fall,
+        )
         if kept(context, "requested_bytes"):
-            context.same(now.requested - before.requested, asked, "`requested` follows each free")
+            context.same(
+                now.requested - before.requested, asked, "`requested` is wrong after a free"
+            )
     _as_before(context, before)
 
 
 @cases("allocator.accounting")
 def views(context: Context) -> None:
-    """A view takes no memory, and the block lives as long as its last view."""
+    """A view allocates no memory, and the block stays allocated until its last view is deleted."""
     before = context.counters()
     block = context.bytes_of(8 * KIB)
     during = context.counters()
     context.must(
-        during.allocated > before.allocated, "the block was counted", by="allocator.accounting"
+        during.allocated > before.allocated,
+        "allocating a block did not raise `allocated`",
+        by="allocator.accounting",
     )
     view = block[17:4000]
-    context.same(context.counters().allocated, during.allocated, "a view takes no memory")
+    context.same(
+        context.counters().allocated, during.allocated, "making a view changed `allocated`"
+    )
     del block
-    context.same(context.counters().allocated, during.allocated, "the view keeps its block alive")
+    context.same(
+        context.counters().allocated,
+        during.allocated,
+        "deleting the tensor changed `allocated` although a view was alive",
+    )
     del view
     _as_before(context, before)
 
 
 def _as_before(context: Context, before: Counters) -> None:
     now = context.counters()
-    context.same(now.allocated, before.allocated, "`allocated` is as before when all is freed")
+    context.same(
+        now.allocated,
+        before.allocated,
+        "`allocated` did not return to its value after everything was freed",
+    )
     if kept(context, "requested_bytes"):
-        context.same(now.requested, before.requested, "`requested` is as before when all is freed")
+        context.same(
+            now.requested,
+            before.requested,
+            "`requested` did not return to its value after everything was freed",
+        )
 
 
 @cases("allocator.ordering")
 def at_every_moment(context: Context) -> None:
-    """The counters are in order after each of a hundred requests and frees."""
+    """After each of 100 random allocations and frees, reserved >= active >= allocated >= 0, and every current
+    value is between 0 and its peak."""
     blocks: list[torch.Tensor] = []
     ordered(context, context.counters())
     for _ in range(100):
@@ -120,12 +150,13 @@ def at_every_moment(context: Context) -> None:
         else:
             blocks.append(context.bytes_of(context.random.choice((100, 5000, 80_000, 2 * MIB))))
         ordered(context, context.counters())
-    context.must(blocks, "blocks were taken")
+    context.must(blocks, "no block was allocated")
 
 
 @cases("allocator.ordering")
 def totals(context: Context) -> None:
-    """Totals allocated less freed are the change since their reset."""
+    """For every statistic, the total allocated minus the total freed since a reset equals the change of the
+    current value."""
     held = context.bytes_of(3 * KIB)
     reset = reset_totals(context)
     balanced(context, reset, reset)
@@ -135,32 +166,43 @@ def totals(context: Context) -> None:
         del block
         balanced(context, context.counters(), reset)
     freed = context.counters().get("allocation.all.freed")
-    context.must(freed >= 4 or not kept(context, "allocation"), "blocks were freed")
+    context.must(
+        freed >= 4 or not kept(context, "allocation"), "fewer frees were counted than were made"
+    )
     del held
     balanced(context, context.counters(), reset)
 
 
 @cases("allocator.peaks")
 def running_maximum(context: Context) -> None:
-    """`peak` is the most that was ever current since its reset."""
+    """`allocated_bytes.all.peak` is the largest value of `allocated` since the last reset: it rises with
+    allocations and stays when blocks are freed."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     start = context.counters()
     first = context.bytes_of(300 * KIB)
     second = context.bytes_of(500 * KIB)
     highest = context.counters()
-    context.same(highest.peak, highest.allocated, "`peak` rises with `allocated`")
+    context.same(
+        highest.peak, highest.allocated, "`peak` differs from `allocated` at the highest point"
+    )
     context.must(
-        highest.allocated > start.allocated, "the blocks were counted", by="allocator.accounting"
+        highest.allocated > start.allocated,
+        "allocating blocks did not raise `allocated`",
+        by="allocator.accounting",
     )
     del first
     third = context.bytes_of(10 * KIB)
     later = context.counters()
     context.must(
-        later.allocated < highest.allocated, "less is allocated", by="allocator.accounting"
+        later.allocated < highest.allocated,
+        "freeing a block did not lower `allocated`",
+        by="allocator.accounting",
     )
-    context.same(later.peak, highest.allocated, "`peak` stays where it was")
+    context.same(
+        later.peak, highest.allocated, "`peak` changed although `allocated` stayed below it"
+    )
     del second, third
-    context.same(context.counters().peak, highest.allocated, "frees leave `peak` alone")
+    context.same(context.counters().peak, highest.allocated, "freeing blocks changed `peak`")
 
 
 @cases("allocator.peaks")
@@ -169,16 +211,24 @@ def reset(context: Context) -> None:
     held = context.bytes_of(64 * KIB)
     context.bytes_of(4 * MIB)
     before = context.counters()
-    context.must(before.peak > before.allocated, "more was allocated than is now")
+    context.must(
+        before.peak > before.allocated,
+        "`peak` is not above `allocated` after a large block was freed",
+    )
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     wrong = [each for each in peaks(context.counters()) if each[1] != each[2]]
-    context.same(wrong, [], "every peak equals the current value")
+    context.same(
+        wrong,
+        [],
+        "reset_peak_memory_stats left peaks that differ from the current value (statistic, current, peak)",
+    )
     del held
 
 
 @cases("allocator.peaks")
 def reset_of_each(context: Context) -> None:
-    """A reset sets the peak of every statistic: of small and large blocks, of segments, of parts that were split off."""
+    """reset_peak_memory_stats sets the peak of every statistic: of small and large blocks, of segments, and
+    of inactive split blocks."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     held = context.bytes_of(700)
     blocks = [context.bytes_of(size) for size in (700, 5000, 300 * KIB, 3 * MIB, 12 * MIB)]
@@ -187,52 +237,79 @@ def reset_of_each(context: Context) -> None:
     del blocks
     fresh(context)
     above = [stem for stem, current, peak in peaks(context.counters()) if peak > current]
-    context.check(above, "peaks are above what is there now", found=above)
+    context.check(above, "no peak is above its current value after blocks were freed", found=above)
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     wrong = [each for each in peaks(context.counters()) if each[1] != each[2]]
-    context.same(wrong, [], "every peak equals the current value")
+    context.same(
+        wrong,
+        [],
+        "reset_peak_memory_stats left peaks that differ from the current value (statistic, current, peak)",
+    )
     del held
 
 
 @cases("allocator.peaks")
 def accumulated(context: Context) -> None:
-    """reset_accumulated_memory_stats sets every total to zero, and leaves the current values unchanged."""
+    """reset_accumulated_memory_stats sets every accumulated total to zero and leaves the current values
+    unchanged."""
     held = context.bytes_of(64 * KIB)
     before = context.counters()
-    context.must(before.get("allocated_bytes.all.allocated") > 0, "bytes were counted in a total")
+    context.must(
+        before.get("allocated_bytes.all.allocated") > 0,
+        "the total of allocated bytes is zero after an allocation",
+    )
     after = reset_totals(context)
     ended = (".allocated", ".freed")
     left = {name: value for name, value in after.all.items() if name.endswith(ended) and value}
-    context.same(left, {}, "every total is zero")
-    context.same(after.allocated, before.allocated, "the allocated value is unchanged")
+    context.same(left, {}, "reset_accumulated_memory_stats left totals above zero")
+    context.same(
+        after.allocated, before.allocated, "reset_accumulated_memory_stats changed `allocated`"
+    )
     del held
 
 
 @cases("allocator.peaks", indices=2)
 def of_one_index(context: Context) -> None:
-    """A reset acts on its own device index."""
+    """Resetting the statistics of device index 1 leaves those of index 0 as they were."""
     for index in (0, 1):
         context.bytes_of(2 * MIB, index)
     before = context.counters(0)
-    context.must(before.peak > before.allocated, "more was allocated on index 0 than is now")
+    context.must(
+        before.peak > before.allocated,
+        "`peak` of index 0 is not above `allocated` after a large block was freed",
+    )
     torch.accelerator.memory.reset_peak_memory_stats(context.at(1))
     reset_totals(context, 1)
-    context.same(dict(context.counters(0).all), dict(before.all), "index 0 keeps its statistics")
+    context.same(
+        dict(context.counters(0).all),
+        dict(before.all),
+        "a reset on index 1 changed the statistics of index 0",
+    )
 
 
 @cases("allocator.device_isolation", indices=2, over={"first_index": (0,), "second_index": (1,)})
 def others_stay(context: Context, used: int) -> None:
-    """Allocation on one index moves no counter of another."""
+    """Allocating and freeing on one device index changes no counter of the other index."""
     mine, theirs = context.counters(used), context.counters(1 - used)
     blocks = [context.bytes_of(size, used) for size in (100, 60_000, 5 * MIB)]
-    context.same(blocks[0].device.index, used, "the blocks are where they were asked for")
+    context.same(blocks[0].device.index, used, "a block is on the wrong device index")
     now = context.counters(used)
-    context.check(now.allocated > mine.allocated, f"the counters of index {used} moved")
-    context.same(dict(context.counters(1 - used).all), dict(theirs.all), "no other counter moved")
+    context.check(now.allocated > mine.allocated, f"`allocated` of index {used} did not rise")
+    context.same(
+        dict(context.counters(1 - used).all),
+        dict(theirs.all),
+        "allocating on one index changed the counters of the other",
+    )
     del blocks
     after = context.counters(used).allocated
-    context.same(after, mine.allocated, "frees are counted on the index of the blocks")
-    context.same(dict(context.counters(1 - used).all), dict(theirs.all), "and on no other index")
+    context.same(
+        after, mine.allocated, "freeing the blocks did not restore `allocated` of their index"
+    )
+    context.same(
+        dict(context.counters(1 - used).all),
+        dict(theirs.all),
+        "freeing blocks of one index changed the counters of the other",
+    )
 
 
 _ACTIONS = ("alloc", "free_requested", "free_completed")
@@ -257,26 +334,30 @@ def _trace(context: Context) -> list[dict[str, Any]]:
     over={"small": (3 * KIB,), "uneven": (70_001,), "large": (5 * MIB,)},
 )
 def one_of_each(context: Context, size: int) -> None:
-    """A block has one alloc, one free_requested and one free_completed, with its address and stream."""
+    """While the history is recorded, a block is allocated and freed. Its events are alloc, free_requested and
+    free_completed, in this order, each with the address, the size and the stream of the block."""
     stream = context.current_stream()
     with _recorded(context):
         address, _ = freed(context, size)
         events = [event for event in _trace(context) if event["action"] in _ACTIONS]
-    context.must(events, "something was recorded")
+    context.must(events, "no event was recorded")
     mine = [event for event in events if event["addr"] == address]
     actions = [event["action"] for event in mine]
-    context.same(actions, list(_ACTIONS), "the block's events, in order")
+    context.same(actions, list(_ACTIONS), "the events of the block are wrong")
     sizes = {event["size"] for event in mine}
     enough = len(sizes) == 1 and min(sizes) >= size
-    context.check(enough, f"each says at least {size} bytes", found=sizes)
+    context.check(enough, f"the events of a block of {size} bytes have a wrong size", found=sizes)
     if context.has("native_handle"):
         streams, known = {each["stream"] for each in mine}, {stream.native_handle, stream.stream_id}
-        context.check(streams <= known, "each names the stream", expected=known, found=streams)
+        context.check(
+            streams <= known, "the events name the wrong stream", expected=known, found=streams
+        )
 
 
 @cases("allocator.history", requires={"pointers", "streams", "native_handle"})
 def of_its_stream(context: Context) -> None:
-    """The events of a block name the stream that it was allocated on, and its free the same one."""
+    """Blocks are allocated and freed on two streams while the history is recorded. Each event of a block
+    names the stream on which the block was allocated."""
     streams = context.streams()
     with _recorded(context):
         places = []
@@ -287,17 +368,27 @@ def of_its_stream(context: Context) -> None:
     for stream, place in zip(streams, places, strict=True):
         named = {each["stream"] for each in events if each["addr"] == place}
         known = {stream.native_handle, stream.stream_id}
-        context.check(named, "its events are there")
+        context.check(named, "a block has no events in the history")
         if places[0] != places[1]:
-            context.check(named <= known, "each names its stream", expected=known, found=named)
-        else:  # one address served both
+            context.check(
+                named <= known,
+                "the events of a block name the wrong stream",
+                expected=known,
+                found=named,
+            )
+        else:  # both streams used the same address
             every = {each for one in streams for each in (one.native_handle, one.stream_id)}
-            context.check(named <= every, "each names a stream", expected=every, found=named)
+            context.check(
+                named <= every,
+                "the events of a block name an unknown stream",
+                expected=every,
+                found=named,
+            )
 
 
 @cases("allocator.history", requires={"pointers"})
 def in_order(context: Context) -> None:
-    """The events of several blocks are in the order in which they happened."""
+    """The recorded events of several blocks are in the order in which the blocks were allocated and freed."""
     with _recorded(context):
         blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
         places = [span(block)[0] for block in blocks]
@@ -306,10 +397,14 @@ def in_order(context: Context) -> None:
         events = [e for e in _trace(context) if e["action"] in ("alloc", "free_requested")]
     wanted = [("alloc", place) for place in places]
     wanted += [("free_requested", place) for place in reversed(places)]
-    context.same([(e["action"], e["addr"]) for e in events], wanted, "every event, in order")
+    context.same(
+        [(e["action"], e["addr"]) for e in events],
+        wanted,
+        "the recorded events are missing or in the wrong order",
+    )
 
 
-#: The states of the blocks that a segment of the snapshot counts, by the name of the sum.
+#: For each sum in a segment of the snapshot: the states of the blocks that it counts.
 _STATES = {
     "allocated_size": ("active_allocated",),
     "active_size": ("active_allocated", "active_pending_free", "active_awaiting_free"),
@@ -323,27 +418,30 @@ def _segments(context: Context) -> list[dict[str, Any]]:
 
 @cases("allocator.history", requires={"allocator_statistics"})
 def sums(context: Context) -> None:
-    """The snapshot's segments sum to reserved, its blocks to allocated; what a segment says of itself is its blocks' sum."""
+    """In the snapshot, the segments add up to `reserved`, the live blocks add up to `allocated`, the blocks
+    of a segment fill the segment, and allocated_size and active_size of a segment are the sums over its
+    blocks."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     now, segments = context.counters(), _segments(context)
-    context.must(len(blocks) == 3 and segments, "there are segments")
+    context.must(len(blocks) == 3 and segments, "the snapshot has no segments")
     total = sum(segment["total_size"] for segment in segments)
-    context.same(total, now.reserved, "the segments sum to `reserved`")
+    context.same(total, now.reserved, "the segments do not add up to `reserved`")
     every = [block for segment in segments for block in segment["blocks"]]
     live = sum(block["size"] for block in every if block["state"] == "active_allocated")
-    context.same(live, now.allocated, "the live blocks sum to `allocated`")
+    context.same(live, now.allocated, "the live blocks do not add up to `allocated`")
     parts = [sum(block["size"] for block in segment["blocks"]) for segment in segments]
     totals = [segment["total_size"] for segment in segments]
-    context.same(parts, totals, "the blocks of each segment fill it")
+    context.same(parts, totals, "the blocks of a segment do not add up to its total_size")
     for name, states in _STATES.items():
         if not (told := [segment for segment in segments if name in segment]):
             continue
         held = [sum(b["size"] for b in s["blocks"] if b["state"] in states) for s in told]
         found = [segment[name] for segment in told]
-        context.same(found, held, f"`{name}` of each segment is the sum of its blocks")
+        context.same(found, held, f"`{name}` of a segment differs from the sum over its blocks")
 
 
-#: What torch documents of each segment and block of a snapshot (``torch.cuda.memory._snapshot``), and its type.
+#: The fields of segments and blocks that torch documents for ``torch.cuda.memory._snapshot``, with their
+#: types.
 _SEGMENT = {
     **dict.fromkeys(("address", "total_size", "stream", "allocated_size", "active_size"), int),
     "segment_type": str,
@@ -354,27 +452,34 @@ _BLOCK = {"size": int, "requested_size": int, "state": str, "frames": list}
 
 @cases("allocator.history")
 def documented(context: Context) -> None:
-    """Segments and blocks of the snapshot have the documented fields; a block knows how many bytes were requested."""
+    """Segments and blocks of the snapshot have the documented fields with the documented types, and
+    requested_size of a block is the requested number of bytes."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     segments = _segments(context)
-    context.must(len(blocks) == 3 and segments, "there are segments")
+    context.must(len(blocks) == 3 and segments, "the snapshot has no segments")
     every = [block for segment in segments for block in segment["blocks"]]
     for what, fields, found in (("segment", _SEGMENT, segments), ("block", _BLOCK, every)):
         for name, kind in fields.items():
             right = all(isinstance(each.get(name), kind) for each in found)
-            context.check(right, f"each {what} has its `{name}`: {kind.__name__}")
+            context.check(
+                right, f"a {what} of the snapshot lacks the field `{name}` of type {kind.__name__}"
+            )
     sorts = {segment["segment_type"] for segment in segments}
-    context.check(sorts <= {"small", "large"}, "a segment is small or large", found=sorted(sorts))
+    context.check(
+        sorts <= {"small", "large"},
+        "a segment_type is neither small nor large",
+        found=sorted(sorts),
+    )
     live = [b["requested_size"] for b in every if b["state"] == "active_allocated"]
     for block in blocks:
         size = block.numel()
-        text = f"a block of {size} bytes has them as its `requested_size`"
+        text = f"no live block of the snapshot has the `requested_size` {size}"
         context.check(size in live, text, found=sorted(set(live)))
 
 
 @cases("allocator.history", requires={"pointers"})
 def exact_pointers(context: Context) -> None:
-    """A live block is in the snapshot under its address."""
+    """The snapshot contains every live block under the block's address, in the state active_allocated."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     there = {
         block.get("address", block.get("addr")): block["state"]
@@ -383,19 +488,29 @@ def exact_pointers(context: Context) -> None:
     }
     for block in blocks:
         state = there.get(span(block)[0])
-        context.same(state, "active_allocated", "a live block is found by its address")
+        context.same(
+            state,
+            "active_allocated",
+            "a live block is missing in the snapshot or has the wrong state",
+        )
 
 
 @cases("allocator.history")
 def visualiser(context: Context) -> None:
-    """The snapshot can be pickled, and torch's memory visualiser reads it."""
+    """The snapshot can be pickled, and torch.cuda._memory_viz can summarize and plot it."""
     fresh(context)
     with _recorded(context):
         block = context.bytes_of(50_000)
         snapshot = context.own("snapshot")()
     read = pickle.loads(pickle.dumps(snapshot))
-    context.must(block.numel() == 50_000, "the block was there")
+    context.must(block.numel() == 50_000, "the block has the wrong size")
     count = f"segments: {len(read['segments'])}"
-    context.check(count in _memory_viz.segsum(read), "segsum reads it", expected=count)
+    context.check(
+        count in _memory_viz.segsum(read),
+        "_memory_viz.segsum does not report the segments of the snapshot",
+        expected=count,
+    )
     page = _memory_viz.trace_plot(read)
-    context.check("<script" in page, "trace_plot makes a page of it", found=page[:80])
+    context.check(
+        "<script" in page, "_memory_viz.trace_plot returned no HTML page", found=page[:80]
+    )

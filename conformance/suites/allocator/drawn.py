@@ -1,4 +1,4 @@
-"""The cases that draw programs of the allocator: each clause holds after every step."""
+"""Cases that draw allocator programs. The invariants of a clause are checked after every step."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
 
-_FEW, _MORE = (0, 2), (1, 20)  # seed, programs: of every plan, and of those beyond quick
+_FEW, _MORE = (0, 2), (1, 20)  # (seed, number of programs): in every plan; beyond quick
 
 _DRAWN = Drawn(replay, lambda _, program: told(program), validate, source)
 
 
 def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
-    """The clause holds after every step of drawn programs of requests and frees."""
+    """Programs of up to 50 allocator steps (requests, frees, views, pools, threads, work on other streams)
+    are drawn at random. After every step the invariants of the clause must be satisfied."""
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test
 
@@ -42,7 +43,7 @@ def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
     def holds(program: list[Step]) -> None:
         made = machine()
         try:
-            for step in program:  # one by one: a program that fails ends with the step that fails
+            for step in program:  # one by one, so that a failing program ends with the failing step
                 made.do(*step)
         finally:
             made.teardown()
@@ -57,7 +58,7 @@ def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
-    """Leave out the steps that a failure does not need."""
+    """Removes the steps that a failure does not need."""
 
     def run(fewer: Sequence[Step]) -> None:
         replay(trial.context, clause, fewer, judged=False)
@@ -67,9 +68,9 @@ def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
 
 @cache
 def _machine() -> Any:
-    """The state machine: rules draw numbers, a run does what they say.
+    """Returns the class of the state machine: its rules draw numbers, and a run performs the steps.
 
-    One class for all searches: hypothesis keeps what it knows of every class for ever.
+    All searches use one class, because hypothesis keeps data about every class forever.
     """
     from hypothesis.stateful import RuleBasedStateMachine, rule
     from hypothesis.strategies import integers
@@ -91,7 +92,7 @@ def _machine() -> Any:
                 self.literal[1].append(step)
                 self.reach.missing -= self.walk.reaches(step)
                 self.walk.take(step)
-                self.goes_on = False  # where it raises
+                self.goes_on = False  # stays False if the step raises
                 self.goes_on = self.trial.run(self.literal, partial(self.perform, step))
 
         def perform(self, step: Step) -> None:
@@ -112,7 +113,7 @@ def _machine() -> Any:
         def act(self: Drawing, **numbers: int) -> None:
             self.do(step, *(numbers[each] for each in NUMBERS[step]))
 
-        act.__name__ = name  # hypothesis switches rules off by their names
+        act.__name__ = name  # hypothesis disables rules by name
         drawn: Any = {each: integers(0, HIGHEST[each]) for each in NUMBERS[step]}
         decorated: Any = rule(**drawn)
         return decorated(act)
@@ -121,7 +122,7 @@ def _machine() -> Any:
     return type("Drawing", (Drawing,), {name: rule_of(steps[name], name) for name in steps})
 
 
-#: The clauses whose invariants hold after every step, and what a program needs to judge them.
+#: The clauses whose invariants are checked after every step, and the requirements of their cases.
 _CLAUSES: dict[str, dict[str, Any]] = {
     "accounting": {},
     "ordering": {},

@@ -1,14 +1,15 @@
-"""How much memory of the host this process holds, and whether what is repeated makes it grow.
+"""Measures how much memory this process holds on the host, and whether repeated work makes it grow.
 
-It is measured in two ways. The *heap* is what malloc of glibc and Python's own small objects hold: exact, so that a sound
-op grows it by nothing at all. The *resident* memory is what the system says that the process occupies and no file holds:
-it counts pages that were mapped past malloc too, and is rough.
+Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's small
+objects. It is exact, so a sound op does not change it. The *resident* memory is the anonymous memory that the
+system reports for the process. It includes pages that were mapped without malloc, and is imprecise.
 
-Both grow for other reasons than leaks: pools fill, pages are mapped. So twenty windows of an op of the host's, which is
-known to be sound, say first how much a window grows without a leak. An op leaks if in each of sixteen windows in a row the
-memory grew by more than the largest of these, and by more than a floor: counted over three windows, as what is freed late is
-missing in one and too much in the next. A pool has sixteen windows to fill; and growth as that of the sound op is above
-it once in 21 times, and sixteen times in a row never.
+Both can grow without a leak, for example because pools fill or pages are mapped. So an op of the CPU, which
+is known to be sound, is first run for 20 windows, to find how much a window grows without a leak. An op leaks
+if the memory grew by more than the largest of these amounts, and by more than a floor, in each of 16
+consecutive windows. Growth is summed over three windows, because memory freed late is missing in one window
+and counted in the next. A pool has 16 windows to fill. Random growth like that of the sound op exceeds the
+bound in one window of 21, and practically never in 16 in a row.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from typing import Any, Final, NamedTuple
 from conformance.suites.allocator.memory import KIB
 
 _WINDOWS: Final = 16
-_TOGETHER: Final = 3  # windows that are counted as one
-_SOUND: Final = 20  # windows of a sound op
-#: Bytes that a small object of Python's counts for: they are between 16 and 512 long.
+_TOGETHER: Final = 3  # number of windows whose growth is summed
+_SOUND: Final = 20  # number of windows of the sound op
+#: The bytes that one small Python object counts for. Such objects take between 16 and 512 bytes.
 _OBJECT: Final = 64
 
 
 class Held(NamedTuple):
-    """Bytes of the host's memory, by the way of measuring; 0 where this system does not say."""
+    """Bytes of host memory by quantity; 0 where this system cannot measure it."""
 
     resident: int
     heap: int
@@ -45,7 +46,7 @@ class Held(NamedTuple):
         return Held(self.resident - before.resident, self.heap - before.heap)
 
 
-#: What a window may grow by, of a few calls and of many.
+#: The amount that a window of a few calls, or of many calls, may grow by.
 FLOOR: Final = Held(resident=64 * KIB, heap=1 * KIB)
 MANY_FLOOR: Final = Held(resident=256 * KIB, heap=16 * KIB)
 
@@ -64,12 +65,13 @@ class _Mallinfo2(ctypes.Structure):
 
 @cache
 def _of_libc(name: str) -> Any:
-    """A function of the C library, or None: they are glibc's own."""
+    """Returns a function of the C library, or None if it is missing. The functions used here exist only in
+    glibc."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def held() -> Held:
-    gc.collect()  # backward leaves cycles; only this empties Python's lists of free objects
+    gc.collect()  # backward leaves cycles, and only a collection empties Python's free lists
     return Held(_resident(), _heap())
 
 
@@ -87,7 +89,7 @@ def _resident() -> int:
     if not status.exists():
         return 0
     if (trim := _of_libc("malloc_trim")) is not None:
-        trim(0)  # what is free in the heap is given back, or it would hide what leaks
+        trim(0)  # returns free heap memory to the system; otherwise it would hide a leak
     for line in status.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * KIB
@@ -96,8 +98,8 @@ def _resident() -> int:
 
 @contextmanager
 def little_to_collect() -> Iterator[None]:
-    """A block in which collecting garbage looks at what was made in it only: each measurement collects. Garbage from before
-    stays until the end."""
+    """In the block, garbage collection looks only at objects that were made in the block, because each
+    measurement collects. Older garbage stays until the end of the block."""
     gc.freeze()
     try:
         yield
@@ -106,8 +108,9 @@ def little_to_collect() -> Iterator[None]:
 
 
 def growths(window: Callable[[], None]) -> Iterator[Held]:
-    """By how much the memory grows while something runs, again and again. What is held after one window is what was held
-    before the next, so that each measures once. A window holds what is kept of the one before it, too: 64 bytes."""
+    """Yields by how much the memory grows in each call of ``window``, endlessly. The measurement after one
+    window is also the one before the next. Each growth includes the 64 bytes that the previous result
+    occupies."""
     before = held()
     while True:
         window()
@@ -117,15 +120,16 @@ def growths(window: Callable[[], None]) -> Iterator[Held]:
 
 
 def bound_of(window: Callable[[], None], floor: Held) -> Held:
-    """What a window may grow by: the most in twenty windows of something sound, or the floor where that is more."""
+    """Returns how much a window may grow by: the most in 20 windows of a sound op, or the floor if that is
+    more."""
     window()
     found = islice(growths(window), _SOUND)
     return Held(*map(max, zip(floor, *found)))
 
 
 def grown(window: Callable[[], None], bound: Held) -> Held | None:
-    """By how much the memory grew in sixteen windows, if one way of measuring says more than the bound of each; None if
-    it does not leak."""
+    """Returns by how much the memory grew in 16 windows if one quantity exceeds the bound in each of them;
+    None if nothing leaks."""
     found: list[Held] = []
     leaking = set(range(len(bound)))
     for growth in islice(growths(window), _WINDOWS):

@@ -1,4 +1,4 @@
-"""Where memory ends, and the settings that change the allocator."""
+"""Cases about running out of memory, memory limits, and the settings that change the allocator."""
 
 from __future__ import annotations
 
@@ -35,26 +35,36 @@ cases = Cases(Kind.MEMORY)
 
 @cases("allocator.memory_info", alone=True)
 def free_falls(context: Context) -> None:
-    """free falls with a large request, within 0 and a total that stays."""
+    """A large block is allocated and freed. get_memory_info satisfies 0 <= free <= total, its free memory
+    falls by at least half the size of the block, and its total stays the same."""
     fresh(context)
     free, total = memory_info(context)
-    context.check(0 <= free <= total, "0 <= free <= total", found=(free, total))
+    context.check(
+        0 <= free <= total,
+        "get_memory_info returned values that violate 0 <= free <= total",
+        found=(free, total),
+    )
     size = fits_in_memory(context)
     block = context.bytes_of(size)
-    context.must(block.numel() == size, "the block was there")
+    context.must(block.numel() == size, "the block has the wrong number of elements")
     less, same = memory_info(context)
-    context.same(same, total, "the total stays")
-    text = f"a block of {size} bytes makes free fall"
-    # Half of it is a margin for what other processes free at the same time.
+    context.same(same, total, "the total of get_memory_info changed")
+    text = f"free memory fell too little for a block of {size} bytes"
+    # Only half of the size is required, because other processes may free memory at the same time.
     context.check(less <= free - size // 2, text, found=free - less)
     del block
     fresh(context)
-    context.same(memory_info(context)[1], total, "the total stays when it is freed")
+    context.same(
+        memory_info(context)[1],
+        total,
+        "the total of get_memory_info changed when a block was freed",
+    )
 
 
 @cases("allocator.memory_info", alone=True, requires={"allocator_statistics"})
 def cached_is_not_free(context: Context) -> None:
-    """What the allocator reserves is not free: free and reserved memory fit in the total, with blocks live or cached."""
+    """Memory that the allocator reserves does not count as free: free plus reserved memory is at most the
+    total, both while a block is live and after it was freed into the cache."""
     fresh(context)
     size = fits_in_memory(context)
     with new_queue(context):
@@ -62,57 +72,69 @@ def cached_is_not_free(context: Context) -> None:
         for state in ("live", "cached"):
             free, total = memory_info(context)
             reserved = context.counters().reserved
-            text = (
-                f"free and reserved are at most the total while a block of {size} bytes is {state}"
-            )
+            text = f"free and reserved memory exceed the total while a block of {size} bytes is {state}"
             context.check(free + reserved <= total, text, expected=total, found=free + reserved)
-            block = torch.empty(0)  # from now on it is cached
-        context.same(block.numel(), 0, "the block is freed")
+            block = torch.empty(0)  # frees the block into the cache
+        context.same(block.numel(), 0, "the block was not freed")
     fresh(context)
 
 
 @cases("allocator.oom", alone=True)
 def totals_are_reset(context: Context) -> None:
-    """reset_accumulated_memory_stats zeroes what counts requests that failed, too."""
-    context.must(_runs_out(context), "the request was refused")
+    """reset_accumulated_memory_stats sets num_ooms and num_alloc_retries to zero after a request ran out of
+    memory."""
+    context.must(_runs_out(context), "a request of 32 TiB did not fail")
     torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
     now = context.counters()
     names = [name for name in ("num_ooms", "num_alloc_retries") if kept(context, name)]
-    context.same({name: now[name] for name in names}, dict.fromkeys(names, 0), "they are zero")
+    context.same(
+        {name: now[name] for name in names},
+        dict.fromkeys(names, 0),
+        "reset_accumulated_memory_stats left a counter of failed requests above zero",
+    )
 
 
 @cases("allocator.oom", alone=True)
 def more_than_there_is(context: Context) -> None:
-    """A request above the total memory raises torch.OutOfMemoryError with its formatted size."""
-    text = "a request of 32 TiB raises torch.OutOfMemoryError with its size"
+    """A request larger than the total memory raises torch.OutOfMemoryError, with the formatted size in the
+    message."""
+    text = "a request of 32 TiB did not raise torch.OutOfMemoryError with the size in its message"
     size = r"32768(\.00)? GiB|32(\.00)? TiB"
     context.raises(torch.OutOfMemoryError, context.bytes_of, TOO_MUCH, text=text, match=size)
 
 
 @cases("allocator.oom", alone=True)
 def goes_on(context: Context) -> None:
-    """After running out, live tensors are intact and the next request that fits succeeds."""
+    """After a request ran out of memory, live tensors keep their bytes and the next request that fits
+    succeeds."""
     live = filled(context, 30_000, 5)
-    context.must(_runs_out(context), "the request was refused")
-    keeps(context, live, 5, "live tensors are intact")
-    keeps(context, filled(context, 64 * KIB, 6), 6, "the next request that fits succeeds")
+    context.must(_runs_out(context), "a request of 32 TiB did not fail")
+    keeps(context, live, 5, "running out of memory changed a live tensor")
+    keeps(
+        context,
+        filled(context, 64 * KIB, 6),
+        6,
+        "a block taken after running out of memory has wrong bytes",
+    )
 
 
 @cases("allocator.oom", alone=True)
 def is_counted(context: Context) -> None:
-    """num_ooms and num_alloc_retries each rise by one."""
+    """A request that runs out of memory raises num_ooms and num_alloc_retries by one each, and leaves the
+    allocated bytes as they were."""
     before = context.counters()
-    context.must(_runs_out(context), "the request was refused")
+    context.must(_runs_out(context), "a request of 32 TiB did not fail")
     now = context.counters()
     for name in ("num_ooms", "num_alloc_retries"):
         if kept(context, name):
-            context.same(now[name] - before[name], 1, f"{name} rises by one")
-    context.same(now.allocated, before.allocated, "`allocated` is as before")
+            context.same(now[name] - before[name], 1, f"{name} did not rise by one")
+    context.same(now.allocated, before.allocated, "a failed request changed `allocated`")
 
 
 @cases("allocator.oom", alone=True, requires={"allocator_memory_info"})
 def filled_up(context: Context) -> None:
-    """Memory can be filled to its end; freed memory can then be used again."""
+    """Blocks are allocated until memory is full. Then live blocks keep their bytes, and memory that is freed
+    can be allocated again."""
     fresh(context)
     free, _ = memory_info(context)
     step = max(free // 12, MIB)
@@ -121,21 +143,24 @@ def filled_up(context: Context) -> None:
         for _ in range(14):
             blocks.append(context.bytes_of(step))
     ended = len(blocks) < 14
-    context.check(ended, f"14 blocks of a twelfth of the free memory ({step} bytes) are too much")
-    context.must(len(blocks) >= 2, "several blocks fit")
+    context.check(
+        ended,
+        f"14 blocks, each of a twelfth of the free memory ({step} bytes), were allocated without torch.OutOfMemoryError",
+    )
+    context.must(len(blocks) >= 2, "fewer than two blocks fit into memory")
     blocks[0].fill_(7)
     blocks.pop()
     again = context.bytes_of(step)
     again.fill_(9)
-    context.same(int(blocks[0][-1]), 7, "live blocks are intact")
-    context.same(int(again[-1]), 9, "freed memory is used again")
+    context.same(int(blocks[0][-1]), 7, "filling up memory changed a live block")
+    context.same(int(again[-1]), 9, "memory that was freed and allocated again has wrong bytes")
     blocks.clear()
     del again
     fresh(context)
 
 
 def _runs_out(context: Context) -> bool:
-    """Whether a request that is too large is refused, by whatever type of error."""
+    """True if a request that is too large raises a RuntimeError of any type."""
     try:
         context.bytes_of(TOO_MUCH)
     except RuntimeError:
@@ -147,7 +172,7 @@ def _ones(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> 
     return torch.ones(shape, dtype=dtype, device=context.device)
 
 
-#: Calls that no op takes.
+#: Calls with invalid arguments, which must raise.
 _WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
     "shapes": lambda context: _ones(context, 2) + _ones(context, 3),
     "inner_sizes": lambda context: torch.mm(_ones(context, 2, 3), _ones(context, 2, 3)),
@@ -161,19 +186,26 @@ _WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
 
 @cases("allocator.error_leak", over={name: (name,) for name in _WRONG})
 def op_raises(context: Context, name: str) -> None:
-    """An op that raises leaves `allocated` as it was."""
+    """An op that raises leaves the allocated bytes as they were."""
     before = context.counters().allocated
     for _ in range(3):
-        error = context.raises(RuntimeError, _WRONG[name], context, text="the op raises")
+        error = context.raises(
+            RuntimeError,
+            _WRONG[name],
+            context,
+            text="a call with invalid arguments did not raise RuntimeError",
+        )
         if error is not None:
-            error.__traceback__ = None  # its frames hold the operands
+            error.__traceback__ = None  # the frames of the traceback keep the operands alive
         del error
-    context.same(context.counters().allocated, before, "`allocated` is as before")
+    context.same(
+        context.counters().allocated, before, "an op that raised leaked memory: `allocated` changed"
+    )
 
 
 @contextmanager
 def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[[float], None]]]:
-    """Reading and setting the memory fraction, which is as before after the block."""
+    """Yields functions that read and set the memory fraction, and restores the fraction after the block."""
     get, change = context.own("get_fraction"), context.own("set_fraction")
     before = get(0)
     try:
@@ -184,35 +216,43 @@ def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[
 
 @cases("allocator.fraction", alone=True, requires={"allocator_memory_info", "allocator_statistics"})
 def limits(context: Context) -> None:
-    """The first request that needs a new segment past the fraction raises; within it all is well."""
+    """With set_per_process_memory_fraction, the first request that needs a new segment beyond the fraction
+    raises torch.OutOfMemoryError; requests within it succeed. Without the limit the larger request
+    succeeds."""
     fresh(context)
     size = fits_in_memory(context)
     reserved, (_, total) = context.counters().reserved, memory_info(context)
     with _fraction(context) as (get, change):
         change((reserved + 1.5 * size) / total)
-        text = "reading the fraction returns the value that was set"
+        text = "the memory fraction (times the total) differs from the value that was set"
         context.same(round(get() * total), round(reserved + 1.5 * size), text)
         block = context.bytes_of(size)
-        context.check(block.numel() == size, "a request within the fraction succeeds")
-        text = "a request above the fraction raises torch.OutOfMemoryError"
+        context.check(
+            block.numel() == size,
+            "a request within the fraction returned a block of the wrong size",
+        )
+        text = "a request above the fraction did not raise torch.OutOfMemoryError"
         context.raises(torch.OutOfMemoryError, context.bytes_of, size + MIB, text=text)
         del block
     block = context.bytes_of(2 * size)
-    context.check(block.numel() == 2 * size, "without the fraction it succeeds")
+    context.check(
+        block.numel() == 2 * size,
+        "the same request without a fraction returned a block of the wrong size",
+    )
     del block
     fresh(context)
 
 
 @cases("allocator.fraction", over={"negative": (-0.5,), "above_one": (1.5,), "no_number": (float("nan"),)})  # fmt: skip
 def invalid(context: Context, fraction: float) -> None:
-    """A fraction outside [0, 1] raises, and changes nothing."""
+    """Setting a memory fraction outside [0, 1] raises, and leaves the fraction as it was."""
     with _fraction(context) as (get, change):
-        before, text = get(), f"the fraction {fraction} raises"
+        before, text = get(), f"setting the fraction to {fraction} did not raise as documented"
         context.raises((ValueError, RuntimeError), change, fraction, text=text)
-        context.same(get(), before, "the fraction is as before")
+        context.same(get(), before, "a refused fraction changed the setting")
 
 
-#: A value of each key that c10/core/AllocatorConfig.h and the CUDA allocator's documentation allow.
+#: A valid value for each key of c10/core/AllocatorConfig.h and of the CUDA allocator's documentation.
 _VALUES = {
     "max_split_size_mb": "200",
     "max_non_split_rounding_mb": "200",
@@ -237,19 +277,21 @@ _VALUES = {
     },
 )
 def refused(context: Context, text: str, named: str | None) -> None:
-    """Unknown keys and bad values raise a clear error."""
+    """Allocator settings with an unknown key or an invalid value raise an error with a message. For an
+    unknown key the message names the key."""
     error = context.raises(
         (ValueError, RuntimeError),
         lambda: context.own("allocator_settings")(text),
-        text=f"{text!r} raises",
+        text=f"the setting {text!r} did not raise as documented",
         match=named,
     )
-    context.check(str(error).strip(), "the error has a message", found=error)
+    context.check(str(error).strip(), "the error of an invalid setting has no message", found=error)
 
 
 @cases("allocator.settings", requires={"allocator_statistics"})
 def rounding(context: Context) -> None:
-    """roundup_power2_divisions, if it is supported, rounds requests up as documented."""
+    """With the setting roundup_power2_divisions, if the descriptor declares it, requests are rounded up as
+    documented. If it is not declared, setting it raises or warns."""
     size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
     change = context.own("allocator_settings")
     if "roundup_power2_divisions" not in context.descriptor.settings:
@@ -261,8 +303,12 @@ def rounding(context: Context) -> None:
             before = context.counters().allocated
             block = context.bytes_of(size)
             rise = context.counters().allocated - before
-            context.must(block.numel() == size, "the block has the size that was asked for")
-            context.same(rise, expected, f"{size} bytes with {divisions} divisions")
+            context.must(block.numel() == size, "the block has the wrong size")
+            context.same(
+                rise,
+                expected,
+                f"a block of {size} bytes with {divisions} divisions raised `allocated` by the wrong amount",
+            )
             del block
     finally:
         change("roundup_power2_divisions:1")
@@ -270,24 +316,25 @@ def rounding(context: Context) -> None:
 
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
 def no_split(context: Context) -> None:
-    """max_split_size_mb, if it is supported, keeps larger blocks whole."""
+    """With the setting max_split_size_mb, if the descriptor declares it, freed blocks above that size are not
+    split for small requests. If it is not declared, setting it raises or warns."""
     change = context.own("allocator_settings")
     if "max_split_size_mb" not in context.descriptor.settings:
         _told(context, "max_split_size_mb:21")
         return
 
     def rise() -> int:
-        """What a small block adds to `reserved` after a large one was freed."""
+        """Returns by how much a small block raises `reserved` after a large one was freed."""
         fresh(context)
         freed(context, 40 * MIB)
         whole = context.counters().reserved
         block = context.bytes_of(2 * MIB)
-        context.must(block.numel() == 2 * MIB, "the small one was there")
+        context.must(block.numel() == 2 * MIB, "the small block has the wrong size")
         return context.counters().reserved - whole
 
-    context.must(rise() == 0, "by default a small one is cut from it")
+    context.must(rise() == 0, "by default a small block was not cut from the freed large block")
     change("max_split_size_mb:21")
-    context.check(rise() > 0, "now a small one is not cut from it")
+    context.check(rise() > 0, "a small block was cut from a block above max_split_size_mb")
     for statistic in ("oversize_allocations", "oversize_segments"):
         if not kept(context, statistic):
             continue
@@ -295,37 +342,52 @@ def no_split(context: Context) -> None:
         fresh(context)
         before = context.counters().get(name)
         blocks = [context.bytes_of(40 * MIB), context.bytes_of(KIB)]
-        context.same(context.counters().get(name) - before, 1, f"{name} counts the larger block")
+        context.same(
+            context.counters().get(name) - before,
+            1,
+            f"{name} does not count the block above max_split_size_mb",
+        )
         blocks.clear()
         fresh(context)
-        context.same(context.counters().get(name), before, f"{name} is as before when it is freed")
+        context.same(
+            context.counters().get(name),
+            before,
+            f"{name} did not return to its value after the block was freed",
+        )
 
 
 @cases("allocator.settings", own_process=True, slow=True)
 def unsupported(context: Context) -> None:
-    """Every key that torch knows takes effect as declared, or raises or warns."""
+    """Each allocator setting that torch knows and the descriptor does not declare raises or warns when it is
+    set."""
     for key in sorted(SETTINGS - context.descriptor.settings):
         _told(context, f"{key}:{_VALUES[key]}")
-    context.check(context.descriptor.settings <= SETTINGS, "the declared keys are torch's")
+    context.check(
+        context.descriptor.settings <= SETTINGS,
+        "the descriptor declares settings that torch does not know",
+    )
 
 
 def _told(context: Context, text: str) -> None:
-    """A setting without an effect raises or warns."""
+    """Checks that a setting without an effect raises or warns."""
     with warnings.catch_warnings(record=True) as told, _on_stderr() as said:
         warnings.simplefilter("always")
         try:
             context.own("allocator_settings")(text)
         except (ValueError, RuntimeError) as error:
-            context.check(str(error), f"{text!r} says why it raises")
+            context.check(str(error), f"the setting {text!r} raised without a message")
             return
     warned = told or any("warning" in line.lower() for line in said)
-    context.check(warned, f"{text!r}, which the descriptor does not declare, raises or warns")
+    context.check(
+        warned,
+        f"the setting {text!r}, which the descriptor does not declare, neither raised nor warned",
+    )
 
 
 @contextmanager
 def _on_stderr() -> Iterator[list[str]]:
-    """The lines that C++ writes to stderr in the block: torch's warnings where no call of Python's is
-    there to take them."""
+    """Yields a list that receives the lines written to stderr in the block. torch writes warnings there when
+    no Python frame can receive them."""
     said: list[str] = []
     sys.stderr.flush()
     before = os.dup(2)

@@ -1,4 +1,5 @@
-"""allocator.pending: a block that waits for another stream comes back when that stream has passed the point of its free."""
+"""allocator.pending: a freed block that another stream still uses becomes available once that stream has
+passed the point of the free."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ cases = Cases(Kind.MEMORY)
 
 
 def _comes_back(context: Context, size: int, before: int, text: str) -> None:
-    """Of blocks that wait for two held streams, one comes back once its own stream was let go, though ``before``
-    others, which were freed earlier, still wait for the other stream."""
+    """Checks that a block marked for one stream becomes available once that stream is released, although
+    ``before`` blocks that were freed earlier still wait for another, held stream."""
     mine, busy, free = context.streams(3)
     fresh(context)
     with mine:
@@ -39,7 +40,9 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
             del each, others
             del block
             let_go.release()
-            context.must(context.ends(free), "the stream that was let go ends", by="streams.query")
+            context.must(
+                context.ends(free), "the released stream did not finish", by="streams.query"
+            )
             taken = [context.bytes_of(size) for _ in range(2)]
             held.must_be_in_flight()
             gone = context.counters().reserved < reserved
@@ -60,15 +63,21 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
     },
 )
 def behind_others(context: Context, size: int, before: int) -> None:
-    """A block comes back when its stream is done, whatever was freed before it and still waits."""
+    """Blocks marked with record_stream for two streams are freed while both streams are held. When one stream
+    is released, its block serves the next request, although blocks that were freed earlier still wait for the
+    other stream."""
     _comes_back(
-        context, size, before, "the block serves the next request of its size on its stream"
+        context,
+        size,
+        before,
+        "a block whose stream is done was not reused on its own stream while earlier blocks waited",
     )
 
 
 @cases("allocator.pending", requires={"allocator_statistics"})
 def in_use(context: Context) -> None:
-    """Blocks that two streams have done with are no longer active, though a third one, freed before them, is."""
+    """Blocks are freed that wait for two streams. When one of the streams is done, its blocks are no longer
+    counted as active, although a block that was freed earlier still waits for the other stream."""
     size = 2 * MIB
     mine, busy, free = context.streams(3)
     fresh(context)
@@ -80,18 +89,19 @@ def in_use(context: Context) -> None:
             block.record_stream(free)
         del waits, block, blocks
         let_go.release()
-        context.must(context.ends(free), "the stream that was let go ends", by="streams.query")
-        context.bytes_of(1)  # an allocator looks at what it waits for when it is asked
+        context.must(context.ends(free), "the released stream did not finish", by="streams.query")
+        context.bytes_of(1)  # allocators check for finished streams when memory is requested
         active = context.counters().active - before
         held.must_be_in_flight()
-        text = "at most the block that waits is still active"
+        text = "blocks whose stream is done are still counted as active (bytes)"
         context.check(active < 2 * size, text, found=active)
     context.settle()
     fresh(context)
 
 
 def _occupied(context: Context, stream: Any) -> None:
-    """Work that ends by itself: nobody can open a gate while an allocator waits."""
+    """Queues work that ends by itself. A gate cannot be used, because nobody can open it while the allocator
+    waits."""
     busy = context.descriptor.busy
     with stream:
         if busy is not None:
@@ -109,27 +119,28 @@ def _occupied(context: Context, stream: Any) -> None:
     over={"retry_on_its_stream": (True,), "retry_on_another_stream": (False,)},
 )
 def retry(context: Context, same: bool) -> None:
-    """A request that runs out of memory waits for blocks that another stream still uses, and succeeds with theirs."""
+    """A request does not fit because a freed block is still used by another stream. The request waits for
+    that stream and then succeeds, instead of raising torch.OutOfMemoryError."""
     mine, other, third = context.streams(3)
     fresh(context)
     free, _ = memory_info(context)
     size = free * 6 // 10
     with mine:
         block = context.bytes_of(size)
-    context.must(block.numel() == size, "the block is there")
+    context.must(block.numel() == size, "the block has the wrong size")
     _occupied(context, other)
     block.record_stream(other)
     del block
     if other.query():
-        raise NotInFlight("the other stream was done before the request")
+        raise NotInFlight("the other stream was already done when the request was made")
     try:
         with mine if same else third:
             again = context.bytes_of(size + MIB)
-        text = "the request waits for the block, and succeeds"
+        text = "a request did not wait for memory that another stream still used"
         context.same(again.numel(), size + MIB, text)
         del again
     except torch.OutOfMemoryError as error:
-        text = "the request waits for the block, and succeeds"
+        text = "a request did not wait for memory that another stream still used"
         context.same(f"torch.OutOfMemoryError: {error}"[:120], "no exception", text)
     finally:
         context.settle()

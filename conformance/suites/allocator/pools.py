@@ -1,4 +1,4 @@
-"""Whose memory it is: of a stream, of a private pool, of an allocator of the user, of the host."""
+"""Cases about who may use memory: streams, private pools, pluggable allocators, and pinned host memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _SIZES_FREED = {f"{name}_freed_elsewhere": size for name, size in _SIZES.items()
 
 @cases("allocator.record_stream", requires={"pointers"}, over=_SIZES)
 def not_handed_out(context: Context, size: int) -> None:
-    """A marked block is not handed out before the other stream has passed the point of its free."""
+    """A block is marked with record_stream for a held stream and freed. It is not reused while that stream is
+    busy, and it is reused once the stream is done."""
     mine, other = context.streams()
     with mine:
         place = freed(context, size)
@@ -47,14 +48,14 @@ def not_handed_out(context: Context, size: int) -> None:
             del block
             early = [context.bytes_of(size) for _ in range(3)]
             hold.must_be_in_flight()
-            text = "the block is not handed out while the other stream is busy"
+            text = "a block was reused while the stream that it was marked for was busy"
             none_inside(context, early, place, text)
         other.synchronize()
         del early
         later = [context.bytes_of(size) for _ in range(5)]
         again = any(inside(each, [place]) for each in later)
-        text = "the block is handed out again when the other stream is done"
-        context.check(again or not cached, text)  # else freed memory goes back to the system
+        text = "a block was not reused after the stream that it was marked for was done"
+        context.check(again or not cached, text)  # the allocator may not cache at all
 
 
 _ELSEWHERE: dict[str, Any] = {"requires": {"pointers"}}
@@ -69,11 +70,12 @@ _ELSEWHERE: dict[str, Any] = {"requires": {"pointers"}}
     requires={"pointers", "allocator_pools"},
 )
 def until_its_free(context: Context, what: str) -> None:
-    """So is a block that is marked for the default stream, one of a pool, one that a view of it marks, and one whose stream
-    gets the work after the mark: what counts is the work at the time of the free."""
+    """A block is marked with record_stream, for the default stream, through a view, inside a memory pool, or
+    before the other stream gets its work. After it was freed it is not reused while the other stream executes
+    work that was queued before the free."""
     mine = context.stream()
     other = context.current_stream() if what == "default" else context.stream()
-    context.must(mine != other, "the streams differ", by="streams.identity")
+    context.must(mine != other, "the two streams are the same", by="streams.identity")
     pool = context.own("pool")() if what == "pool" else None
     fresh(context)
     with mine, context.own("use_pool")(pool, 0) if what == "pool" else nullcontext():
@@ -87,7 +89,7 @@ def until_its_free(context: Context, what: str) -> None:
             del block
             taken = [context.bytes_of(64 * KIB) for _ in range(3)]
             hold.must_be_in_flight()
-            text = "the block is not handed out while the other stream is busy"
+            text = "a block was reused while the stream that it was marked for was busy"
             none_inside(context, taken, place, text)
         del taken
     context.settle()
@@ -97,7 +99,8 @@ def until_its_free(context: Context, what: str) -> None:
 
 @cases("allocator.record_stream", requires={"pointers"})
 def of_several(context: Context) -> None:
-    """A block that two streams have marked is not handed out before both have passed the point of its free."""
+    """A block is marked with record_stream for two streams and freed. It is not reused while one of the two
+    is still busy."""
     size = 64 * KIB
     mine, first, second = context.streams(3)
     for marked in ((first, second), (second, first)):
@@ -109,10 +112,10 @@ def of_several(context: Context) -> None:
                     block.record_stream(stream)
                 del block
                 one.release()
-                context.check(context.ends(first), "the first of the two streams is done")
+                context.check(context.ends(first), "the released stream did not finish")
                 taken = [context.bytes_of(size) for _ in range(3)]
                 other.must_be_in_flight()
-                text = "the block is not handed out while one of the two streams is busy"
+                text = "a block was reused while one of the two streams that it was marked for was busy"
                 none_inside(context, taken, place, text)
             del taken
             context.settle()
@@ -120,7 +123,8 @@ def of_several(context: Context) -> None:
 
 @cases("allocator.record_stream", over={f"{name}_bytes": size for name, size in _SIZES.items()})
 def bytes_stay(context: Context, size: int) -> None:
-    """What another stream is about to read is not overwritten through a block of the same memory."""
+    """A block is read by work queued on another stream, marked with record_stream and freed; then new blocks
+    of the same size are overwritten. The other stream reads the original bytes."""
     mine, other = context.stream(), context.stream()
     with other:
         result = context.bytes_of(size).fill_(0)
@@ -136,20 +140,27 @@ def bytes_stay(context: Context, size: int) -> None:
                 context.bytes_of(size).fill_(255)
             mine.synchronize()
         other.synchronize()
-    keeps(context, result, 11, "the other stream reads what was there when its work was queued")
+    keeps(
+        context,
+        result,
+        11,
+        "the other stream read bytes that were written after the block was freed",
+    )
 
 
 @cases("allocator.record_stream", requires={"allocator_statistics"})
 def spared_by_empty_cache(context: Context) -> None:
-    """empty_cache leaves a marked block alone while the other stream has still to read it, or waits for that."""
-    size = 5 * MIB  # a segment of its own
+    """A block that another stream reads is marked with record_stream and freed, and empty_cache is called.
+    The other stream still reads the original bytes."""
+    size = 5 * MIB  # large enough for a segment of its own
     mine, other = context.streams()
     with other:
         result = context.bytes_of(size).fill_(0)
     with mine:
         block = filled(context, size, 11)
     context.settle()
-    # Not held by a gate: torch waits in empty_cache without letting another thread open it.
+    # Work of a fixed length is used instead of a gate, because torch waits inside empty_cache and does not
+    # let another thread open a gate.
     with other:
         for _ in range(40):
             result.fill_(0)
@@ -160,12 +171,18 @@ def spared_by_empty_cache(context: Context) -> None:
     with mine:
         context.bytes_of(size).fill_(255)
     context.settle()
-    keeps(context, result, 11, "the other stream reads what was there when its work was queued")
+    keeps(
+        context,
+        result,
+        11,
+        "the other stream read bytes that were written after the block was freed",
+    )
 
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES)
 def own_stream_only(context: Context, size: int) -> None:
-    """A freed block goes to requests on the stream that it was allocated on, and to no other."""
+    """A freed block serves requests on the stream on which it was allocated, and no request on another
+    stream."""
     mine, other = context.streams()
     fresh(context)
     with mine:
@@ -173,20 +190,21 @@ def own_stream_only(context: Context, size: int) -> None:
         place, held = span(block), context.counters().reserved
         del block
     if context.counters().reserved < held:
-        context.check(True, "its segment is released at once")
+        context.check(True, "the segment is released at once: there is no freed block to reuse")
         return
     with other:
         others = [context.bytes_of(size) for _ in range(4)]
-    none_inside(context, others, place, "no request on another stream gets the block")
+    none_inside(context, others, place, "a request on another stream got the freed block")
     with mine:
         again = [context.bytes_of(size) for _ in range(2)]
     there = any(inside(each, [place]) for each in again)
-    context.check(there, "a request on its own stream gets it")
+    context.check(there, "no request on the block's own stream got the freed block")
 
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES_FREED)
 def freed_elsewhere(context: Context, size: int) -> None:
-    """A block that is freed while another stream is current goes back to the stream that it was allocated on."""
+    """A block is freed while another stream is current. It serves requests on the stream on which it was
+    allocated, and no request on the other stream."""
     mine, other = context.streams()
     fresh(context)
     with mine:
@@ -195,19 +213,21 @@ def freed_elsewhere(context: Context, size: int) -> None:
     with other:
         del block
         if context.counters().reserved < held:
-            context.check(True, "its segment is released at once")
+            context.check(True, "the segment is released at once: there is no freed block to reuse")
             return
         others = [context.bytes_of(size) for _ in range(4)]
-    none_inside(context, others, place, "no request on the stream that was current gets the block")
+    none_inside(
+        context, others, place, "a request on the stream that was current at the free got the block"
+    )
     with mine:
         again = [context.bytes_of(size) for _ in range(2)]
     there = any(inside(each, [place]) for each in again)
-    context.check(there, "a request on its own stream gets it")
+    context.check(there, "no request on the block's own stream got the freed block")
 
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"})
 def remainder(context: Context) -> None:
-    """What is left of a freed block when a smaller one is cut from it stays with the stream that it was allocated on."""
+    """A smaller block is cut from a freed one. The remainder serves no request on another stream."""
     default, (mine, other) = context.current_stream(), context.streams()
     fresh(context)
     with mine:
@@ -215,89 +235,118 @@ def remainder(context: Context) -> None:
         place, held = span(block), context.counters().reserved
         del block
         if context.counters().reserved < held:
-            context.check(True, "its segment is released at once")
+            context.check(True, "the segment is released at once: there is no freed block to reuse")
             return
-        cut = context.bytes_of(4 * KIB)  # of the block, or of another one
+        cut = context.bytes_of(4 * KIB)  # cut from the freed block or from another one
     for stream in (default, other):
         with stream:
             others = [context.bytes_of(size * KIB) for size in (700, 300, 40, 4)]
-        none_inside(context, others, place, "no request on another stream gets a part of it")
-        none_inside(context, others, span(cut), "nor the block that was cut from it")
+        none_inside(
+            context, others, place, "a request on another stream got a part of the freed block"
+        )
+        none_inside(context, others, span(cut), "a request on another stream got a live block")
 
 
 @cases("allocator.cross_stream", requires={"allocator_statistics"})
 def after_release(context: Context) -> None:
-    """Once its segment is released, memory serves any stream."""
+    """After empty_cache released the segment of a freed block, another stream can allocate and use memory of
+    that size."""
     mine, other = context.stream(), context.stream()
-    with given_back(context, "its segment is released") as reserved:
+    with given_back(
+        context,
+        "empty_cache did not release the segment of a freed block: `reserved` differs from its previous value",
+    ) as reserved:
         with mine:
             context.bytes_of(6 * MIB)
-        context.must(context.counters().reserved > reserved, "the block's segment is kept")
+        context.must(
+            context.counters().reserved > reserved,
+            "the allocator kept no segment for the freed block",
+        )
     with other:
         block = context.bytes_of(6 * MIB).fill_(3)
-        context.same(int(block[-1]), 3, "another stream takes and uses memory")
+        context.same(int(block[-1]), 3, "a block of another stream has wrong bytes")
 
 
 @cases("allocator.pools", requires={"pointers"}, over={"small": (64 * KIB,), "large": (5 * MIB,)})
 def nobody_elses(context: Context, size: int) -> None:
-    """Memory freed in a pool is not used outside the pool, and is used by the pool again."""
+    """Memory that was freed in a private pool serves no request outside the pool, and serves the next request
+    in the pool."""
     fresh(context)
     pool, use = context.own("pool")(), context.own("use_pool")
     with use(pool, 0):
         place = freed(context, size)
     outside = [context.bytes_of(size) for _ in range(3)]
-    none_inside(context, outside, place, "no request outside the pool gets its memory")
+    none_inside(context, outside, place, "a request outside the pool got the pool's memory")
     with use(pool, 0):
-        context.check(inside(context.bytes_of(size), [place]), "a request in the pool gets it")
+        context.check(
+            inside(context.bytes_of(size), [place]),
+            "a request in the pool did not get the memory that was freed in the pool",
+        )
     del outside, pool
     fresh(context)
 
 
 @cases("allocator.pools", requires={"pointers"})
 def takes_from_nobody(context: Context) -> None:
-    """A pool is not served from what others freed, and its live tensors hold what they are given."""
+    """A request in a private pool does not get memory that was freed outside it, and later allocations
+    outside do not change the tensor of the pool."""
     fresh(context)
     place = freed(context, 64 * KIB)
     pool, use = context.own("pool")(), context.own("use_pool")
     with use(pool, 0):
         mine = filled(context, 64 * KIB, 4)
-    context.check(not inside(mine, [place]), "a pool has separate memory")
+    context.check(
+        not inside(mine, [place]),
+        "a request in the pool got memory that was freed outside the pool",
+    )
     other = context.bytes_of(64 * KIB).fill_(0)
-    keeps(context, mine, 4, "a tensor of the pool keeps its bytes")
+    keeps(context, mine, 4, "the bytes of a tensor of the pool changed")
     del mine, other, pool
     fresh(context)
 
 
 @cases("allocator.pools", requires={"pointers"})
 def of_this_thread(context: Context) -> None:
-    """While a thread uses a pool, what another thread asks for is not served by it."""
+    """While one thread uses a private pool, requests of another thread do not get the pool's memory."""
     fresh(context)
     pool, use = context.own("pool")(), context.own("use_pool")
     with use(pool, 0):
         place = freed(context, 64 * KIB)
         [others] = context.together(lambda: [context.bytes_of(64 * KIB) for _ in range(3)])
-        none_inside(context, others, place, "no request of another thread gets the pool's memory")
-        context.check(inside(context.bytes_of(64 * KIB), [place]), "a request of this thread does")
+        none_inside(context, others, place, "a request of another thread got the pool's memory")
+        context.check(
+            inside(context.bytes_of(64 * KIB), [place]),
+            "a request of the thread that uses the pool did not get the pool's memory",
+        )
     del others, pool
     fresh(context)
 
 
 @cases("allocator.pools", requires={"allocator_statistics"})
 def comes_back(context: Context) -> None:
-    """After the death of a pool without live tensors, empty_cache returns its memory."""
-    with given_back(context, "`reserved` is what it was before the pool") as before:
+    """After a private pool without live tensors was deleted, empty_cache releases its memory."""
+    with given_back(
+        context,
+        "the memory of a deleted pool was not released: `reserved` differs from its previous value",
+    ) as before:
         pool, use = context.own("pool")(), context.own("use_pool")
         with use(pool, 0):
             context.bytes_of(64 * KIB)
             context.bytes_of(5 * MIB)
-        context.must(context.counters().reserved > before, "the pool has taken memory")
+        context.must(
+            context.counters().reserved > before, "allocating in the pool did not raise `reserved`"
+        )
         del pool
 
 
 @cases("allocator.pools", requires={"allocator_statistics"})
 def lives_with_its_tensors(context: Context) -> None:
-    """A tensor outlives its pool: its bytes stay, and its memory comes back after it."""
-    with given_back(context, "then its memory is released"):
+    """A tensor lives longer than its private pool. It keeps its bytes, and empty_cache releases its memory
+    once the tensor is deleted."""
+    with given_back(
+        context,
+        "the memory of a deleted pool was not released after its last tensor: `reserved` differs from its previous value",
+    ):
         pool, use = context.own("pool")(), context.own("use_pool")
         with use(pool, 0):
             kept = filled(context, 64 * KIB, 8)
@@ -305,14 +354,18 @@ def lives_with_its_tensors(context: Context) -> None:
         fresh(context)
         for _ in range(4):
             context.bytes_of(64 * KIB).fill_(0)
-        keeps(context, kept, 8, "the tensor keeps its bytes")
+        keeps(context, kept, 8, "the bytes of a tensor changed after its pool was deleted")
         del kept
 
 
 @cases("allocator.pluggable", requires={"pointers"}, slow=True)
 def sees_all(context: Context) -> None:
-    """A plugged-in allocator sees every allocation and every free."""
-    context.ended_well(context.child(_sees_all, fresh=True), "the process exits normally")
+    """After change_current_allocator, the user's functions are called for every allocation and every free,
+    tensors are at the addresses that these functions returned, and the process exits with status 0."""
+    context.ended_well(
+        context.child(_sees_all, fresh=True),
+        "the process with a pluggable allocator did not exit with status 0",
+    )
 
 
 def _sees_all(context: Context) -> None:
@@ -332,31 +385,48 @@ def _sees_all(context: Context) -> None:
     context.own("change_allocator")(context.own("pluggable")(take, give))
     sizes = (1, 700, 4096, 100_003, 3 * MIB)
     blocks = [context.bytes_of(size) for size in sizes]
-    context.same(taken.total(), len(sizes), "the custom allocator is called once for every block")
-    seen, text = dict(taken.keys()), "a block is at the address that the allocator returned"
+    context.same(
+        taken.total(),
+        len(sizes),
+        "the allocation function was not called once per block (number of calls)",
+    )
+    seen, text = (
+        dict(taken.keys()),
+        "no allocation of at least the block's size was made at the block's address (bytes)",
+    )
     for block, size in zip(blocks, sizes):
         asked = seen.get(span(block)[0], 0)
         context.check(asked >= size, text, found=asked)
     for seed, block in enumerate(blocks):
         block.copy_(known(block.numel(), seed))
     for seed, block in enumerate(blocks):
-        keeps(context, block, seed, "a block keeps its bytes")
+        keeps(context, block, seed, "the bytes of a block of a pluggable allocator changed")
     del block, blocks
     context.settle()
-    context.same(sorted(given.elements()), sorted(taken.elements()), "it gets every block back")
+    context.same(
+        sorted(given.elements()),
+        sorted(taken.elements()),
+        "the free function was not called once for every allocated block (address, size)",
+    )
 
 
 @cases("allocator.pluggable")
 def changed_after_use(context: Context) -> None:
-    """Changing the allocator after its first use raises."""
+    """change_current_allocator raises RuntimeError once the allocator has been used, and the allocator keeps
+    working."""
     block = context.bytes_of(100)
-    context.must(block.numel() == 100, "the allocator was used")
+    context.must(block.numel() == 100, "the block has the wrong size")
     change, pluggable = context.own("change_allocator"), context.own("pluggable")
-    text = "changing the allocator raises"
+    text = "changing the allocator after its first use did not raise RuntimeError"
     context.raises(
         RuntimeError, lambda: change(pluggable(lambda *_: 0, lambda *_: None)), text=text
     )
-    keeps(context, filled(context, 100, 1), 1, "the allocator still works")
+    keeps(
+        context,
+        filled(context, 100, 1),
+        1,
+        "a block has wrong bytes after the refused change of the allocator",
+    )
 
 
 def _pinned(size: int) -> torch.Tensor:
@@ -364,7 +434,8 @@ def _pinned(size: int) -> torch.Tensor:
 
 
 def _statistics(context: Context) -> dict[str, int]:
-    """Names as of torch.cuda.host_memory_stats: ``active_bytes.current`` and the like."""
+    """Returns the statistics of pinned host memory, with the names of torch.cuda.host_memory_stats such as
+    ``active_bytes.current``."""
     return dict(context.own("host_statistics")())
 
 
@@ -375,20 +446,26 @@ def _empty(context: Context) -> None:
 
 @cases("allocator.host")
 def empty_is_safe(context: Context) -> None:
-    """empty_host_cache touches no live pinned block, and pinned memory can be taken after it."""
+    """empty_host_cache leaves live pinned blocks alone, and pinned memory can be allocated after it."""
     block = _pinned(70_000).copy_(known(70_000, 9))
-    context.must(block.is_pinned(), "the block is pinned")
+    context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
     _pinned(MIB)
     _empty(context)
     keeps(context, block, 9)
     other = _pinned(70_000).copy_(known(70_000, 10))
-    keeps(context, other, 10, "pinned memory can be taken")
-    keeps(context, block, 9, "and it is not that of a live block")
+    keeps(
+        context,
+        other,
+        10,
+        "a pinned block that was allocated after empty_host_cache has wrong bytes",
+    )
+    keeps(context, block, 9, "allocating pinned memory changed a live pinned block")
 
 
 @cases("allocator.host", requires={"streams"})
 def empty_spares_copies(context: Context) -> None:
-    """empty_host_cache leaves a freed block alone while a queued copy has still to read it, or waits for the copy."""
+    """A pinned block is freed while a queued copy still has to read it, and empty_host_cache is called. The
+    copy reads the original bytes."""
     stream, want = context.stream(), known(70_000, 12)
     there = context.bytes_of(70_000).copy_(want).fill_(0)
     context.settle()
@@ -399,32 +476,41 @@ def empty_spares_copies(context: Context) -> None:
         del block
         hold.call(partial(empty_host, context))
     stream.synchronize()
-    keeps(context, there, 12, "the copy reads what was there at the call")
+    keeps(context, there, 12, "the copy lacks the block's bytes at the time of the call")
 
 
 @cases("allocator.host", requires={"host_statistics"}, over={"page": (4 * KIB,), "uneven": (70_001,), "large": (3 * MIB,)})  # fmt: skip
 def counts(context: Context, size: int) -> None:
-    """A pinned block is counted while it is live, with at most twice its requested size."""
+    """A live pinned block is counted in active_bytes and active_requests, with at least its requested size
+    and at most twice that."""
     before = _statistics(context)
     block = _pinned(size)
     during = _statistics(context)
-    context.must(block.is_pinned(), "the block is pinned")
+    context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
     rise = during["active_bytes.current"] - before["active_bytes.current"]
     most = max(2 * size, 4 * KIB)
-    context.check(size <= rise <= most, "active bytes rise by its size", found=rise)
+    context.check(
+        size <= rise <= most,
+        "a pinned block did not raise the active bytes by one to two times its size",
+        found=rise,
+    )
     requests = during["active_requests.current"] - before["active_requests.current"]
-    context.same(requests, 1, "one more block is active")
+    context.same(requests, 1, "a pinned block did not raise the active requests by one")
     del block
     context.settle()
     after = _statistics(context)
     for name in ("active_bytes.current", "active_requests.current"):
-        context.same(after[name], before[name], f"{name} is as before when it is freed")
+        context.same(
+            after[name],
+            before[name],
+            f"{name} did not return to its value after the pinned block was freed",
+        )
 
 
 @cases("allocator.host", requires={"host_statistics"})
 def reuses(context: Context) -> None:
-    """A freed pinned block serves the next request of its size without asking the system, also once a copy that read it is
-    done."""
+    """A freed pinned block serves the next request of its size without a new request to the system, also
+    after a queued copy that read the block is done."""
     there = context.bytes_of(200 * KIB)
     _pinned(200 * KIB)
     context.settle()
@@ -432,22 +518,32 @@ def reuses(context: Context) -> None:
         before = _statistics(context)
         for _ in range(5):
             block = _pinned(200 * KIB)
-            context.must(block.is_pinned(), "the block is pinned")
+            context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
             if at != "never used":
                 there.copy_(block, non_blocking=True)
             del block
             context.settle()
         asked = _statistics(context)["num_host_alloc"] - before["num_host_alloc"]
-        context.same(asked, 0, "no more memory is requested from the system", at=at)
+        context.same(
+            asked,
+            0,
+            "a freed pinned block was not reused: the allocator requested more memory from the system",
+            at=at,
+        )
 
 
 @cases("allocator.host", requires={"host_statistics"})
 def empties(context: Context) -> None:
-    """empty_host_cache releases unused memory."""
+    """empty_host_cache releases unused pinned memory to the system."""
     _empty(context)
     before = _statistics(context)["allocated_bytes.current"]
     _pinned(5 * MIB)
-    context.must(_statistics(context)["allocated_bytes.current"] > before, "a block is cached")
+    context.must(
+        _statistics(context)["allocated_bytes.current"] > before,
+        "a freed pinned block is not counted as allocated",
+    )
     _empty(context)
     after = _statistics(context)["allocated_bytes.current"]
-    context.same(after, before, "it is returned to the system")
+    context.same(
+        after, before, "empty_host_cache did not release the unused pinned memory (allocated bytes)"
+    )

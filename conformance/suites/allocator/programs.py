@@ -1,8 +1,9 @@
-"""Programs of the allocator, drawn: every invariant of a clause holds after every step of fifty.
+"""Drawn allocator programs: every invariant of a clause is checked after each of up to 50 steps.
 
-A program is a list of steps, each a name and numbers, which mean something whatever there is: places are taken modulo
-what is live. What a run does are operations on blocks that have numbers: the same ones, line by line, are in a repro
-script. ``Watch`` sees the counters after every step, and judges one clause.
+A program is a list of steps, each a name and numbers. Numbers are taken modulo what exists (live blocks,
+sizes, streams), so that every program is valid. A run turns the steps into operations on numbered blocks; a
+repro script contains the same operations line by line. ``Watch`` reads the counters after every step and
+judges one clause.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from conformance.suites.allocator.memory import (
 from conformance.suites.streams.work import priorities
 from devices.descriptor import Descriptor
 
-Step = tuple[Any, ...]  # a name, and numbers
+Step = tuple[Any, ...]  # a name and numbers
 
-#: Sizes of requests, by the number that a step gives: around granules, small and large segments.
+#: The sizes of requests, by the number in a step: around granules, and for small and large segments.
 SIZES = (1, 513, 4 * KIB, 40_001, 300 * KIB, MIB + 1, 3 * MIB)
-#: Live blocks that a program has at most, over all indices.
+#: The largest number of live blocks in a program, over all indices.
 MOST = 12
 STEPS = 50
-#: Blocks up to this size are read back after every step, larger ones at the end.
+#: Blocks up to this size in bytes are read back after every step; larger ones only at the end.
 READ = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A live block, and what it was filled with."""
+    """A live block and the bytes that it was filled with."""
 
     tensor: torch.Tensor
     size: int
@@ -58,13 +59,13 @@ class Block:
 
 
 def taken(context: Context, size: int, index: int, seed: int) -> Block:
-    """A block, filled with its own pattern of bytes."""
+    """Allocates a block and fills it with a byte pattern of its own."""
     want = known(size, seed)
     return Block(context.bytes_of(size, index).copy_(want), size, index, want)
 
 
 def in_threads(context: Context, size: int, index: int) -> None:
-    """Four threads take and free at once."""
+    """Allocates and frees blocks in four threads at the same time."""
 
     def work(seed: int) -> None:
         held = [context.bytes_of(size + 7 * seed, index) for _ in range(6)]
@@ -75,7 +76,7 @@ def in_threads(context: Context, size: int, index: int) -> None:
 
 
 class Watch:
-    """The counters of every index, step by step; judges one clause."""
+    """Reads the counters of every index after each step, and judges one clause."""
 
     def __init__(self, context: Context, clause: str, indices: Sequence[int]) -> None:
         self.context = context
@@ -101,25 +102,31 @@ class Watch:
         now = self.context.counters(index)
         self.top[index] = now.allocated
         if self.judges("peaks"):
-            self.context.same(now.peak, now.allocated, "a reset sets `peak` to the current value")
+            self.context.same(
+                now.peak,
+                now.allocated,
+                "reset_peak_memory_stats did not set `peak` to the current value",
+            )
 
     def totals_were_reset(self, index: int) -> None:
         self.reset[index] = self.context.counters(index)
         self.ooms[index] = 0
 
     def judge(self, live: Sequence[Block], touched: Sequence[int]) -> None:
-        """See the counters, and check every invariant of the clause. ``touched`` are the indices whose
-        counters the last step may have moved."""
+        """Reads the counters and checks every invariant of the clause. ``touched`` are the indices whose
+        counters the last step may have changed."""
         before = self.last
         self.look()
         for index, now in self.last.items():
             self.judge_counters(index, now, [block for block in live if block.index == index])
             if self.judges("device_isolation") and index not in touched:
                 same = dict(now.all) == dict(before[index].all)
-                self.context.check(same, "another index keeps its counters", at=f"index {index}")
+                self.context.check(
+                    same, "a step on one index changed the counters of another", at=f"index {index}"
+                )
         if self.judges("disjoint"):
             wrong = overlapping(block.tensor for block in live)
-            self.context.same(wrong, [], "no two live blocks overlap")
+            self.context.same(wrong, [], "live blocks overlap (address ranges)")
             aligned(self.context, [block.tensor for block in live])
         if self.judges("contents"):
             self.read([block for block in live if block.size <= READ])
@@ -130,29 +137,42 @@ class Watch:
             low = sum(block.size for block in live)
             high = low + sum(granule(context, block.size) for block in live)
             rise = now.allocated - start.allocated
-            text, want = "`allocated` counts the live blocks", f"{low} to {high}"
+            text, want = "`allocated` does not match the live blocks", f"{low} to {high}"
             context.check(low <= rise <= high, text, expected=want, found=rise, at=at)
             if kept(context, "requested_bytes"):
                 asked = now.requested - start.requested
-                context.same(asked, low, "`requested` counts what was asked for", at=at)
+                context.same(
+                    asked,
+                    low,
+                    "`requested` does not match the requested bytes of the live blocks",
+                    at=at,
+                )
         if self.judges("ordering"):
             ordered(context, now)
             balanced(context, now, self.reset[index])
         if self.judges("peaks"):
-            text, top = "`peak` is the most that was allocated", self.top[index]
+            text, top = (
+                "`peak` is below the most that was allocated since the reset",
+                self.top[index],
+            )
             context.check(now.peak >= top, text, expected=top, found=now.peak, at=at)
         if self.judges("oom") and kept(context, "num_ooms"):
             counted = now["num_ooms"] - self.reset[index]["num_ooms"]
-            context.same(counted, self.ooms[index], "num_ooms counts each", at=at)
+            context.same(
+                counted,
+                self.ooms[index],
+                "num_ooms differs from the number of failed requests",
+                at=at,
+            )
 
     def read(self, live: Sequence[Block]) -> None:
         for block in live:
-            self.context.equal(block.tensor, block.want, "a live block keeps its bytes")
-        self.context.check(True, "all live blocks were read")
+            self.context.equal(block.tensor, block.want, "the bytes of a live block changed")
+        self.context.check(True, "the live blocks were not read")
 
 
 class Running:
-    """A run: the model of its steps, and what their operations work on."""
+    """A run of a program: the model of its steps, and the objects that its operations use."""
 
     def __init__(self, context: Context, clause: str) -> None:
         self.context = context
@@ -165,18 +185,18 @@ class Running:
         perform(self, self.lowering.begin())
 
     def let_go(self) -> None:
-        """Free all: the frames of an error refer to the run."""
+        """Frees everything. Needed because the traceback of an error refers to the run."""
         for table in (self.blocks, self.views, self.pools):
             table.clear()
 
 
-#: How a script names what is in the tables of a run.
+#: The prefixes of the variables in a script, by table of the run.
 _NAMES = {"streams": "s", "blocks": "b", "views": "view", "pools": "pool"}
 
 
 @operation
 def make_stream(run: Running, index: int, number: int) -> None:
-    """A stream of an index; number 0 is the current one."""
+    """Makes a stream of an index; number 0 is the current stream."""
     if number:
         run.streams[index, number] = run.context.stream(index)
     else:
@@ -210,7 +230,7 @@ def take_from_pool(run: Running, block: int, size: int, pool: int) -> None:
 
 @operation
 def view(run: Running, view: int, block: int, start: int) -> None:
-    """One more tensor that holds a block."""
+    """Makes one more tensor that keeps a block alive."""
     run.views[view] = run.blocks[block].tensor[start:]
 
 
@@ -221,7 +241,7 @@ def free(run: Running, block: int) -> None:
 
 @operation
 def free_on(run: Running, block: int, index: int, stream: int) -> None:
-    """A block is freed while a stream is current, which need not be its own."""
+    """Frees a block while a given stream is current, which may differ from the block's own stream."""
     with run.streams[index, stream]:
         del run.blocks[block]
 
@@ -235,7 +255,8 @@ def free_view(run: Running, view: int) -> None:
 def use_elsewhere(
     run: Running, block: int, size: int, index: int, stream: int, judged: bool
 ) -> None:
-    """A block is read on another stream, marked, and freed while that stream is busy."""
+    """Reads a block on another stream, marks it with record_stream, and frees it while that stream is
+    busy."""
     result = run.context.bytes_of(size, index)
     known_place = judged and run.context.has("pointers")
     place = span(run.blocks[block].tensor) if known_place else (0, 0)
@@ -248,18 +269,26 @@ def use_elsewhere(
         except RuntimeError:
             if judged:
                 raise
-            hold.release()  # the clause about record_stream fails of it, and no other
+            hold.release()  # only the clause about record_stream fails because of this error
             run.streams[index, stream].synchronize()
         del run.blocks[block]
         early = [run.context.bytes_of(size, index) for _ in range(2)]
         hold.must_be_in_flight()
         if known_place and hold.holds:
             wrong = [span(each) for each in early if inside(each, [place])]
-            run.context.same(wrong, [], "a marked block is not handed out while it is used")
+            run.context.same(
+                wrong,
+                [],
+                "a block was reused while the stream that it was marked for was busy (address ranges)",
+            )
         del early
     run.streams[index, stream].synchronize()
     if judged:
-        run.context.equal(result, known(size, block), "the other stream reads what was there")
+        run.context.equal(
+            result,
+            known(size, block),
+            "the other stream read bytes that were written after the block was freed",
+        )
     del result
 
 
@@ -282,7 +311,7 @@ def reset_accumulated(run: Running, index: int) -> None:
 
 @operation
 def ask_too_much(run: Running, index: int, judged: bool) -> None:
-    """A request that no device can serve."""
+    """Makes a request that no device can serve."""
     try:
         run.context.bytes_of(TOO_MUCH, index)
         found = "the request succeeded"
@@ -290,9 +319,15 @@ def ask_too_much(run: Running, index: int, judged: bool) -> None:
         found = type(error).__name__
     run.watch.ooms[index] += 1
     if judged:
-        run.context.same(found, "OutOfMemoryError", "32 TiB raise torch.OutOfMemoryError")
+        run.context.same(
+            found, "OutOfMemoryError", "a request of 32 TiB did not raise torch.OutOfMemoryError"
+        )
         size = run.context.bytes_of(64 * KIB, index).numel()
-        run.context.same(size, 64 * KIB, "the next request that fits succeeds")
+        run.context.same(
+            size,
+            64 * KIB,
+            "the request after running out of memory returned a block of the wrong size",
+        )
 
 
 @operation
@@ -302,7 +337,7 @@ def make_pool(run: Running, pool: int) -> None:
 
 @operation
 def free_pool(run: Running, pool: int) -> None:
-    """The pool dies; its live blocks stay."""
+    """Deletes a pool; its live blocks stay."""
     del run.pools[pool]
 
 
@@ -331,7 +366,8 @@ def release(run: Running) -> None:
     fresh(run.context)
 
 
-#: The steps of a program, and the numbers that each takes. One with an index moves the counters of that index alone.
+#: The steps of a program and the parameters of each. A step with an index changes only the counters of that
+#: index.
 NUMBERS = {
     "take": ("size", "stream", "index"),
     "take_and_split": ("stream", "index"),
@@ -351,7 +387,7 @@ NUMBERS = {
 
 @dataclass(slots=True)
 class Live:
-    """A live block of the model."""
+    """A live block in the model."""
 
     number: int
     size: int
@@ -361,16 +397,16 @@ class Live:
 
 
 class Lowering:
-    """From the steps of a program to operations, by a model of the live blocks."""
+    """Translates the steps of a program into operations, with a model of the live blocks."""
 
     def __init__(self, descriptor: Descriptor, clause: str) -> None:
         self.clause = clause
         self.indices = (0, 1) if descriptor.device_count() > 1 else (0,)
-        self.streams = 3 if "streams" in descriptor.capabilities else 0  # of each index
+        self.streams = 3 if "streams" in descriptor.capabilities else 0  # per index
         self.has_pools = "allocator_pools" in descriptor.capabilities
         self.urgent = 2 if "stream_priority" in descriptor.capabilities else None
         self.live: list[Live] = []
-        self.numbers = count(1)  # of blocks, views and pools
+        self.numbers = count(1)  # for blocks, views and pools
         self.pool: int | None = None
 
     def begin(self) -> list[Operation]:
@@ -381,7 +417,7 @@ class Lowering:
         ]
 
     def does(self, step: Step) -> bool:
-        """Whether a step does anything now."""
+        """True if a step would do anything in the current state."""
         name, room = step[0], MOST - len(self.live)
         if name in ("free_on", "use_elsewhere") and not self.streams:
             return False
@@ -394,7 +430,8 @@ class Lowering:
         return room > {"take": 0, "pool_take": 0, "take_and_split": 1}.get(name, -1)
 
     def step(self, step: Step, judged: bool = True) -> Iterator[Operation]:
-        """What a step does. After it the counters are seen, and ``judged``: every invariant holds."""
+        """Yields the operations of a step. After them the counters are read, and, if ``judged``, every
+        invariant is checked."""
         if self.does(step):
             yield from self._lowered(step)
         yield settle()
@@ -404,7 +441,7 @@ class Lowering:
         yield judge(self._blocks(), touched) if judged else look()
 
     def end(self) -> Iterator[Operation]:
-        """Read every block, free all, and look once more."""
+        """Yields operations that read every block, free everything, and judge the counters once more."""
         yield settle()
         if self.clause == "allocator.contents":
             yield read(self._blocks())
@@ -421,7 +458,7 @@ class Lowering:
             case "take", size, stream, index:
                 yield self._taken(SIZES[size % len(SIZES)], self._index(index), stream)
             case "take_and_split", stream, index:
-                # A large block that is freed, and two small ones that are cut from it.
+                # Frees a large block and cuts two small ones from it.
                 where = self._index(index)
                 yield self._taken(900 * KIB, where, stream)
                 yield from self._freed(live.pop())
@@ -431,7 +468,7 @@ class Lowering:
                 block = live[which % len(live)]
                 block.views.append(next(self.numbers))
                 yield view(block.views[-1], block.number, block.size // 3)
-            case "free", which:  # one tensor less; the block goes with its last
+            case "free", which:  # deletes one tensor; the block is freed with its last tensor
                 block = live[which % len(live)]
                 if block.views:
                     yield free_view(block.views.pop())
@@ -491,7 +528,7 @@ class Lowering:
 
 
 def replay(context: Context, clause: str, program: Sequence[Step], judged: bool = True) -> None:
-    """Run a program that was written down. Unless every step is ``judged``, only the last one is, as in a script."""
+    """Runs a given program. If not every step is ``judged``, only the last one is, as in a repro script."""
     run = Running(context, clause)
     try:
         for place, step in enumerate(program, 1):
@@ -502,7 +539,8 @@ def replay(context: Context, clause: str, program: Sequence[Step], judged: bool 
 
 
 def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
-    """The same as a function, line by line; what holds after the last step alone is judged."""
+    """Returns the program as the source of a function, line by line. Only the state after the last step is
+    judged."""
     lowering = Lowering(descriptor, clause)
     operations = lowering.begin()
     for place, step in enumerate(program, 1):
@@ -521,7 +559,7 @@ def told(program: Sequence[Step]) -> str:
 
 
 def validate(clause: str, program: Sequence[Step]) -> None:
-    """Raises an exception if these are not a program of the allocator."""
+    """Raises ValueError if the clause is not of the allocator or a step is invalid."""
     if not clause.startswith("allocator."):
         raise ValueError(f"{clause!r} is not a clause of the allocator")
     for name, *numbers in program:

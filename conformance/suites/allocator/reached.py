@@ -1,5 +1,5 @@
-"""What programs of the allocator reach: pairs of steps and states, as they grow, and programs that are steered to what is
-missing."""
+"""Coverage of allocator programs: which pairs of steps and which states a program covers, and steered
+programs that cover the rest."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from conformance.checks.cases.reach import Key, Reach, reached, steered, without
 from conformance.suites.allocator.programs import MOST, NUMBERS, SIZES, STEPS, Lowering, Step
 from devices.descriptor import Descriptor
 
-#: The largest numbers that steps are drawn with.
+#: The largest value that is drawn for each parameter of a step.
 HIGHEST = {"size": len(SIZES) - 1, "stream": 2, "index": 1, "which": MOST - 1}
-#: Steps drawn of each kind, of a program that is steered.
+#: The number of steps of each kind that are drawn as proposals for a steered program.
 _CHOICES = 2
 
 
 class Walk:
-    """A program as it grows, and what its next step would reach."""
+    """The state of a program that is built step by step, and the coverage that its next step would add."""
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.model = Lowering(descriptor, "")
         self.last = ""
 
     def reaches(self, step: Step) -> set[Key]:
-        """Nothing, if the step does nothing."""
+        """Returns the coverage that a step adds; empty if the step does nothing."""
         model = self.model
         if not model.does(step):
             return set()
@@ -70,7 +70,7 @@ def _own(own: bool) -> str:
 
 
 def table(descriptor: Descriptor) -> frozenset[Key]:
-    """All that programs on a device can reach."""
+    """Returns everything that programs on a device can cover."""
     model = Lowering(descriptor, "")
     names = set(NUMBERS)
     if not model.streams:
@@ -109,6 +109,6 @@ def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:
 def steered_programs(
     descriptor: Descriptor, missing: frozenset[Key], seed: int
 ) -> tuple[list[Step], ...]:
-    """The programs that reach what is missing: the same ones for every clause."""
+    """Returns programs that cover what is missing. They are the same for every clause."""
     found = steered(Reach(missing), seed, STEPS, lambda _: (Walk(descriptor), None))
     return tuple(steps for _, steps in found)

@@ -1,10 +1,11 @@
-"""allocator.steady: what is repeated takes no more memory than before, on the device and on the host.
+"""allocator.steady: repeated work does not use more and more memory, on the device or on the host.
 
-A *window* is a number of repetitions, after which everything is freed. Of the device's memory, what grows in each of three
-windows leaks: a cache that fills once does not, nor does one that is filled in the warm-up. Where the device keeps
-statistics, these are its bytes in use, exactly; else the bytes that are free, in steps of a granule for each repetition.
+A *window* is a number of repetitions, after which everything is freed. Device memory leaks if it grows in
+each of three windows: a cache that fills once does not leak, nor does one that is filled during the warm-up.
+If the device keeps statistics, its allocated bytes are compared exactly; otherwise its free memory, with a
+tolerance of one granule per repetition.
 
-The host's memory is measured by host_memory.py, which has the bounds.
+host_memory.py measures host memory and defines its bounds.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from devices.failure import Kind
 cases = Cases(Kind.MEMORY)
 
 _F = torch.nn.functional
-#: Elements of a side: an operand has 64 KiB.
+#: The length of a side of each operand, which takes 64 KiB.
 _SIDE = 128
-_CALLS = 4  # of a window of the device's memory
-_HOST_CALLS = 16  # of a window of the host's
+_CALLS = 4  # calls in a window of device memory
+_HOST_CALLS = 16  # calls in a window of host memory
 _WINDOWS = 3
 
 
-# What is measured
+# Measuring
 
 
 def in_use(context: Context) -> int | None:
-    """Bytes of device memory in use, on all indices; None where the device does not say."""
+    """Returns the bytes of device memory in use on all indices; None if the device does not report this."""
     if context.has("allocator_statistics"):
         return sum(context.counters(index).allocated for index in context.indices)
     if context.has("allocator_memory_info"):
@@ -52,16 +53,16 @@ def in_use(context: Context) -> int | None:
 
 
 def _must_measure(context: Context, *, host: bool = False) -> None:
-    """Something must be measured for the check to mean anything."""
+    """Raises NotDeclared if no memory use can be measured."""
     if in_use(context) is None and not (host and any(host_memory.held())):
         raise NotDeclared(
-            "how much memory is in use: allocator_statistics or allocator_memory_info"
+            "memory use was not checked: the descriptor declares neither allocator_statistics nor allocator_memory_info"
         )
 
 
 def grows(context: Context, repeat: Callable[[], None], calls: int) -> list[int]:
-    """By how much the device's memory in use grew in each of three windows, if it did in each; else nothing. The
-    first call of all is the warm-up's."""
+    """Returns by how many bytes the device memory in use grew in each of three windows, if it grew in all of
+    them; otherwise an empty list. A warm-up comes before the first window."""
     step = 0 if context.has("allocator_statistics") else context.granularity * calls
     found: list[int] = []
     _window(context, repeat, 2)
@@ -83,7 +84,7 @@ def _window(context: Context, repeat: Callable[[], None], calls: int) -> None:
 
 
 def host_bound(context: Context, calls: int, floor: Held) -> Held:
-    """What a window of the host's memory may grow by: as one of an op of the host's does."""
+    """Returns how much host memory a window may grow by, measured with an op of the CPU."""
     x = torch.ones(_SIDE, _SIDE)
 
     def repeat() -> None:
@@ -95,20 +96,21 @@ def host_bound(context: Context, calls: int, floor: Held) -> Held:
 def host_grows(
     context: Context, repeat: Callable[[], None], calls: int, bound: Held
 ) -> Held | None:
-    """By how much the host's memory grew in sixteen windows, if it did in each."""
+    """Returns by how much host memory grew in 16 windows, if it grew beyond the bound in each; otherwise
+    None."""
     return host_memory.grown(partial(_window, context, repeat, calls), bound)
 
 
 def _host_stays(
     context: Context, repeat: Callable[[], None], calls: int, bound: Held, what: str
 ) -> None:
-    """A check that the host's memory does not grow."""
+    """Checks that host memory does not grow."""
     grown = host_grows(context, repeat, calls, bound)
-    text, windows = "the host's memory stays", f"in sixteen windows of {calls:,} calls"
+    text, windows = "host memory grows with repeated calls", f"in 16 windows of {calls:,} calls"
     context.check(
         grown is None,
         text,
-        expected=f"at most {bound} in a window",
+        expected=f"at most {bound} per window",
         found=f"{grown} {windows}",
         at=what,
     )
@@ -124,7 +126,7 @@ def _square(context: Context, first: int = 1, *, grad: bool = False) -> torch.Te
 
 Op = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
 
-#: Ops of two operands and indices.
+#: Ops of two operands and an index tensor.
 _OPS: dict[str, Op] = {
     **{
         name: lambda x, y, i, name=name: getattr(torch, name)(x)  # type: ignore[misc]
@@ -160,7 +162,7 @@ _OPS: dict[str, Op] = {
 
 
 def _repeated(context: Context, op: Op, *, backward: bool) -> Callable[[], None]:
-    """A call of an op, with its backward; what it gives is freed."""
+    """Returns a function that calls an op, runs its backward if asked, and frees the result."""
     x, y = _square(context, 1, grad=backward), _square(context, 5, grad=backward)
     indices = context.to_device(torch.arange(_SIDE).flip(0).contiguous())
 
@@ -188,7 +190,11 @@ def _judge(context: Context, names: list[str], *, backward: bool) -> None:
             continue
         what = "forward and backward" if backward else "forward"
         grown = grows(context, repeat, _CALLS)
-        context.same(grown, [], f"{what} of {name}: the device's memory in use stays")
+        context.same(
+            grown,
+            [],
+            f"{what} of {name}: device memory in use grows with repeated calls (bytes per window)",
+        )
         _host_stays(context, repeat, _HOST_CALLS, bound, f"{what} of {name}")
     if refused:
         context.note(f"not implemented: {', '.join(refused)}")
@@ -200,17 +206,19 @@ _GROUPS = {"first": _NAMES[:24], "second": _NAMES[24:]}
 
 @cases("allocator.steady", slow=True, over={f"forward_of_the_{n}_ops": (n,) for n in _GROUPS})
 def forward(context: Context, group: str) -> None:
-    """An op that is called again and again takes no more memory."""
+    """Each of these ops is called again and again, and its results are freed. Neither the device's nor the
+    host's memory grows."""
     _judge(context, _GROUPS[group], backward=False)
 
 
 @cases("allocator.steady", slow=True, over={f"backward_of_the_{n}_ops": (n,) for n in _GROUPS})
 def backward(context: Context, group: str) -> None:
-    """An op and its backward that are called again and again take no more memory."""
+    """The forward and the backward of each of these ops are run again and again. Neither the device's nor the
+    host's memory grows."""
     _judge(context, _GROUPS[group], backward=True)
 
 
-#: Those that take operands of four rows.
+#: The ops that accept operands of four rows.
 _OF_ROWS = [name for name in _NAMES if name not in ("addmm", "bmm", "linear", "mm", "transposed")]
 _QUICK = ("mul", "binary_cross_entropy")
 
@@ -223,7 +231,8 @@ _QUICK = ("mul", "binary_cross_entropy")
 )
 @little_to_collect()
 def many_calls(context: Context, name: str) -> None:
-    """A thousand calls with backward keep less than 16 bytes of the host each: no object of a call is left."""
+    """An op is called 1,000 times per window, with backward. Host memory grows by less than 16 bytes per
+    call, so no object of a call stays alive, and device memory does not grow."""
     calls = 1000
     x, y = (_square(context, n)[:4].clone().requires_grad_() for n in (1, 5))
     indices = context.to_device(torch.arange(4))
@@ -239,16 +248,20 @@ def many_calls(context: Context, name: str) -> None:
     _window(context, repeat, calls)
     bound = host_bound(context, 50, MANY_FLOOR)
     _host_stays(context, repeat, calls, bound, name)
-    context.same(grows(context, repeat, 50), [], f"{name}: the device's memory in use stays")
+    context.same(
+        grows(context, repeat, 50),
+        [],
+        f"{name}: device memory in use grows with repeated calls (bytes per window)",
+    )
 
 
-# Over new shapes
+# New shapes
 
 
 @cases("allocator.steady")
 def new_shapes(context: Context) -> None:
-    """What is called with new shapes each time takes no more memory on the device than the descriptor's
-    `cached_by_shape` for each."""
+    """Ops and their backward are called with new shapes each time. Device memory grows by at most the
+    descriptor's `cached_by_shape` bytes per shape."""
     _must_measure(context)
     allowed, number = context.descriptor.cached_by_shape, 0
     for name in ("asinh", "mul", "mm", "softmax", "layer_norm", "sum", "relu", "where"):
@@ -269,7 +282,7 @@ def new_shapes(context: Context) -> None:
             if before is not None and after is not None:
                 found.append(after - before)
             before = after
-        text = f"{name} of four new shapes at a time: the memory in use grows by at most {allowed} bytes a shape"
+        text = f"{name} with four new shapes per window: the memory in use grew by more than {allowed} bytes per shape (bytes per window)"
         more = [each for each in found[1:] if each > allowed * _CALLS]
         context.check(len(more) < _WINDOWS, text, found=found)
 
@@ -298,7 +311,8 @@ _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 )
 @little_to_collect()
 def training(context: Context, name: str) -> None:
-    """A training step that is made again and again takes no more memory."""
+    """A training step (forward, backward, optimizer) is repeated. Neither the device's nor the host's memory
+    grows."""
     net = _net(context)
     optimizer = _OPTIMISERS[name](net.parameters())
     x, y = context.to_device(torch.ones(16, 32)), context.to_device(torch.zeros(16, 8))
@@ -309,18 +323,23 @@ def training(context: Context, name: str) -> None:
         loss.backward()
         optimizer.step()
         kept = [each for state in optimizer.state.values() for each in state.values()]
-        context.opened.settle([*net.parameters(), *kept])  # a device that works later does it now
+        context.opened.settle([*net.parameters(), *kept])  # a lazy device executes its work now
 
     _must_measure(context, host=True)
     bound = host_bound(context, _HOST_CALLS, FLOOR)
-    context.same(grows(context, repeat, _CALLS), [], "a step: the device's memory in use stays")
-    _host_stays(context, repeat, _HOST_CALLS, bound, "a step")
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "a training step: device memory in use grows with repetition (bytes per window)",
+    )
+    _host_stays(context, repeat, _HOST_CALLS, bound, "a training step")
 
 
 @cases("allocator.steady")
 @little_to_collect()
 def whole_trainings(context: Context) -> None:
-    """A net and its optimiser that are made, trained and dropped again and again leave nothing."""
+    """A network and its optimizer are built, trained and deleted, again and again. Device memory does not
+    grow."""
     _must_measure(context)
 
     def repeat() -> None:
@@ -333,13 +352,17 @@ def whole_trainings(context: Context) -> None:
         del net, optimizer
         gc.collect()
 
-    context.same(grows(context, repeat, 2), [], "what is dropped is freed")
+    context.same(
+        grows(context, repeat, 2),
+        [],
+        "device memory of deleted networks stays in use (bytes per window)",
+    )
 
 
 @cases("allocator.steady")
 @little_to_collect()
 def double_backward(context: Context) -> None:
-    """Gradients of gradients, again and again, take no more memory."""
+    """Gradients of gradients are computed again and again. Device memory does not grow."""
     _must_measure(context)
     x, y = _square(context, 1, grad=True), _square(context, 5, grad=True)
 
@@ -349,13 +372,17 @@ def double_backward(context: Context) -> None:
         del first, second
         gc.collect()
 
-    context.same(grows(context, repeat, _CALLS), [], "the device's memory in use stays")
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "device memory in use grows with repetition (bytes per window)",
+    )
 
 
 @cases("allocator.steady")
 @little_to_collect()
 def raised(context: Context) -> None:
-    """A backward that raises, again and again, leaves nothing."""
+    """A backward pass whose hook raises is run again and again. Device memory does not grow."""
     _must_measure(context)
     x = _square(context, 1, grad=True)
 
@@ -371,13 +398,18 @@ def raised(context: Context) -> None:
         del hidden
         gc.collect()
 
-    context.same(grows(context, repeat, _CALLS), [], "the device's memory in use stays")
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "device memory in use grows with repetition (bytes per window)",
+    )
 
 
 @cases("allocator.steady", requires={"graphs", "allocator_statistics"})
 @little_to_collect()
 def graphs(context: Context) -> None:
-    """A graph that is captured, replayed and destroyed again and again leaves nothing in use, and nothing reserved."""
+    """A graph is captured, replayed and reset again and again. Neither the allocated nor the reserved memory
+    of the device grows."""
     x = _square(context)
     reserved: list[int] = []
 
@@ -394,15 +426,20 @@ def graphs(context: Context) -> None:
         fresh(context)
         reserved.append(context.counters().reserved)
 
-    context.same(grows(context, repeat, _CALLS), [], "the device's memory in use stays")
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "device memory in use grows with repetition (bytes per window)",
+    )
     ends = [reserved[1 + _CALLS * n] for n in range(1 + (len(reserved) - 2) // _CALLS)]
     rising = len(ends) > _WINDOWS and all(a < b for a, b in pairwise(ends))
-    context.check(not rising, "the device's reserved memory stays", found=ends)
+    context.check(not rising, "reserved device memory grows with repetition (bytes)", found=ends)
 
 
 @cases("allocator.steady", requires={"allocator_statistics"})
 def ahead(context: Context) -> None:
-    """A host that runs ahead of the device for four hundred ops reserves no more than one that does for forty."""
+    """The host queues 400 ops without waiting for the device. The peak of allocated memory is at most that of
+    40 ops plus the size of eight operands."""
     x, reserved = _square(context), []
     for count in (40, 400, 400):
         fresh(context)
@@ -415,5 +452,5 @@ def ahead(context: Context) -> None:
         reserved.append(context.counters().peak - before)
         del made
     room = 8 * x.numel() * x.element_size()
-    text = "at most eight operands more are in use at once"
+    text = "queueing 400 ops needs more than eight operands of memory beyond what 40 ops need (peak bytes)"
     context.check(max(reserved[1:]) <= reserved[0] + room, text, found=reserved)

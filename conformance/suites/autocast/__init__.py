@@ -1,4 +1,4 @@
-"""The autocast suite: ops run in their listed dtype, and gradients are scaled."""
+"""The autocast suite checks the dtype in which each op runs under autocast, autocast regions, and the GradScaler."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.autocast import listed, regions, scaler

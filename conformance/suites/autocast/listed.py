@@ -1,4 +1,4 @@
-"""autocast.lists: the policy of each op."""
+"""autocast.lists: each op runs in the dtype that autocast's lists prescribe."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
 
-#: How far results of one op may be apart that were computed in one dtype: in its eps, of the largest element.
+#: Accepted difference of two results of one op in one dtype, in multiples of its eps times the largest element.
 _ROUNDINGS = 16.0
 
 
 @cases("autocast.lists", over={op: (op, policy) for policy in LISTS for op in LISTS[policy]})
 def listed(context: Context, op: str, policy: str) -> None:
-    """An op runs in the dtype of its list, with each lower precision that the device declares."""
+    """Call an op under autocast with each lower precision that the device declares: it must run in the dtype of its list,
+    and results and gradients must be those of operands that were cast before the call."""
     for own in context.descriptor.autocast:
         if op in own.ops:
             policy = own.policy
@@ -38,10 +39,14 @@ def listed(context: Context, op: str, policy: str) -> None:
 
 
 def _wide(context: Context, op: str, lower: torch.dtype) -> None:
-    """Operands of float64 are cast by no list (docs/source/amp, "Op Eligibility")."""
+    """Check that float64 operands are never cast (docs/source/amp, "Op Eligibility")."""
     wide = [torch.float64]
     answer, plain = (asked(context.opened, op, wide, region) for region in (lower, None))
-    context.same(answer.told, plain.told, f"{op} of float64 gives what it gives without autocast")
+    context.same(
+        answer.told,
+        plain.told,
+        f"{op} of float64: result dtypes or exception differ from those without autocast",
+    )
 
 
 def _dtypes(
@@ -53,8 +58,8 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """A call in a region gives results of the dtype that it computes in. That there is no kernel for this dtype is no
-    fault of autocast's: without a region, operands of it are refused too."""
+    """Check that a call in a region gives results of dtype ``computed``. If the device has no kernel for this dtype, so that
+    operands of this dtype are refused without autocast too, NotImplementedError is raised."""
     answer = asked(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
         plain = asked(context.opened, op, given, None, computed=computed, **named)
@@ -71,11 +76,11 @@ def _dtypes(
 def _values(
     context: Context, op: str, answer: Answer, given: Sequence[torch.dtype], computed: torch.dtype
 ) -> None:
-    """The results are those of the op on operands that were cast before, in no region: the same kernel in the same
-    dtype. Where that cannot be called, there is nothing to compare with."""
+    """Check that the results are those of the op without autocast on operands cast to ``computed`` before the call. Nothing
+    is checked if that call raises."""
     want = asked(context.opened, op, given, None, computed=computed)
     if want.error is None:
-        text = f"{op} computes in {computed}, as it does of operands of this dtype"
+        text = f"{op} under autocast differs from {op} of operands cast to {computed}"
         near(context, answer.results, want.results, computed, text)
 
 
@@ -86,7 +91,8 @@ def near(
     computed: torch.dtype,
     text: str,
 ) -> None:
-    """Tensors of a floating dtype that came from one kernel are apart by a few roundings at most, NaN where NaN is."""
+    """Check that floating-point tensors from the same kernel differ by a few roundings at most, and are finite at the same
+    places."""
     for mine, theirs in zip(found, want):
         context.same(mine is None, theirs is None, text, kind=Kind.VALUES)
         if mine is None or theirs is None or not theirs.is_floating_point():
@@ -98,13 +104,13 @@ def near(
         bound = _ROUNDINGS * torch.finfo(computed).eps * max(largest, 1e-3)
         apart = float((a - b)[finite].abs().max()) if bool(finite.any()) else 0.0
         holds = apart <= bound and torch.equal(a.isfinite(), finite)
-        expected = f"at most {bound:.3g} apart"
-        context.check(holds, text, expected=expected, found=f"{apart:.3g} apart", kind=Kind.VALUES)
+        expected = f"a difference of at most {bound:.3g}"
+        context.check(holds, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
 
 
 def _lower(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        text = f"{op} of {_told(given)} runs in the region's {lower}"
+        text = f"{op} of {_told(given)} does not run in the region's {lower}"
         answer = _dtypes(context, op, given, lower, lower, text)
         _values(context, op, answer, given, lower)
     _trained(context, op, lower, lower)
@@ -112,7 +118,7 @@ def _lower(context: Context, op: str, lower: torch.dtype) -> None:
 
 def _float32(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([lower], [FLOAT32], [FLOAT32, lower], [lower, FLOAT32]):
-        text = f"{op} of {_told(given)} runs in float32"
+        text = f"{op} of {_told(given)} does not run in float32"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
     _trained(context, op, lower, FLOAT32)
@@ -124,27 +130,29 @@ def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
         named: dict[str, Any] = {"dtype": lower}
         plain = asked(context.opened, op, [given], None, **named)
         if plain.error is not None:
-            continue  # the op does not take this dtype
-        text = f"{op} of {given} runs in the dtype that it is asked for"
+            continue  # the op does not accept this dtype
+        text = f"{op} of {given} does not run in the dtype of its dtype argument"
         _dtypes(context, op, [given], lower, lower, text, **named)
 
 
 def _promote(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32, lower], [lower, FLOAT32], [lower, lower, FLOAT32], [FLOAT32]):
         if len({*_operands(context, op, given)}) < 2 and given != [FLOAT32]:
-            continue  # it has fewer operands
-        text = f"{op} of {_told(given)} runs in the widest dtype"
+            continue  # the op has fewer operands
+        text = f"{op} of {_told(given)} does not run in the widest dtype"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
     if asked(context.opened, op, [lower], None).error is None:
-        _dtypes(context, op, [lower], lower, lower, f"{op} of {lower} runs in {lower}")
+        _dtypes(context, op, [lower], lower, lower, f"{op} of {lower} does not run in {lower}")
     _trained(context, op, lower, FLOAT32, widest=True)
 
 
 def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
         answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
-        text = f"{op} of {_told(given)}, which no list names, gives what it gives without autocast"
+        text = (
+            f"{op} of {_told(given)}, which is in no list, differs from the call without autocast"
+        )
         context.same(answer.told, plain.told, text)
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):
@@ -154,12 +162,12 @@ def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
 
 def _composed(context: Context, op: str, lower: torch.dtype) -> None:
     answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
-    text = f"{op} of float32 raises where it does without autocast"
+    text = f"{op} of float32 raises with autocast only, or without it only"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
 
 
-# With a graph, and weights that change
+# Calls with a graph, and weights that change
 
 
 def _trained(
@@ -170,9 +178,9 @@ def _trained(
     *,
     widest: bool = False,
 ) -> None:
-    """With leaves that want a gradient, results and gradients are those of leaves that are cast before, with other
-    leaves of the same shapes in the same region too, and with their new values in the next region. Leaves are in
-    float32, and in both dtypes in turn."""
+    """Check calls with leaves that require gradients. Results and gradients must be those of leaves that are cast before the
+    call, for two sets of leaves of the same shapes in one region, and for changed leaves in the next region. The leaves
+    are in float32, and then alternately in the lower precision and float32."""
     for given in ([FLOAT32], [lower, FLOAT32]):
         first, second = Leaves(context.opened, given), Leaves(context.opened, given, shift=3)
         mine, theirs = ARGUMENTS[op](first), ARGUMENTS[op](second)
@@ -192,7 +200,7 @@ def _trained(
 def _called(op: str, arguments: tuple[Any, ...]) -> Answer:
     try:
         return Answer(tensors_in(overload(op)(*arguments)))
-    except Exception as error:  # judged by whether it is raised without autocast too
+    except Exception as error:  # compared with the call without autocast
         return Answer(error=error)
 
 
@@ -208,24 +216,34 @@ def _as_if_cast(
     known = Leaves(context.opened, leaves.dtypes, computed, leaves.shift, factor)
     want = _called(op, ARGUMENTS[op](known))
     if want.error is not None:
-        return  # the op cannot be called in this dtype without autocast: nothing to compare with
-    text = f"{op} of leaves gives what it gives of leaves that were cast before"
+        return  # no reference: the op cannot be called in this dtype without autocast
+    text = f"{op} of leaves differs from {op} of leaves cast before the call"
     context.same(answer.told, want.told, text)
     precision = computed or max(given, key=lambda each: torch.finfo(each).eps, default=FLOAT32)
     near(context, answer.results, want.results, precision, text)
     graph = [each.requires_grad for each in want.results]
-    context.same([each.requires_grad for each in answer.results], graph, f"{text}: a graph")
+    context.same(
+        [each.requires_grad for each in answer.results],
+        graph,
+        f"{text} (requires_grad of the results)",
+    )
     if not any(graph):
         return
     try:
         there = _gradients(want.results, known.leaves)
     except Exception:
-        return  # it has no backward, in this dtype
+        return  # the op has no backward in this dtype
     here = _gradients(answer.results, leaves.leaves)
     dtypes = [None if each is None else each.dtype for each in here]
     wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
-    context.same(dtypes, wanted, f"{op}: gradients have the dtype of their leaf")
-    near(context, here, there, precision, f"{op}: gradients are those of leaves that were cast")
+    context.same(dtypes, wanted, f"{op}: the dtype of a gradient differs from its leaf's")
+    near(
+        context,
+        here,
+        there,
+        precision,
+        f"{op}: gradients differ from those of leaves cast before the call",
+    )
 
 
 def _gradients(
@@ -238,7 +256,7 @@ def _gradients(
 def _refused(context: Context, op: str, lower: torch.dtype) -> None:
     answer = asked(context.opened, op, [FLOAT32], lower)
     found = answer.error
-    text = f"{op} is unsafe under autocast, and raises a RuntimeError"
+    text = f"{op} does not raise RuntimeError under autocast, as documented"
     context.check(isinstance(found, RuntimeError), text, found=repr(found), kind=Kind.NOT_RAISED)
 
 

@@ -1,4 +1,4 @@
-"""autocast.lists: regions, the cache of casted weights, and what runs in a region: backward, checkpoints, modules."""
+"""autocast.lists: autocast regions, the cache of cast weights, and backward, checkpoints and modules under autocast."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
 
-#: Small differences of results in a lower precision: of the largest element, in its eps.
+#: Accepted difference of results in a lower precision, in multiples of its eps times the largest element.
 _ROUNDINGS = 16.0
 
 
 def _operand(context: Context, *shape: int, first: int = 1) -> torch.Tensor:
-    """Numbers between 0.1 and 0.9 that a lower precision rounds."""
+    """Return a device tensor with values from 0.1 to 0.9 that are not exact in a lower precision."""
     count = int(torch.Size(shape).numel())
     values = ((torch.arange(count) * 37 + 11 * first) % 101).float() * (0.8 / 101) + 0.1003
-    return context.to_device(values.reshape(shape).clone())  # no view, which no cache takes
+    return context.to_device(
+        values.reshape(shape).clone()
+    )  # a clone, because the cache does not keep views
 
 
 def _weight(context: Context, *shape: int, first: int = 5) -> torch.Tensor:
@@ -31,7 +33,7 @@ def _weight(context: Context, *shape: int, first: int = 5) -> torch.Tensor:
 
 
 def _dtype(context: Context) -> torch.dtype:
-    """The dtype of a product of float32 operands, here."""
+    """Return the result dtype of mm with float32 operands under the current autocast state."""
     return torch.mm(_operand(context, 3, 3), _operand(context, 3, 3)).dtype
 
 
@@ -42,13 +44,13 @@ def _near(
     context.same(tuple(a.shape), tuple(b.shape), text, kind=Kind.SHAPE)
     bound = _ROUNDINGS * torch.finfo(lower).eps * max(float(b.abs().max()), 1e-3)
     apart = float((a - b).abs().max())
-    expected = f"at most {bound:.3g} apart"
+    expected = f"a difference of at most {bound:.3g}"
     context.check(apart <= bound, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
 
 
 def _each(context: Context) -> list[torch.dtype]:
     found = lower_dtypes(context.opened)
-    context.must(found, "the device declares float16 or bfloat16")
+    context.must(found, "the device declares neither float16 nor bfloat16")
     return found
 
 
@@ -57,152 +59,239 @@ def _each(context: Context) -> list[torch.dtype]:
 
 @cases("autocast.lists")
 def region_ends(context: Context) -> None:
-    """A region begins and ends: before it, after it, and after one that an exception left, products are in float32."""
+    """Call mm before, inside and after an autocast region, and after a region that an exception ended: only inside may the
+    result have the region's dtype, and is_autocast_enabled and get_autocast_dtype must report the region."""
     for lower in _each(context):
-        context.same(_dtype(context), FLOAT32, "no region: mm of float32 gives float32")
+        context.same(
+            _dtype(context), FLOAT32, "mm of float32 has a wrong dtype outside of autocast"
+        )
         with torch.autocast(context.kind, lower):
-            context.same(_dtype(context), lower, f"mm in a region of {lower}")
             context.same(
-                torch.is_autocast_enabled(context.kind), True, "a region says that it is on"
+                _dtype(context), lower, f"mm has a wrong dtype in an autocast region of {lower}"
             )
-            context.same(torch.get_autocast_dtype(context.kind), lower, "a region says its dtype")
-        context.same(_dtype(context), FLOAT32, "after the region")
+            context.same(
+                torch.is_autocast_enabled(context.kind),
+                True,
+                "is_autocast_enabled is wrong inside a region",
+            )
+            context.same(
+                torch.get_autocast_dtype(context.kind),
+                lower,
+                "get_autocast_dtype is wrong inside a region",
+            )
+        context.same(_dtype(context), FLOAT32, "mm has a wrong dtype after the region")
         try:
             with torch.autocast(context.kind, lower):
                 raise KeyError("ours")
         except KeyError:
             pass
-        context.same(_dtype(context), FLOAT32, "after a region that an exception left")
-        context.same(torch.is_autocast_enabled(context.kind), False, "no region is on")
+        context.same(
+            _dtype(context), FLOAT32, "mm has a wrong dtype after a region that an exception ended"
+        )
+        context.same(
+            torch.is_autocast_enabled(context.kind),
+            False,
+            "is_autocast_enabled is wrong after a region that an exception ended",
+        )
 
 
 @cases("autocast.lists")
 def region_of_another_dtype(context: Context) -> None:
-    """Regions nest: the inner one counts, on or off or of another dtype, and the outer one goes on after it."""
+    """Nest autocast regions that are enabled, disabled or of another dtype: mm must follow the innermost region, and the
+    outer region again after the inner one."""
     for lower in _each(context):
         for other in _each(context):
             with torch.autocast(context.kind, lower):
                 with torch.autocast(context.kind, enabled=False):
-                    context.same(_dtype(context), FLOAT32, "a region that is off inside of one")
+                    context.same(
+                        _dtype(context),
+                        FLOAT32,
+                        "mm has a wrong dtype in a disabled region inside an enabled one",
+                    )
                     with torch.autocast(context.kind, other):
-                        context.same(_dtype(context), other, "one that is on inside of that")
-                    context.same(_dtype(context), FLOAT32, "after the innermost")
+                        context.same(
+                            _dtype(context),
+                            other,
+                            "mm has a wrong dtype in an enabled region inside a disabled one",
+                        )
+                    context.same(
+                        _dtype(context),
+                        FLOAT32,
+                        "mm has a wrong dtype in the disabled region after an inner one",
+                    )
                 with torch.autocast(context.kind, other):
-                    context.same(_dtype(context), other, "a region of another dtype inside of one")
-                context.same(_dtype(context), lower, "after it, the outer one goes on")
+                    context.same(
+                        _dtype(context),
+                        other,
+                        "mm has a wrong dtype in a region inside a region of another dtype",
+                    )
+                context.same(
+                    _dtype(context),
+                    lower,
+                    "mm has a wrong dtype in the outer region after an inner one",
+                )
 
 
 @cases("autocast.lists")
 def region_off(context: Context) -> None:
-    """What a region made can be used in one that is off, in its own dtype; mixed operands are refused as without."""
+    """Use the result of an autocast region in a disabled region inside it: mm must run in the dtype of its operands, the
+    lower precision or, after float(), float32."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
             made = torch.mm(_operand(context, 3, 3), _operand(context, 3, 3))
             with torch.autocast(context.kind, enabled=False):
-                context.same(torch.mm(made, made).dtype, lower, "mm of what the region made")
                 context.same(
-                    torch.mm(made.float(), made.float()).dtype, FLOAT32, "mm after float()"
+                    torch.mm(made, made).dtype,
+                    lower,
+                    "mm of lower-precision operands has a wrong dtype in a disabled region",
+                )
+                context.same(
+                    torch.mm(made.float(), made.float()).dtype,
+                    FLOAT32,
+                    "mm of float32 operands has a wrong dtype in a disabled region",
                 )
 
 
 @cases("autocast.lists")
 def region_as_a_decorator(context: Context) -> None:
-    """A function that is decorated with autocast runs in a region, and its caller does not."""
+    """Decorate a function with torch.autocast: the function must run under autocast, and its caller must not."""
     for lower in _each(context):
         decorated = torch.autocast(context.kind, lower)(_dtype)
-        context.same(decorated(context), lower, "the decorated function runs in a region")
-        context.same(_dtype(context), FLOAT32, "its caller does not")
+        context.same(
+            decorated(context), lower, "mm has a wrong dtype in a function decorated with autocast"
+        )
+        context.same(
+            _dtype(context),
+            FLOAT32,
+            "mm has a wrong dtype after a call of a function decorated with autocast",
+        )
 
 
 @cases("autocast.lists")
 def region_without_a_dtype(context: Context) -> None:
-    """A region without a dtype has the one that get_autocast_dtype names, and set_autocast_dtype sets it."""
+    """Open an autocast region without a dtype: mm must run in the dtype of get_autocast_dtype, which set_autocast_dtype
+    changes."""
     with torch.autocast(context.kind):
-        context.same(_dtype(context), torch.get_autocast_dtype(context.kind), "its default dtype")
+        context.same(
+            _dtype(context),
+            torch.get_autocast_dtype(context.kind),
+            "mm does not run in the default autocast dtype",
+        )
     before = torch.get_autocast_dtype(context.kind)
     try:
         for lower in _each(context):
             torch.set_autocast_dtype(context.kind, lower)
             with torch.autocast(context.kind):
-                context.same(_dtype(context), lower, "the dtype that was set")
+                context.same(
+                    _dtype(context),
+                    lower,
+                    "mm does not run in the dtype given to set_autocast_dtype",
+                )
     finally:
         torch.set_autocast_dtype(context.kind, before)
 
 
 @cases("autocast.lists")
 def region_of_other_threads(context: Context) -> None:
-    """A region is of its thread: another one runs in float32, and its own region does not reach back."""
+    """Call mm in other threads while an autocast region is open: they must run in float32, because a region belongs to its
+    thread. The region must still be in effect afterwards."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
             seen = context.together(lambda: _dtype(context), lambda: _dtype(context))
             context.same(
-                list(seen), [FLOAT32, FLOAT32], "threads that began in a region are in none"
+                list(seen),
+                [FLOAT32, FLOAT32],
+                "mm has a wrong dtype in threads started inside a region",
             )
-            context.same(_dtype(context), lower, "the region goes on")
+            context.same(
+                _dtype(context), lower, "mm has a wrong dtype in the region after other threads ran"
+            )
 
 
 @cases("autocast.lists")
 def region_of_another_device(context: Context) -> None:
-    """A region of another device type casts nothing here."""
+    """Open an autocast region for another device type: ops on this device must not be affected."""
     other = "cpu" if context.kind != "cpu" else "cuda"
     with torch.autocast(other, torch.bfloat16, enabled=other == "cpu"):
-        context.same(_dtype(context), FLOAT32, f"a region of {other}")
+        context.same(
+            _dtype(context), FLOAT32, f"mm has a wrong dtype in an autocast region of {other}"
+        )
     for lower in _each(context):
         with torch.autocast(context.kind, lower), torch.autocast(other, enabled=False):
-            context.same(_dtype(context), lower, f"a region of {other} that is off")
+            context.same(
+                _dtype(context),
+                lower,
+                f"mm has a wrong dtype in a disabled autocast region of {other}",
+            )
 
 
 @cases("autocast.lists")
 def what_is_not_cast(context: Context) -> None:
-    """Integers and float64 are left as they are."""
+    """Call ops on int64 and float64 operands under autocast: they must keep their dtype."""
     for lower in _each(context):
         whole = context.to_device(torch.ones(3, 3, dtype=torch.int64))
         with torch.autocast(context.kind, lower):
-            context.same((whole + whole).dtype, torch.int64, "integers stay integers")
+            context.same(
+                (whole + whole).dtype,
+                torch.int64,
+                "the result of integer operands has a wrong dtype under autocast",
+            )
             if "float64" in context.descriptor.dtypes:
                 wide = context.to_device(torch.ones(3, 3, dtype=torch.float64))
-                context.same(torch.mm(wide, wide).dtype, torch.float64, "float64 stays float64")
+                context.same(
+                    torch.mm(wide, wide).dtype,
+                    torch.float64,
+                    "the result of float64 operands has a wrong dtype under autocast",
+                )
 
 
 @cases("autocast.lists")
 def in_place_and_out(context: Context) -> None:
-    """In-place ops and out= keep the dtype of what they write to."""
+    """Call an in-place op and an op with out= under autocast: the tensor written to must keep its dtype, and the in-place
+    op must not be cast."""
     for lower in _each(context):
         x, y = _operand(context, 3, 3), _operand(context, 3, 3, first=2)
         out = torch.empty_like(x)
         want = x + x * y
         with torch.autocast(context.kind, lower):
             torch.mm(x, y, out=out)
-            context.same(out.dtype, FLOAT32, "out= keeps its dtype")
+            context.same(out.dtype, FLOAT32, "out= has a different dtype after the call")
             x += x * y
-        context.same(x.dtype, FLOAT32, "an in-place op keeps its dtype")
+        context.same(x.dtype, FLOAT32, "self has a different dtype after an in-place op")
         context.equal(
-            context.from_device(x), context.from_device(want), "an in-place op is not cast"
+            context.from_device(x),
+            context.from_device(want),
+            "the result of an in-place op differs from its result without autocast",
         )
 
 
 @cases("autocast.lists", requires={"multi_device"}, indices=2)
 def every_index(context: Context) -> None:
-    """A region holds on every index of the device."""
+    """Call mm on every device index in an autocast region: each must run in the region's dtype."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
             for index in context.indices:
                 x = torch.ones(3, 3, device=context.at(index))
-                context.same(torch.mm(x, x).dtype, lower, "mm in a region", at=f"index {index}")
+                context.same(
+                    torch.mm(x, x).dtype,
+                    lower,
+                    "mm has a wrong dtype in a region",
+                    at=f"index {index}",
+                )
 
 
-# The cache of casted weights
+# The cache of cast weights
 
 
 def _cast(product: torch.Tensor) -> Any:
-    """The node of the graph that cast the second operand of a product."""
+    """Return the graph node that cast the second operand of the product."""
     assert product.grad_fn is not None
     return product.grad_fn.next_functions[1][0]
 
 
 @cases("autocast.lists")
 def weight_is_cast_once(context: Context) -> None:
-    """A weight that is used twice in a region is cast once; without the cache each time."""
+    """Use a weight four times in an autocast region: it must be cast once, or at every use with cache_enabled=False."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         for enabled in (True, False):
@@ -213,14 +302,15 @@ def weight_is_cast_once(context: Context) -> None:
                 fourth = torch.mm(x, weight)
             nodes = [_cast(each) for each in (first, second, third, fourth)]
             once = [each is nodes[0] for each in nodes]
-            context.must(_cast(first) is not weight, "the weight was cast")
-            text = "a region casts a weight once" if enabled else "without a cache, every use casts"
+            context.must(_cast(first) is not weight, "the weight was not cast")
+            kind = "with" if enabled else "without"
+            text = f"the uses that share one cast of the weight are wrong {kind} a cache"
             context.same(once, [True, enabled, enabled, enabled], text)
 
 
 @cases("autocast.lists")
 def cache_ends_with_its_region(context: Context) -> None:
-    """A weight that was changed between two regions is cast again, with its new values, and used for backward."""
+    """Change a weight between two autocast regions: the second region must cast the weight again, with its new values."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         products = []
@@ -231,17 +321,19 @@ def cache_ends_with_its_region(context: Context) -> None:
                 products.append(torch.mm(x, weight))
             cast = weight.detach().to(lower)
             want = torch.mm(x.to(lower), cast)
-            text = "a region casts the weight as it is now"
+            text = "the region did not use the current values of the weight"
             _near(context, products[-1], want, lower, text)
         nodes = [_cast(each) for each in products]
         context.check(
-            nodes[0] is not nodes[1] and nodes[1] is not nodes[2], "a region casts a weight anew"
+            nodes[0] is not nodes[1] and nodes[1] is not nodes[2],
+            "a region reused the cast of an earlier region",
         )
 
 
 @cases("autocast.lists")
 def another_weight_at_its_place(context: Context) -> None:
-    """A weight that takes the place of one that is gone is cast itself: the cache does not go by an address."""
+    """Delete a weight in an autocast region and create another, which may get the same address: the new weight must be cast
+    itself, so the cache must not look up addresses only."""
     for lower in _each(context):
         x = _operand(context, 3, 3)
         with torch.autocast(context.kind, lower):
@@ -249,13 +341,20 @@ def another_weight_at_its_place(context: Context) -> None:
                 weight = _weight(context, 3, 3, first=first + 1)
                 found = torch.mm(x, weight)
                 want = torch.mm(x.to(lower), weight.detach().to(lower))
-                _near(context, found, want, lower, "a new weight is cast itself")
+                _near(
+                    context,
+                    found,
+                    want,
+                    lower,
+                    "the product does not have the values of the new weight",
+                )
                 del weight
 
 
 @cases("autocast.lists")
 def activations_are_not_kept(context: Context) -> None:
-    """What is no leaf is cast at each use: an activation that is changed in place is seen as it is."""
+    """Change a tensor that is not a leaf parameter in place inside an autocast region: the next op must use its new values,
+    so such tensors must not be cached."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):
@@ -263,13 +362,25 @@ def activations_are_not_kept(context: Context) -> None:
             for factor in (1.0, 2.0):
                 plain.mul_(factor)
                 want = torch.mm(x.to(lower), plain.to(lower))
-                _near(context, torch.mm(x, plain), want, lower, "an operand is cast at each use")
+                _near(
+                    context,
+                    torch.mm(x, plain),
+                    want,
+                    lower,
+                    "the product does not have the current values of its operand",
+                )
             made = weight * 2
             with torch.no_grad():
                 before = torch.mm(x, made)
                 made.mul_(2)
                 after = torch.mm(x, made)
-            _near(context, after, 2 * before, lower, "an activation is cast at each use")
+            _near(
+                context,
+                after,
+                2 * before,
+                lower,
+                "the product does not have the current values of the activation",
+            )
 
 
 @cases(
@@ -277,22 +388,28 @@ def activations_are_not_kept(context: Context) -> None:
     over={"no_grad_first": ("no_grad",), "inference_mode_first": ("inference_mode",)},
 )
 def poisoned(context: Context, mode: str) -> None:
-    """A weight that was used under no_grad or inference mode in a region is trained by what follows in the region."""
+    """Use a weight under no_grad or inference_mode in an autocast region and then outside of it: the later product must have
+    a graph, and backward must give the weight a float32 gradient."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):
             with getattr(torch, mode)():
-                context.same(torch.mm(x, weight).dtype, lower, f"mm under {mode}")
+                context.same(torch.mm(x, weight).dtype, lower, f"mm has a wrong dtype under {mode}")
             found = torch.mm(x, weight)
-            context.check(found.requires_grad, f"after {mode}, a product has a graph")
+            context.check(
+                found.requires_grad, f"after {mode}, a product does not require a gradient"
+            )
             with torch.no_grad():
                 context.check(
-                    not torch.mm(x, weight).requires_grad, "under no_grad, a product has none"
+                    not torch.mm(x, weight).requires_grad,
+                    "under no_grad, a product requires a gradient",
                 )
         found.float().sum().backward()
-        context.check(weight.grad is not None, "the weight gets a gradient")
+        context.check(weight.grad is not None, "the weight has no gradient")
         assert weight.grad is not None
-        context.same(weight.grad.dtype, FLOAT32, "in its own dtype", kind=Kind.DTYPE)
+        context.same(
+            weight.grad.dtype, FLOAT32, "the weight's gradient has a wrong dtype", kind=Kind.DTYPE
+        )
 
 
 # Backward
@@ -300,8 +417,8 @@ def poisoned(context: Context, mode: str) -> None:
 
 @cases("autocast.lists")
 def gradients(context: Context) -> None:
-    """Gradients have the dtype of their leaf, and are near those of a run in float32; backward runs outside of the
-    region."""
+    """Run the forward pass under autocast and backward outside of it: gradients must have the dtype of their leaf and be
+    close to those of a float32 run."""
     for lower in _each(context):
         found = {}
         for enabled in (True, False):
@@ -311,21 +428,22 @@ def gradients(context: Context) -> None:
                 hidden = torch.mm(x, first).relu()
                 made = torch.addmm(bias, hidden, second)
                 loss = torch.nn.functional.mse_loss(made, torch.zeros_like(made))
-            context.same(loss.dtype, FLOAT32, "a loss is in float32", kind=Kind.DTYPE)
+            context.same(loss.dtype, FLOAT32, "the loss has a wrong dtype", kind=Kind.DTYPE)
             loss.backward()
             found[enabled] = [x.grad, first.grad, second.grad, bias.grad]
         for number, (mine, theirs) in enumerate(zip(found[True], found[False])):
-            context.must(mine is not None and theirs is not None, "every leaf gets a gradient")
+            context.must(mine is not None and theirs is not None, "a leaf has no gradient")
             assert mine is not None
             assert theirs is not None
-            text = "a gradient has the dtype of its leaf"
+            text = "the dtype of a gradient differs from its leaf's"
             context.same(mine.dtype, FLOAT32, text, kind=Kind.DTYPE, at=f"leaf {number}")
-            _near(context, mine, theirs, lower, "gradients are near those in float32")
+            _near(context, mine, theirs, lower, "the gradient is not close to the float32 run's")
 
 
 @cases("autocast.lists", over={"checkpoint": (False,), "reentrant_checkpoint": (True,)})
 def checkpointed(context: Context, reentrant: bool) -> None:
-    """A checkpoint computes again in the region that it was made in: gradients are those without a checkpoint."""
+    """Run torch.utils.checkpoint in an autocast region and backward outside of it: the recomputation must run under the same
+    autocast, so gradients must equal those without a checkpoint."""
     for lower in _each(context):
         grads = []
         for through in (True, False):
@@ -337,21 +455,32 @@ def checkpointed(context: Context, reentrant: bool) -> None:
             with torch.autocast(context.kind, lower):
                 torch.mm(x.detach(), weight)  # the weight is in the cache
                 made = checkpoint(twice, x, use_reentrant=reentrant) if through else twice(x)
-                context.same(made.dtype, lower, "what a checkpoint gives", kind=Kind.DTYPE)
+                context.same(
+                    made.dtype,
+                    lower,
+                    "the result of the function has a wrong dtype",
+                    kind=Kind.DTYPE,
+                )
             made.float().sum().backward()
             grads.append((x.grad, weight.grad))
         for mine, theirs in zip(*grads):
-            context.must(mine is not None and theirs is not None, "every leaf gets a gradient")
+            context.must(mine is not None and theirs is not None, "a leaf has no gradient")
             assert mine is not None
             assert theirs is not None
-            context.same(mine.dtype, FLOAT32, "its dtype", kind=Kind.DTYPE)
-            _near(context, mine, theirs, lower, "gradients are those without a checkpoint")
+            context.same(mine.dtype, FLOAT32, "the gradient has a wrong dtype", kind=Kind.DTYPE)
+            _near(
+                context,
+                mine,
+                theirs,
+                lower,
+                "the gradient differs from the one without a checkpoint",
+            )
 
 
 class Doubled(torch.autograd.Function):
-    """A product that notes the dtypes that it is given, and whether a region is on."""
+    """A matrix product that records the dtypes of its operands and the dtype in which mm runs inside it."""
 
-    seen: list[Any] = []  # noqa: RUF012 - of one case
+    seen: list[Any] = []  # noqa: RUF012 - cleared by the case that uses it
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
@@ -381,7 +510,8 @@ def _function(context: Context, cast: torch.dtype | None) -> Callable[..., Any]:
     over={"custom_function": (False,), "custom_function_with_cast_inputs": (True,)},
 )
 def custom(context: Context, cast: bool) -> None:
-    """custom_fwd and custom_bwd: backward runs as forward did; with cast_inputs, off and with cast operands."""
+    """Use a custom Function with custom_fwd and custom_bwd in an autocast region: backward must run under the autocast state
+    of forward. With cast_inputs, operands must be cast to that dtype and autocast must be off."""
     for lower in _each(context):
         x, weight = _weight(context, 3, 3, first=2), _weight(context, 3, 3)
         Doubled.seen.clear()
@@ -391,9 +521,9 @@ def custom(context: Context, cast: bool) -> None:
             made = apply(given, weight)
         made.float().sum().backward()
         inside = FLOAT32 if cast else lower
-        context.same(made.dtype, inside, "what forward gives", kind=Kind.DTYPE)
+        context.same(made.dtype, inside, "the result of forward has a wrong dtype", kind=Kind.DTYPE)
         seen = [("forward", FLOAT32, inside), ("backward", inside, inside)]
-        text = "forward is given operands in this dtype, and products in it have this one; so in backward"
+        text = "the dtypes of the operand and of mm are wrong in forward or backward"
         context.same(Doubled.seen, seen, text, kind=Kind.DTYPE)
 
 
@@ -401,7 +531,7 @@ def custom(context: Context, cast: bool) -> None:
 
 
 def _initialised(context: Context, module: torch.nn.Module) -> torch.nn.Module:
-    """Parameters that depend on their place only, on the device."""
+    """Fill the module's parameters with fixed values and move the module to the device."""
     with torch.no_grad():
         for number, each in enumerate(module.parameters()):
             count = each.numel()
@@ -427,7 +557,8 @@ def _convnet() -> torch.nn.Module:
     )
 
 
-#: A module, the shape of its input, and whether it is trained too: a device may have no backward of convolutions.
+#: For each module: how to build it, the shape of its input, and whether its backward is checked. A device may lack
+#: backward of convolutions.
 _MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], bool]] = {
     "mlp": (_mlp, (4, 6), True),
     "convnet": (_convnet, (2, 2, 6, 6), False),
@@ -441,7 +572,7 @@ _MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], bool]]
 
 @cases("autocast.lists", over={name: (name,) for name in _MODULES})
 def module(context: Context, name: str) -> None:
-    """A module under autocast gives results near those in float32, and gradients in float32."""
+    """Run a module under autocast: results must be close to those in float32, and gradients must be in float32."""
     make, shape, trained = _MODULES[name]
     for lower in _each(context):
         found = []
@@ -456,8 +587,16 @@ def module(context: Context, name: str) -> None:
                 continue
             loss.backward()
             dtypes = {None if p.grad is None else p.grad.dtype for p in net.parameters()}
-            context.same(dtypes, {FLOAT32}, "gradients are in float32", kind=Kind.DTYPE)
-        _near(context, found[0], found[1], lower, f"{name} is near its run in float32")
+            context.same(
+                dtypes, {FLOAT32}, "the dtypes of the gradients are wrong", kind=Kind.DTYPE
+            )
+        _near(
+            context,
+            found[0],
+            found[1],
+            lower,
+            f"the result of {name} is not close to its float32 result",
+        )
 
 
 @cases(
@@ -472,7 +611,7 @@ def module(context: Context, name: str) -> None:
     },
 )
 def attention(context: Context, training: bool, weights: bool) -> None:
-    """MultiheadAttention takes a mask of float32 in a region, and gives what it gives in float32."""
+    """Run MultiheadAttention with a float32 mask under autocast: the result must be close to the float32 result."""
     for lower in _each(context):
         found = []
         for enabled in (True, False):
@@ -486,12 +625,19 @@ def attention(context: Context, training: bool, weights: bool) -> None:
             )
             with torch.autocast(context.kind, lower, enabled=enabled):
                 found.append(made(x, x, x, attn_mask=mask, need_weights=weights)[0])
-        _near(context, found[0], found[1], lower, "attention is near its run in float32")
+        _near(
+            context,
+            found[0],
+            found[1],
+            lower,
+            "the result of MultiheadAttention is not close to its float32 result",
+        )
 
 
 @cases("autocast.lists")
 def transforms(context: Context) -> None:
-    """vmap and grad of torch.func run in the region that they are called in."""
+    """Call vmap and grad of torch.func in an autocast region: the function must run under autocast, and gradients must have
+    the dtype of the operand."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 4), _operand(context, 4, 4, first=3)
         batch = _operand(context, 2, 3, 4, first=8)
@@ -502,8 +648,19 @@ def transforms(context: Context) -> None:
         with torch.autocast(context.kind, lower):
             mapped = torch.func.vmap(torch.mm, in_dims=(0, None))(batch, weight)
             grad = torch.func.grad(loss)(weight)
-        context.same(mapped.dtype, lower, "vmap of mm", kind=Kind.DTYPE)
+        context.same(mapped.dtype, lower, "vmap of mm has a wrong dtype", kind=Kind.DTYPE)
         want = torch.stack([torch.mm(each, weight) for each in batch])
-        _near(context, mapped, want, lower, "vmap of mm is near that in float32")
-        context.same(grad.dtype, FLOAT32, "a gradient has its operand's dtype", kind=Kind.DTYPE)
-        _near(context, grad, torch.func.grad(loss)(weight), lower, "grad is near that in float32")
+        _near(context, mapped, want, lower, "the result of vmap is not close to the float32 result")
+        context.same(
+            grad.dtype,
+            FLOAT32,
+            "the dtype of a gradient differs from its operand's",
+            kind=Kind.DTYPE,
+        )
+        _near(
+            context,
+            grad,
+            torch.func.grad(loss)(weight),
+            lower,
+            "the result of torch.func.grad is not close to the float32 result",
+        )

@@ -1,4 +1,4 @@
-"""autocast.grad_scaler: what torch.amp.GradScaler finds, scales and skips."""
+"""autocast.grad_scaler: torch.amp.GradScaler scales losses, unscales gradients, and skips steps with infinities or NaN."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _values(context: Context, tensors: Sequence[torch.Tensor]) -> list[torch.Ten
 
 
 def _begin(context: Context, scaler: torch.amp.GradScaler, index: int = 0) -> torch.Tensor:
-    """Scale something: a scaler makes its state then."""
+    """Scale a tensor, because a scaler creates its state at the first call of scale."""
     found: torch.Tensor = scaler.scale(context.to_device(torch.ones(1), index))
     return found
 
@@ -46,8 +46,8 @@ def _stepped(
     grads: Sequence[torch.Tensor | None],
     text: str,
 ) -> tuple[bool, float]:
-    """Whether a step is made with these gradients, which are those of a loss that was scaled; the scale after it. A
-    step is made with all parameters or with none."""
+    """Run step and update with these gradients of a scaled loss. Return whether the parameters changed, and the scale
+    afterwards. Fails if some parameters changed and others did not."""
     scaler, before = _scaler(context), _values(context, parameters)
     optimizer = torch.optim.SGD(parameters, lr=1.0)
     _begin(context, scaler)
@@ -60,7 +60,7 @@ def _stepped(
         for old, new, parameter in zip(before, _values(context, parameters), parameters)
         if parameter.grad is not None and parameter.numel()
     ]
-    context.check(len({*moved}) < 2, f"{text}: a step is made with all parameters or with none")
+    context.check(len({*moved}) < 2, f"{text}: the step changed some parameters and not others")
     return any(moved), scaler.get_scale()
 
 
@@ -71,8 +71,8 @@ def _skips(
     what: str,
 ) -> None:
     stepped, scale = _stepped(context, parameters, grads, what)
-    context.same(stepped, False, f"{what}: the step is skipped")
-    context.same(scale, _INIT / 2, f"{what}: the scale backs off")
+    context.same(stepped, False, f"{what}: the step was not skipped")
+    context.same(scale, _INIT / 2, f"{what}: the scale did not back off")
 
 
 def _steps(
@@ -82,41 +82,57 @@ def _steps(
     what: str,
 ) -> None:
     stepped, scale = _stepped(context, parameters, grads, what)
-    context.same(stepped, True, f"{what}: the step is made")
-    context.same(scale, _INIT, f"{what}: the scale stays")
+    context.same(stepped, True, f"{what}: the step was skipped")
+    context.same(scale, _INIT, f"{what}: the scale changed")
 
 
 @cases("autocast.grad_scaler")
 def scales(context: Context) -> None:
-    """scale multiplies a loss, or a list of them, by the scale, in their dtype, with a graph."""
+    """Call GradScaler.scale on a loss, on a list of losses, and on lower-precision tensors: each must be multiplied by the
+    scale, and backward must give scaled gradients."""
     scaler = _scaler(context)
     (x,) = _parameters(context, (3,))
     scaled = scaler.scale((2 * x).sum())
-    context.same(scaler.get_scale(), _INIT, "get_scale gives the scale")
-    context.same(float(context.from_device(scaled.detach())), 6 * _INIT, "a loss times the scale")
+    context.same(scaler.get_scale(), _INIT, "get_scale() differs from init_scale")
+    context.same(float(context.from_device(scaled.detach())), 6 * _INIT, "the scaled loss is wrong")
     scaled.backward()
     assert x.grad is not None
-    context.same(context.from_device(x.grad).tolist(), [2 * _INIT] * 3, "its gradient, scaled")
+    context.same(
+        context.from_device(x.grad).tolist(),
+        [2 * _INIT] * 3,
+        "the gradient of the scaled loss is wrong",
+    )
     several: Any = scaler.scale([x.detach(), (x.detach() + 1,)])  # type: ignore[list-item]
     found = [context.from_device(each).tolist() for each in (several[0], several[1][0])]
-    context.same(found, [[_INIT] * 3, [2 * _INIT] * 3], "each of several")
+    context.same(found, [[_INIT] * 3, [2 * _INIT] * 3], "a scaled tensor of a list is wrong")
     for lower in lower_dtypes(context.opened):
         made = scaler.scale(context.to_device(torch.ones(2, dtype=lower)))
-        context.same(context.from_device(made).float().tolist(), [_INIT] * 2, f"{lower}")
+        context.same(
+            context.from_device(made).float().tolist(),
+            [_INIT] * 2,
+            f"the scaled tensor of {lower} is wrong",
+        )
 
 
 @cases("autocast.grad_scaler")
 def steps(context: Context) -> None:
-    """A step is that of the optimiser with gradients that are not scaled."""
+    """Run GradScaler.step after backward of a scaled loss: the parameters must change as by the optimiser's step with
+    unscaled gradients."""
     scaler, parameters = _scaler(context), _parameters(context, (3,), (2, 2))
     optimizer = torch.optim.SGD(parameters, lr=0.25)
     loss = 2 * parameters[0].sum() + (parameters[1] * 4).sum()
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-    context.same(context.from_device(parameters[0].detach()).tolist(), [0.5] * 3, "1 - 0.25 * 2")
     context.same(
-        context.from_device(parameters[1].detach()).tolist(), [[0.0] * 2] * 2, "1 - 0.25 * 4"
+        context.from_device(parameters[0].detach()).tolist(),
+        [0.5] * 3,
+        "the first parameter after the step is wrong",
+    )
+    context.same(
+        context.from_device(parameters[1].detach()).tolist(),
+        [[0.0] * 2] * 2,
+        "the second parameter after the step is wrong",
     )
 
 
@@ -131,7 +147,8 @@ _PLACES = (0, 1, 500, 1022, 1023, 1024)
     },
 )
 def anywhere(context: Context, value: str) -> None:
-    """It is found in the first element, the last, and others of a gradient."""
+    """Put an infinity or NaN at several places of a gradient of 1025 elements: the step must be skipped and the scale must
+    back off. Large finite numbers must not skip the step."""
     for place in _PLACES:
         (x,) = _parameters(context, (1025,))
         grad = torch.ones(1025)
@@ -143,12 +160,12 @@ def anywhere(context: Context, value: str) -> None:
 
 @cases("autocast.grad_scaler")
 def any_parameter(context: Context) -> None:
-    """It is found in the first parameter, the last, and each between them, whatever their sizes; in none of them, the
-    step is made. Parameters without a gradient and empty ones take part in nothing."""
+    """Put an infinity or NaN into the gradient of each of seven parameters of different shapes: the step must be skipped.
+    Without one, it must be made. Empty parameters and parameters without a gradient must not matter."""
     shapes = [(3,), (2, 5), (1,), (), (0,), (4, 1, 3), (7,)]
     for place in [None, *range(len(shapes))]:
         if place == 4:
-            continue  # it has no element
+            continue  # the parameter has no elements
         parameters = _parameters(context, *shapes)
         grads = [torch.ones(shape) for shape in shapes]
         if place is None:
@@ -162,7 +179,8 @@ def any_parameter(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def many_parameters(context: Context) -> None:
-    """It is found in each third of three hundred parameters: past the end of one launch's list."""
+    """Put an infinity into the gradient of one of 300 parameters, more than one multi-tensor kernel launch takes: the step
+    must be skipped. Without one, it must be made."""
     for place in (None, 0, 64, 109, 150, 255, 299):
         parameters = _parameters(context, *[(3,)] * 300)
         grads = [torch.ones(3) for _ in parameters]
@@ -175,18 +193,18 @@ def many_parameters(context: Context) -> None:
 
 @cases("autocast.grad_scaler", requires={"strides"})
 def strided(context: Context) -> None:
-    """It is found in gradients that are transposed, in channels_last, stepped, or views of one buffer; values between
-    their elements do not count."""
+    """Put an infinity into gradients that are transposed, strided or at a storage offset: the step must be skipped. An
+    infinity in the storage between or around their elements must not skip it."""
     inf = float("inf")
     for bad in (False, True):
         given = torch.ones(4, 6)
         given[3, 2] = inf if bad else 1.0
         forms: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
             "transposed": lambda t: context.to_device(t.t().contiguous()).t(),
-            "stepped": lambda t: context.to_device(
+            "strided": lambda t: context.to_device(
                 torch.stack([t, torch.full_like(t, inf)], -1).contiguous()
             )[..., 0],
-            "an offset": lambda t: context.to_device(
+            "offset": lambda t: context.to_device(
                 torch.cat([torch.full((2, 6), inf), t, torch.full((2, 6), inf)])
             )[2:6],
         }
@@ -202,7 +220,7 @@ def strided(context: Context) -> None:
     over={f"on_index_{n}": (n,) for n in (0, 1)},
 )
 def on_each_index(context: Context, bad: int) -> None:
-    """Parameters on several indices: an inf on one of them skips the step of all."""
+    """Use parameters on two device indices: an infinity or NaN in a gradient on one of them must skip the step of all."""
     for value in (1.0, float("inf"), float("nan")):
         parameters = [
             *_parameters(context, (3,), (2,), index=0),
@@ -216,10 +234,11 @@ def on_each_index(context: Context, bad: int) -> None:
 
 @cases("autocast.grad_scaler", over={name: (name,) for name in ("float16", "bfloat16", "float64")})
 def in_dtype(context: Context, name: str) -> None:
-    """Gradients of a dtype are looked at, and unscaled in it; those of float16 are refused, unless asked for."""
+    """Use gradients of float16, bfloat16 or float64: an infinity or NaN must skip the step, and unscale_ must unscale them,
+    except that it must refuse float16 with ValueError."""
     if name not in context.descriptor.dtypes:
         context.note(f"the device declares no {name}")
-        context.same(name in context.descriptor.dtypes, False, f"no {name}")
+        context.same(name in context.descriptor.dtypes, False, f"the descriptor declares {name}")
         return
     dtype = getattr(torch, name)
     for value in (1.0, float("inf"), float("nan")):
@@ -232,24 +251,33 @@ def in_dtype(context: Context, name: str) -> None:
         )
         y.grad = context.to_device(torch.ones(5) * _INIT)
         if name == "float16":
-            text = "unscale_ refuses gradients of float16"
+            text = "unscale_ does not raise ValueError for float16 gradients"
             context.raises(ValueError, scaler.unscale_, optimizer, text=text)
             continue
         scaler.unscale_(optimizer)
         got = context.from_device(x.grad).double()
-        context.same(got[:4].tolist(), [1.0] * 4, f"a gradient of {name} is unscaled")
+        context.same(
+            got[:4].tolist(), [1.0] * 4, f"unscale_ gives wrong values for a gradient of {name}"
+        )
         scaler.step(optimizer)
         scaler.update()
         moved = float(context.from_device(y.detach())[0]) != 1.0
-        context.same(moved, value == 1.0, f"{value} in a gradient of {name}: the step")
+        context.same(
+            moved,
+            value == 1.0,
+            f"{value} in a gradient of {name}: whether the step was made is wrong",
+        )
 
 
 @cases("autocast.grad_scaler")
 def found_in_a_region(context: Context) -> None:
-    """A loss in a lower precision that overflows skips the step, and one that does not makes it."""
+    """Compute a loss under float16 autocast: if its gradients overflow, the step must be skipped and the scale must back
+    off; otherwise the step must be made."""
     if "float16" not in context.descriptor.dtypes:
         context.note("the device declares no float16")
-        context.same("float16" in context.descriptor.dtypes, False, "no float16")
+        context.same(
+            "float16" in context.descriptor.dtypes, False, "the descriptor declares float16"
+        )
         return
     for size, wanted in ((1.0, True), (3e4, False)):
         (weight,) = _parameters(context, (4, 4))
@@ -260,14 +288,16 @@ def found_in_a_region(context: Context) -> None:
         scaler.step(optimizer)
         scaler.update()
         moved = float(context.from_device(weight.detach())[0, 0]) != 1.0
-        context.same(moved, wanted, f"operands of {size:g}: the step is made")
-        context.same(scaler.get_scale(), 4.0 if wanted else 2.0, "the scale")
+        context.same(moved, wanted, f"operands of {size:g}: whether the step was made is wrong")
+        context.same(
+            scaler.get_scale(), 4.0 if wanted else 2.0, "the scale after the step is wrong"
+        )
 
 
 @cases("autocast.grad_scaler")
 def grows_and_backs_off(context: Context) -> None:
-    """The scale grows after growth_interval steps in a row, by its factor, and backs off after each that was skipped,
-    after which the count begins again."""
+    """Follow the scale over 17 steps: it must grow by growth_factor after growth_interval successful steps in a row, and
+    shrink by backoff_factor after each skipped step, which restarts the count."""
     for options in (
         {"growth_interval": 3},
         {"growth_interval": 1},
@@ -291,16 +321,19 @@ def _follow(context: Context, options: dict[str, Any]) -> None:
             scale, count = scale * backoff, 0
         elif (count := count + 1) == interval:
             scale, count = scale * growth, 0
-        text = f"the scale with {', '.join(f'{k} {v:g}' for k, v in options.items())}"
+        text = f"the scale is wrong with {', '.join(f'{k} {v:g}' for k, v in options.items())}"
         context.same(scaler.get_scale(), scale, text, at=f"after step {number + 1}")
         context.same(
-            scaler._get_growth_tracker(), count, "the steps that count", at=f"{number + 1}"
+            scaler._get_growth_tracker(),
+            count,
+            "the count of successful steps is wrong",
+            at=f"after step {number + 1}",
         )
 
 
 @cases("autocast.grad_scaler")
 def scale_that_overflows(context: Context) -> None:
-    """A scale does not grow to inf: it stays where it is."""
+    """Let a scale of 2**127 grow: it must keep its value instead of becoming infinite."""
     (x,) = _parameters(context, (3,))
     scaler = _scaler(context, init_scale=2.0**127, growth_interval=1)
     optimizer = torch.optim.SGD([x], lr=0.0)
@@ -309,12 +342,12 @@ def scale_that_overflows(context: Context) -> None:
         x.grad = context.to_device(torch.ones(3))
         scaler.step(optimizer)
         scaler.update()
-    context.same(scaler.get_scale(), 2.0**127, "the scale is finite")
+    context.same(scaler.get_scale(), 2.0**127, "the scale after growing from 2**127 is wrong")
 
 
 @cases("autocast.grad_scaler")
 def sets_a_scale(context: Context) -> None:
-    """update takes a new scale, as a number or as a tensor on the device."""
+    """Pass a new scale to GradScaler.update, as a number or as a tensor on the device: get_scale must return it."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
     for given in (16.0, context.to_device(torch.tensor(32.0))):
@@ -322,12 +355,15 @@ def sets_a_scale(context: Context) -> None:
         x.grad = context.to_device(torch.ones(3))
         scaler.step(optimizer)
         scaler.update(given)
-        context.same(scaler.get_scale(), float(given), "the scale that was given")
+        context.same(
+            scaler.get_scale(), float(given), "the scale differs from the one given to update"
+        )
 
 
 @cases("autocast.grad_scaler")
 def unscaled_and_clipped(context: Context) -> None:
-    """unscale_ gives the gradients themselves, once; they can be clipped, and step does not unscale them again."""
+    """Call unscale_, clip the gradients and step: unscale_ must give the unscaled gradients, a second unscale_ must raise
+    RuntimeError, and step must use the clipped gradients."""
     parameters = _parameters(context, (2,), (2,))
     scaler, optimizer = _scaler(context), torch.optim.SGD(parameters, lr=1.0)
     loss = 3 * parameters[0].sum() + 4 * parameters[1].sum()
@@ -336,25 +372,31 @@ def unscaled_and_clipped(context: Context) -> None:
     found = [
         context.from_device(each.grad).tolist() for each in parameters if each.grad is not None
     ]
-    context.same(found, [[3.0, 3.0], [4.0, 4.0]], "the gradients without the scale")
-    text = "a second unscale_ is refused"
+    context.same(found, [[3.0, 3.0], [4.0, 4.0]], "the gradients after unscale_ are wrong")
+    text = "a second unscale_ does not raise as documented"
     context.raises(RuntimeError, scaler.unscale_, optimizer, text=text)
     norm = torch.nn.utils.clip_grad_norm_(parameters, 5.0)
     context.check(
-        abs(float(context.from_device(norm)) - 50**0.5) < 1e-4, "the norm before", found=float(norm)
+        abs(float(context.from_device(norm)) - 50**0.5) < 1e-4,
+        "the norm that clip_grad_norm_ returned is wrong",
+        found=float(norm),
     )
     scaler.step(optimizer)
     scaler.update()
     want = 1 - 3 * 5 / 50**0.5
     got = float(context.from_device(parameters[0].detach())[0])
     context.check(
-        abs(got - want) < 1e-4, "the step with clipped gradients", expected=want, found=got
+        abs(got - want) < 1e-4,
+        "the parameter after a step with clipped gradients is wrong",
+        expected=want,
+        found=got,
     )
 
 
 @cases("autocast.grad_scaler")
 def unscale_finds(context: Context) -> None:
-    """What unscale_ found skips the step after it, though the gradient is mended in between."""
+    """Let unscale_ find an infinity, then overwrite the gradient with finite values: the step must still be skipped, and
+    the scale must back off."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
     _begin(context, scaler)
@@ -363,13 +405,13 @@ def unscale_finds(context: Context) -> None:
     x.grad.fill_(1.0)
     scaler.step(optimizer)
     scaler.update()
-    context.same(context.from_device(x.detach()).tolist(), [1.0] * 3, "the step is skipped")
-    context.same(scaler.get_scale(), _INIT / 2, "the scale backs off")
+    context.same(context.from_device(x.detach()).tolist(), [1.0] * 3, "the step was not skipped")
+    context.same(scaler.get_scale(), _INIT / 2, "the scale did not back off")
 
 
 @cases("autocast.grad_scaler")
 def several_optimisers(context: Context) -> None:
-    """Each optimiser skips its own step; the scale backs off if one of them did."""
+    """Use one scaler for two optimisers: only the one with a NaN gradient must skip its step, and the scale must back off."""
     for bad in (None, 0, 1):
         parameters = _parameters(context, (3,), (3,))
         scaler = _scaler(context)
@@ -383,14 +425,20 @@ def several_optimisers(context: Context) -> None:
             scaler.step(optimizer)
         scaler.update()
         moved = [float(context.from_device(each.detach())[0]) != 1.0 for each in parameters]
-        context.same(moved, [number != bad for number in (0, 1)], "which of two steps are made")
+        context.same(
+            moved,
+            [number != bad for number in (0, 1)],
+            "the optimisers whose step was made are wrong",
+        )
         scale = _INIT if bad is None else _INIT / 2
-        context.same(scaler.get_scale(), scale, "the scale, after two optimisers")
+        context.same(
+            scaler.get_scale(), scale, "the scale after the steps of two optimisers is wrong"
+        )
 
 
 @cases("autocast.grad_scaler")
 def next_step_is_made(context: Context) -> None:
-    """An inf is forgotten with update: the next step is made."""
+    """Run four steps, the first and third with an infinity or NaN: only these two must be skipped."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
     _begin(context, scaler)
@@ -401,24 +449,31 @@ def next_step_is_made(context: Context) -> None:
         scaler.step(optimizer)
         scaler.update()
         moved.append(float(context.from_device(x.detach())[0]) != before)
-    context.same(moved, [False, True, False, True], "which of four steps are made")
+    context.same(
+        moved, [False, True, False, True], "the steps that changed the parameter are wrong"
+    )
 
 
 @cases("autocast.grad_scaler")
 def accumulated(context: Context) -> None:
-    """Gradients that are accumulated over several backwards are unscaled once."""
+    """Accumulate the gradients of three scaled losses and step once: they must be unscaled once."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=0.25)
     for _ in range(3):
         scaler.scale(x.sum()).backward()
     scaler.step(optimizer)
     scaler.update()
-    context.same(context.from_device(x.detach()).tolist(), [0.25] * 3, "1 - 0.25 * 3")
+    context.same(
+        context.from_device(x.detach()).tolist(),
+        [0.25] * 3,
+        "the parameter after the step is wrong",
+    )
 
 
 @cases("autocast.grad_scaler")
 def state_round_trips(context: Context) -> None:
-    """A state that is loaded, before the first step or after it, gives the same scale and count, and goes on from them."""
+    """Load a scaler's state_dict into another scaler, before or after its first use: scale and count must be restored, and
+    the next step must continue from them."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=0.0)
     _begin(context, scaler)
@@ -432,25 +487,26 @@ def state_round_trips(context: Context) -> None:
         if used:
             _begin(context, other)
         other.load_state_dict(state)
-        context.same(other.state_dict(), state, "the state that was loaded")
+        context.same(other.state_dict(), state, "state_dict() differs from the loaded state")
         _begin(context, other)
         x.grad = context.to_device(torch.ones(3))
         other.step(optimizer)
         other.update()
         context.same(
-            other.get_scale(), _INIT, "it goes on: the third step in a row grows the scale"
+            other.get_scale(), _INIT, "the scale after the third successful step in a row is wrong"
         )
 
 
 @cases("autocast.grad_scaler")
 def disabled(context: Context) -> None:
-    """A scaler that is off scales nothing and makes every step."""
+    """Use a GradScaler with enabled=False: scale must return the loss itself, the scale must be 1, and every step must be
+    made."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context, enabled=False), torch.optim.SGD([x], lr=1.0)
     loss = x.sum()
-    context.check(scaler.scale(loss) is loss, "the loss itself")
-    context.same(scaler.get_scale(), 1.0, "a scale of 1")
+    context.check(scaler.scale(loss) is loss, "scale() did not return the loss itself")
+    context.same(scaler.get_scale(), 1.0, "get_scale() of a disabled scaler is not 1")
     x.grad = context.to_device(torch.tensor([float("inf"), 1.0, 1.0]))
     scaler.step(optimizer)
     scaler.update()
-    context.same(context.from_device(x.detach()).tolist()[1:], [0.0] * 2, "the step is made")
+    context.same(context.from_device(x.detach()).tolist()[1:], [0.0] * 2, "the step was not made")

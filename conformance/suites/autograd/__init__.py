@@ -1,4 +1,4 @@
-"""The autograd suite: gradients are right, and stale ones are refused."""
+"""The autograd suite checks gradients, saved tensors, version counters, threads and custom Functions."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
 from conformance.suites.autograd import (

@@ -1,5 +1,5 @@
-"""autograd.second, autograd.forward_ad and layout.grad: gradients of gradients, forward-mode products, gradients for several
-cotangents at once, and what is accumulated into leaves."""
+"""autograd.second, autograd.forward_ad and layout.grad: second gradients, forward-mode derivatives, gradients for a batch
+of cotangents, and the gradients accumulated into leaves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from opinfo.samples import Traits
 
 SECOND, FORWARD, GRAD = "autograd.second", "autograd.forward_ad", "layout.grad"
 
-#: Samples that each is asked of, and the layouts of inputs and of cotangents or tangents.
+#: Number of samples per op and dtype; pairs of (layout of the inputs, layout of cotangents or tangents).
 SAMPLES = 2
 _PAIRS = (
     (PLAIN, PLAIN),
@@ -67,7 +67,8 @@ def has_forward(t: Traits) -> bool:
 def asked(
     ctx: ItemContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
-    """Samples, each laid out, with the layout of cotangents and a name: the first in all pairs of layouts, others in a few."""
+    """Yield (sample with its reference, laid-out inputs, layout of the cotangents, name of the check). The first sample takes
+    all pairs of layouts, the others only the first pair."""
     given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)]
     given = [each for each in given if not is_long(each)][:samples]
     for number, sample in enumerate(given):
@@ -91,14 +92,14 @@ def asked(
 
 
 def second(ctx: ItemContext) -> None:
-    """Gradients of gradients, by the inputs and by the cotangents."""
+    """Check the second gradients with respect to the inputs and to the cotangents."""
     with ctx.running(SECOND):
         for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
-            of = [f"the second gradient by input {place}" for place in known.places]
+            of = [f"the second gradient with respect to input {place}" for place in known.places]
             sent = [each for each in cotangents if each is not None]
-            of += [f"the second gradient by cotangent {n}" for n in range(len(sent))]
+            of += [f"the second gradient with respect to cotangent {n}" for n in range(len(sent))]
             kinds = [laid.sample.tensors[p].dtype for p in known.places]
             kinds += [each.dtype for each in sent]
             _judged(
@@ -116,30 +117,33 @@ def second(ctx: ItemContext) -> None:
 
 
 def forward(ctx: ItemContext) -> None:
-    """Forward-mode products with tangents in layouts of their own, where tensors have a storage; and gradients for two
-    cotangents at once."""
+    """Check forward-mode derivatives for tangents in several layouts, on devices that declare ``storage``, and gradients
+    for a batch of two cotangents."""
     with ctx.running(FORWARD):
         for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
             tensors, outputs = laid.sample.tensors, known.outputs(laid.geometries)
             given = (known.places, tangents(known, laid, layout))
-            of = [f"the forward-mode product of output {n}" for n in range(len(outputs))]
+            of = [f"the forward-mode derivative of output {n}" for n in range(len(outputs))]
             kinds = known.kinds(laid.geometries)
-            # make_dual reads the storage of its tensors: where torch's lazy ones have none, it ends the process, as
-            # autograd.function::forward_mode tells.
+            # make_dual reads the storage of its tensors. On torch's lazy device, which has none, it ends the process;
+            # autograd.function::forward_mode reports that.
             if "storage" in ctx.device.descriptor.capabilities:
                 _judged(
                     ctx, FORWARD, known, laid, pushed_forward, given, tangents_of, of, kinds, name
                 )
             if name == PLAIN:
                 cotangents = known.cotangents(layout, laid.geometries)
-                of = [f"the gradients of input {place} in a batch" for place in known.places]
+                of = [
+                    f"the gradients of input {place} for a batch of cotangents"
+                    for place in known.places
+                ]
                 kinds = [tensors[place].dtype for place in known.places]
                 about = ((known.places, cotangents), gradients_in_batch, of, kinds, "batched")
                 _judged(ctx, FORWARD, known, laid, pulled_back_in_batch, *about)
 
 
 def tangents(known: Known, laid: Laid, layout: str) -> Cotangents:
-    """A tangent of each input that has a gradient, no two alike."""
+    """Return a tangent for each input that has a gradient, each with different numbers."""
     tensors = laid.sample.tensors
     return tuple(
         known.laid(tensors[place], tensors[place].dtype, layout, turn=place)
@@ -170,7 +174,7 @@ def _judged(
 
 
 def grad(ctx: ItemContext) -> None:
-    """What backward accumulates into leaves."""
+    """Check the strides and values of the gradients that backward accumulates into leaves."""
     with ctx.running(GRAD):
         for known, laid, layout, name in asked(ctx, _ACCUMULATED, 2):
             cotangents = known.cotangents(layout, laid.geometries)
@@ -181,8 +185,9 @@ def grad(ctx: ItemContext) -> None:
 
 
 def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
-    """The first gradient has the strides of its leaf if that is dense and does not overlap, else it is row-major; the next
-    is added to it in place, the one with create_graph=True into a new tensor."""
+    """Check the gradients that three backward passes accumulate into a leaf. The first one must have the leaf's strides if the
+    leaf is dense and non-overlapping, otherwise be row-major. The second must be added in place. The third, with
+    create_graph=True, must be stored in a new tensor."""
     begun, again, anew = answer.before or ((), (), ())
     for place, one, two, three in zip(reference.places, begun, again, anew):
         if one is None or two is None or three is None:
@@ -196,11 +201,11 @@ def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
 
 
 def misplaced(shape: Sequence[int], stride: Sequence[int], found: Sequence[int]) -> Wrong | None:
-    """Whether the strides of a first gradient are not the leaf's, or not row-major where that is not dense."""
-    told, wanted, step = "those of the leaf", list(stride), 1
+    """Report wrong strides of a leaf's first gradient: they must be the leaf's if the leaf is dense, otherwise row-major."""
+    told, wanted, step = "the strides of the leaf", list(stride), 1
     for place in sorted((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: stride[d]):
         if stride[place] != step:
-            told, wanted = "row-major, as the leaf is not dense", row_major(shape)
+            told, wanted = "row-major, because the leaf is not dense", row_major(shape)
             break
         step *= shape[place]
     if significant(shape, wanted) == significant(shape, found):
@@ -217,9 +222,9 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
-    """What is wrong with gradients that are accumulated into one that is there."""
+    """Report wrong gradients after the second pass (added in place) or the third (create_graph=True, a new tensor)."""
     if not two.kept:
-        return Wrong("not_aliased", "added in place, at its address", "another tensor or address")
+        return Wrong("not_aliased", "accumulation in place", "another tensor or address")
     total = two.values + one.values
     for now, want, told in (
         (two, one.values * 2, "accumulated twice"),
@@ -229,5 +234,5 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
         if wrong is not None:
             return wrong.about(told)
     if three.kept or three.old is None:
-        return Wrong("alias", "with create_graph=True a new tensor", "the one that was there")
+        return Wrong("alias", "a new tensor with create_graph=True", "the previous tensor")
     return tensor_difference(three.old, two.values, tolerances, 0.0)

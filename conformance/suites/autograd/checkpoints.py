@@ -1,4 +1,4 @@
-"""autograd.saved: activation checkpoints change neither results nor gradients, and draw the same random numbers."""
+"""autograd.saved: an activation checkpoint changes neither results nor gradients, and draws the same random numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REENTRANT = {"": False, "_reentrant": True}
 
 
 def _network(x: torch.Tensor) -> torch.Tensor:
-    """Ops with random numbers, a product and a normalisation."""
+    """Compute a function with dropout, a matrix product, a normalisation and random numbers."""
     x = functional.dropout(x * 2, 0.5)
     x = functional.layer_norm(x @ x.mT, (x.shape[0],)).tanh()
     return x * torch.rand_like(x) + torch.bernoulli(torch.full_like(x, 0.5))
@@ -34,7 +34,8 @@ def _drawn(context: Context, index: int = 0) -> torch.Tensor:
 def _gradients(
     context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The result of a function on the CPU, with the gradients; random numbers are drawn before backward."""
+    """Return the result of a function and the gradients of its inputs, copied to the CPU. Random numbers are drawn between
+    the forward pass and backward."""
     leaves = [each.detach().clone().requires_grad_() for each in inputs]
     torch.manual_seed(17)
     result = function(*leaves)
@@ -42,32 +43,33 @@ def _gradients(
         torch.rand(33, device=each.device)
     result.backward(values(*result.shape).to(result.device))
     grads = [context.from_device(each.grad) for each in leaves if each.grad is not None]
-    context.same(len(grads), len(leaves), "each input has a gradient", Kind.COUNT)
+    context.same(len(grads), len(leaves), "an input has no gradient", Kind.COUNT)
     return context.from_device(result.detach()), grads
 
 
 def _same_with_checkpoint(
     context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor, **options: Any
 ) -> None:
-    """A check that a checkpoint changes neither the result nor the gradients of a function with random numbers."""
+    """Check that a checkpoint changes neither the result nor the gradients of a function with random numbers."""
     plain = _gradients(context, function, *inputs)
     found = _gradients(context, partial(checkpoint, function, **options), *inputs)
-    close(context, found[0], plain[0], "the result is that without a checkpoint")
+    close(context, found[0], plain[0], "the result differs from the one without a checkpoint")
     for place, (grad, want) in enumerate(zip(found[1], plain[1])):
-        text = "the gradient is that without a checkpoint"
+        text = "the gradient differs from the one without a checkpoint"
         close(context, grad, want, text, f"input {place}")
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def checkpointed(context: Context, reentrant: bool) -> None:
-    """A checkpoint gives the gradients, and draws the random numbers, of the same function without one."""
+    """Run a function with random numbers under torch.utils.checkpoint: result and gradients must equal those without it."""
     for x in (values(6, 8), values(8, 6).t(), values(12, 8)[::2]):
         _same_with_checkpoint(context, _network, context.to_device(x), use_reentrant=reentrant)
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint_mask{end}": (given, True) for end, given in _REENTRANT.items()} | {f"checkpoint_mask_not_preserved{end}": (given, False) for end, given in _REENTRANT.items()})  # fmt: skip
 def masks(context: Context, reentrant: bool, preserve: bool) -> None:
-    """A checkpoint draws its numbers again in backward, and leaves the generator as it was, unless it is told not to."""
+    """Checkpoint a dropout. With preserve_rng_state=True, backward must draw the same mask again and leave the generator
+    unchanged. With False, it must draw a new mask and advance the generator."""
     torch.manual_seed(6)
     x = context.to_device(torch.ones(400)).requires_grad_()
 
@@ -78,28 +80,30 @@ def masks(context: Context, reentrant: bool, preserve: bool) -> None:
     torch.manual_seed(12)
     want = [_drawn(context) for _ in range(2)]
     torch.manual_seed(12)
-    context.equal(_drawn(context), want[0], "a seed gives the same numbers")
+    context.equal(_drawn(context), want[0], "the same seed gives different numbers")
     y.sum().backward()
-    context.must(x.grad is not None, "the leaf has a gradient")
+    context.must(x.grad is not None, "the leaf has no gradient")
     assert x.grad is not None
     mask, drawn = context.from_device(y.detach()), context.from_device(x.grad)
     after = _drawn(context)
     if preserve:
-        context.equal(drawn, mask, "the gradient has the mask of the result")
-        context.equal(after, want[1], "backward leaves the generator as it was")
+        context.equal(drawn, mask, "the gradient does not have the mask of the result")
+        context.equal(after, want[1], "backward changed the state of the generator")
     else:
         context.check(
-            not torch.equal(drawn, mask), "without preserve_rng_state other numbers are drawn"
+            not torch.equal(drawn, mask),
+            "with preserve_rng_state=False backward drew the same mask again",
         )
         context.check(
             not torch.equal(after, want[1]),
-            "without preserve_rng_state backward moves the generator",
+            "with preserve_rng_state=False backward did not advance the generator",
         )
 
 
 @cases("autograd.saved", requires={"generator", "multi_device"}, indices=2, over={f"checkpoint_of_two_indices{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def of_two_indices(context: Context, reentrant: bool) -> None:
-    """The generators of every index that the inputs of a checkpoint lie on are saved and restored."""
+    """Checkpoint functions whose inputs are on two device indices: the generators of both must be saved, restored for the
+    recomputation, and left unchanged by backward."""
 
     def both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         first, second = (functional.dropout(each * 2, 0.5) for each in (first, second))
@@ -120,13 +124,14 @@ def of_two_indices(context: Context, reentrant: bool) -> None:
     torch.manual_seed(7)
     result.sum().backward()
     for index in (0, 1):
-        text = "backward leaves the generator as it was"
+        text = "backward changed the state of the generator"
         context.equal(_drawn(context, index), want[index], text, f"index {index}")
 
 
 @cases("autograd.saved", requires={"multi_device"}, indices=2, over={f"checkpoint_current_index{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def current_index(context: Context, reentrant: bool) -> None:
-    """What a checkpoint computes again in backward runs with the index of its tensors."""
+    """Checkpoint a function of a tensor on device index 1: its recomputation in backward must run with index 1 as the current
+    index."""
     seen: list[int] = []
 
     def noting(value: torch.Tensor) -> torch.Tensor:
@@ -137,12 +142,12 @@ def current_index(context: Context, reentrant: bool) -> None:
     with context.on(1):
         y: torch.Tensor = checkpoint(noting, x, use_reentrant=reentrant, preserve_rng_state=False)
     y.sum().backward()
-    context.same(seen, [1, 1], "the function runs with the index of its tensors", Kind.STATE)
+    context.same(seen, [1, 1], "the function ran with the wrong current device index", Kind.STATE)
 
 
 @cases("autograd.saved", requires={"generator"}, over={"checkpoint_nested": (False, False), "checkpoint_in_reentrant": (True, False), "checkpoint_of_reentrant": (False, True), "checkpoint_nested_reentrant": (True, True)})  # fmt: skip
 def nested(context: Context, outer: bool, inner: bool) -> None:
-    """A checkpoint within a checkpoint gives the same gradients and the same random numbers."""
+    """Nest checkpoints, reentrant and not: result and gradients must equal those without checkpoints."""
 
     def inside(value: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = checkpoint(_network, value, use_reentrant=inner)
@@ -153,7 +158,8 @@ def nested(context: Context, outer: bool, inner: bool) -> None:
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint_in_sequence{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def in_sequence(context: Context, reentrant: bool) -> None:
-    """checkpoint_sequential gives the gradients of its modules in a row, those of their parameters too."""
+    """Run a Sequential model with checkpoint_sequential: the gradients of the input and of all parameters must equal those of
+    the plain model."""
     torch.manual_seed(3)
     layers = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(8, 8)]
     model = torch.nn.Sequential(*layers).to(context.device)
@@ -166,14 +172,23 @@ def in_sequence(context: Context, reentrant: bool) -> None:
             context.from_device(each.grad) for each in model.parameters() if each.grad is not None
         )
     (_, plain), (_, rerun) = found
-    context.same(len(rerun), len(plain), "each parameter has a gradient", Kind.COUNT)
+    context.same(
+        len(rerun), len(plain), "the number of gradients differs from the plain model's", Kind.COUNT
+    )
     for place, (grad, want) in enumerate(zip(rerun, plain)):
-        close(context, grad, want, "the gradient is that without a checkpoint", f"tensor {place}")
+        close(
+            context,
+            grad,
+            want,
+            "the gradient differs from the one without a checkpoint",
+            f"tensor {place}",
+        )
 
 
 @cases("autograd.saved", requires={"autocast"}, over={f"checkpoint_under_autocast{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def under_autocast(context: Context, reentrant: bool) -> None:
-    """What a checkpoint computes again runs under the autocast of the first time, though backward is outside of it."""
+    """Checkpoint a function under autocast and call backward outside of autocast: the recomputation must run under the same
+    autocast dtype."""
     seen: list[tuple[bool, torch.dtype]] = []
 
     def noting(value: torch.Tensor) -> torch.Tensor:
@@ -186,10 +201,15 @@ def under_autocast(context: Context, reentrant: bool) -> None:
         y: torch.Tensor = checkpoint(noting, x, use_reentrant=reentrant, preserve_rng_state=False)
     y.sum().backward()
     want = [(True, torch.bfloat16)] * 2
-    context.same(seen, want, "the function runs under the same autocast again", Kind.DTYPE)
+    context.same(
+        seen,
+        want,
+        "the autocast state or dtype of the two calls of the function is wrong",
+        Kind.DTYPE,
+    )
     context.check(
         x.grad is not None and x.grad.dtype == torch.float32,
-        "the gradient has the dtype of the leaf",
+        "the gradient is missing or has another dtype than the leaf",
         kind=Kind.DTYPE,
     )
 
@@ -216,7 +236,8 @@ _IN_CHANNELS_LAST = {"pooled": _pooled, "convolved": _convolved}
     },
 )
 def channels_last(context: Context, reentrant: bool, name: str) -> None:
-    """A checkpoint of channels_last inputs gives the same gradients, in the same strides."""
+    """Checkpoint functions of a channels_last input: result and gradients must have the values and strides that they have
+    without a checkpoint."""
     function = _IN_CHANNELS_LAST[name]
     given = context.to_device(values(2, 3, 4, 4).to(memory_format=torch.channels_last))
     _same_with_checkpoint(context, function, given, use_reentrant=reentrant)
@@ -228,12 +249,17 @@ def channels_last(context: Context, reentrant: bool, name: str) -> None:
         result.sum().backward()
         assert leaf.grad is not None
         strides.append((result.stride(), leaf.grad.stride()))
-    context.same(strides[1], strides[0], "a checkpoint changes no strides", Kind.STRIDES)
+    context.same(
+        strides[1],
+        strides[0],
+        "strides of the result or the gradient differ from those without a checkpoint",
+        Kind.STRIDES,
+    )
 
 
 @cases("autograd.saved", requires={"generator"})
 def other_metadata(context: Context) -> None:
-    """A checkpoint whose function computes something else the second time is refused."""
+    """Checkpoint a function whose recomputation gives tensors of another shape: backward must raise RuntimeError."""
     shapes = [8, 4]
 
     def changing(value: torch.Tensor) -> torch.Tensor:
@@ -241,5 +267,5 @@ def other_metadata(context: Context) -> None:
 
     x = context.to_device(values(8)).requires_grad_()
     y: torch.Tensor = checkpoint(changing, x, use_reentrant=False, preserve_rng_state=False)
-    text = "a recomputation of other shapes is refused"
+    text = "a recomputation with other shapes does not raise as documented"
     context.raises(RuntimeError, y.sum().backward, text=text, match="metadata")

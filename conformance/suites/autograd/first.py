@@ -1,4 +1,4 @@
-"""autograd.first: the gradients of every op, for layouts of the inputs and of the cotangents."""
+"""autograd.first: first gradients of every op, for many layouts of the inputs and of the cotangents."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from opinfo.samples import Sample, Traits
 
 FIRST = "autograd.first"
 DTYPES = frozenset({"float32", "complex64"})
-#: Families of ops whose gradient is not settled, or that write to what it is asked of.
+#: Families of ops that have no unique gradient, or that write to the input whose gradient is needed.
 UNSETTLED = frozenset({"values.free", "mutates.self", "values.not_unique", "gradients.unordered"})
 
-#: Samples that take every layout; the others take a few.
+#: Number of samples that are tried in every layout; other samples are tried in a few.
 _WHOLE = 1
 PLAIN = "contiguous"
 _STEPPED = "contiguous+step_inner+offset"
 _IN_PLACE = (PLAIN, "transposed")
-#: Inputs of which each subset has its gradients asked for.
+#: With up to this number of inputs, the gradients of each subset of the inputs are computed; with more, of each input alone.
 _SUBSETS = 3
 _LARGE = 2.0**10
 
 
 class Few(NamedTuple):
-    """What is asked of a sample that is not the first: layouts of the inputs and of the cotangents, and whether each input
-    is asked for alone."""
+    """The gradients computed for a sample after the first: layouts of the inputs, layouts of the cotangents, and whether the
+    gradient of each input is also computed alone."""
 
     inputs: tuple[str, ...]
     cotangents: tuple[str, ...] = ()
     alone: bool = False
 
 
-#: In turn, so that calls with other arguments have other layouts, too: one is not enough for `stft`, which copies its input
-#: in some of them.
+#: Samples take these in turn, so that calls with different arguments also have different layouts. One layout is not
+#: enough: `stft`, for example, copies its input in some of them.
 _IN_TURN = (
     Few((PLAIN, "contiguous+expand_first"), (SUM, "transposed"), alone=True),
     Few((PLAIN, _STEPPED), ("transposed", _STEPPED), alone=True),
     Few((PLAIN, "transposed"), (SUM, _STEPPED), alone=True),
     Few((PLAIN, "channels_last"), (SUM, "transposed"), alone=True),
 )
-#: Of samples that are there for their size.
+#: For samples that an axis added because of their size.
 _FEW_OF = {
     LONG.name: Few((PLAIN,)),
     EXTENT.name: Few((PLAIN, "transposed"), ("transposed",)),
@@ -71,7 +71,7 @@ _FEW_OF = {
 
 
 def applies(t: Traits) -> bool:
-    """Ops that the database says have a gradient for the dtype, with values that are settled."""
+    """Return True if torch's op database declares a gradient for the op and dtype, and the gradient is unique."""
     op = catalogue()[t.op]
     return (
         not t.families & UNSETTLED
@@ -83,8 +83,8 @@ def applies(t: Traits) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question: with inputs and cotangents in these layouts, the gradients at these places. ``only`` one output has a
-    cotangent, where that is given."""
+    """One computation of gradients: for inputs in layout ``case`` and cotangents in layout ``cotangent``, multiplied by
+    ``scale``, the gradients of the inputs at ``places``. If ``only`` is set, just that output has a cotangent."""
 
     name: str
     case: str
@@ -111,12 +111,13 @@ def first(ctx: ItemContext) -> None:
 
 
 def reads_storage(ctx: ItemContext) -> bool:
-    """Whether the op addresses storage itself, so that another layout has other elements."""
+    """Return True if the op addresses the storage itself, as as_strided does, so that its result depends on the layout."""
     return "gradients.of_storage" in ctx.traits.families
 
 
 def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
-    """The sample in these layouts, by name. Storage that an op reads itself is contiguous."""
+    """Return the sample in each of these layouts, by the layout's name. An op that addresses the storage itself gets only
+    the contiguous layout."""
     wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
@@ -124,8 +125,8 @@ def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[st
 def _asks(
     ctx: ItemContext, known: Known, lays: Mapping[str, Laid], few: Few | None
 ) -> Iterator[Ask]:
-    """What is asked of a sample: ``few`` things, or everything. Where it is few, inputs that are not contiguous have a cotangent
-    that is not either, as the first sample has had each alone."""
+    """Yield the gradient computations for a sample: those that ``few`` lists, or all if ``few`` is None. With ``few``, a
+    non-contiguous input is combined with a non-contiguous cotangent, because the first sample has tried each alone."""
     every = known.places
     strided = few.cotangents[-1] if few and few.cotangents else PLAIN
     strided = strided if ctx.device.takes(strided) else PLAIN
@@ -146,7 +147,7 @@ def _asks(
             if few is None and layout in lays:
                 yield Ask(f"both={layout}", layout, layout, every)
     if few is not None:
-        # One input at a time, with a cotangent that is not contiguous where the other has been asked of the first sample.
+        # One input at a time, with a non-contiguous cotangent; the first sample has tried contiguous ones.
         alone = few.alone and len(every) > 1 and ctx.device.takes(_STEPPED)
         for number, place in enumerate(every if alone else ()):
             yield Ask(f"input={min(number, 3)}", PLAIN, _STEPPED, (place,))
@@ -154,7 +155,7 @@ def _asks(
     yield Ask("grad=large", PLAIN, PLAIN, every, scale=_LARGE)
     for place in range(len(outputs)) if len(outputs) > 1 else ():
         yield Ask(f"output={min(place, 3)}", PLAIN, PLAIN, every, only=place)
-    # Named by the order among those that have a gradient.
+    # The names count only the inputs that have a gradient.
     numbers = range(len(every))
     subsets: list[tuple[int, ...]] = [(each,) for each in numbers]
     if len(every) <= _SUBSETS:
@@ -165,7 +166,7 @@ def _asks(
 
 
 def shapes(layout: str, outputs: Iterable[torch.Tensor]) -> tuple[Any, ...]:
-    """What tells the cotangents of two layouts apart."""
+    """Return a key that is equal for two layouts if both give the same cotangents for these outputs."""
     if layout in (SUM, CONJ):
         return (layout, any(each.numel() > 1 for each in outputs))
     parsed = parse_layout(layout)
@@ -191,7 +192,7 @@ def of_inputs(
     procedure: Callable[..., Gradients],
     given: tuple[Any, ...],
 ) -> Reference:
-    """The reference of a procedure that gives the gradients of the inputs at some places."""
+    """Return the reference for a procedure that computes gradients; ``given[0]`` lists the inputs whose gradients it returns."""
     places = given[0]
     return Reference(
         ctx,
@@ -204,7 +205,7 @@ def of_inputs(
 
 
 def _in_place(ctx: ItemContext, sample: Sample) -> None:
-    """The gradient of an in-place call, and of a slice that is written to."""
+    """Check the gradients of the in-place variant, called on the whole input and on a slice of it."""
     if ctx.op.inplace is None or ctx.op.restrides_in_place:
         return
     for sliced, name in ((False, "inplace"), (True, "inplace_slice")):

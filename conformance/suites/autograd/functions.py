@@ -1,4 +1,4 @@
-"""Custom Functions on the device: what torch.autograd.Function documents holds there."""
+"""autograd.function: custom subclasses of torch.autograd.Function work on the device as documented."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-RIGHT = "the gradient is right"
+WRONG_GRADIENT = "the gradient is wrong"
 
 
 def values(*shape: int) -> torch.Tensor:
-    """Different values between 0.2 and 0.9 on the CPU."""
+    """Return a CPU tensor of this shape with different values from 0.2 to 0.9."""
     return torch.linspace(0.2, 0.9, torch.Size(shape).numel()).reshape(shape)
 
 
@@ -27,26 +27,34 @@ def leaf(context: Context, *shape: int, index: int = 0) -> torch.Tensor:
 
 
 def apply(function: Any, *given: Any) -> Any:
-    """The function's ``apply``."""
+    """Call ``apply`` of the autograd Function and return its result."""
     return function.apply(*given)
 
 
-def near(context: Context, found: Any, want: torch.Tensor, text: str = RIGHT, at: str = "") -> None:
-    """A check that a tensor is there, and near the reference."""
-    context.check(isinstance(found, torch.Tensor), "there is a gradient", at=at)
+def near(
+    context: Context, found: Any, want: torch.Tensor, text: str = WRONG_GRADIENT, at: str = ""
+) -> None:
+    """Check that ``found`` is a tensor with the dtype, the shape and (within 1 %) the values of ``want``."""
+    context.check(isinstance(found, torch.Tensor), "the tensor is missing (None)", at=at)
     there = found.detach().cpu()
     context.same(there.dtype, want.dtype, text, Kind.DTYPE, at)
     context.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
     holds = torch.allclose(there, want, rtol=0.01, atol=0.001)
     error = float((there - want).abs().max()) if there.numel() else 0.0
-    context.check(holds, text, expected="an error of 1 % at most", found=f"one of {error:g}", at=at)
+    context.check(
+        holds,
+        text,
+        expected="a relative error of at most 1 %",
+        found=f"an absolute error of {error:g}",
+        at=at,
+    )
 
 
-# -- what is needed and what is saved
+# -- needs_input_grad and save_for_backward
 
 
 class _Product(torch.autograd.Function):
-    """n x w + b, which notes what it is asked for."""
+    """Computes n x w + b; backward appends its ``needs_input_grad`` to ``seen``."""
 
     @staticmethod
     def forward(
@@ -71,7 +79,7 @@ class _Product(torch.autograd.Function):
 
 
 class _SetUp(torch.autograd.Function):
-    """The same, with setup_context."""
+    """Computes n x w + b like :class:`_Product`, but saves in ``setup_context``."""
 
     @staticmethod
     def forward(
@@ -89,7 +97,8 @@ class _SetUp(torch.autograd.Function):
 
 @cases("autograd.function", over={"needs_input_grad": ("_Product",), "needs_input_grad_set_up": ("_SetUp",)})  # fmt: skip
 def needs_input_grad(context: Context, name: str) -> None:
-    """For every subset of the inputs that requires a gradient, ctx says so, and just these get one."""
+    """Each subset of the inputs requires gradients in turn: ctx.needs_input_grad is true for exactly these inputs, and only
+    they receive a gradient."""
     function = {"_Product": _Product, "_SetUp": _SetUp}[name]
     x, w, b = values(3, 4), values(4, 3).t().contiguous() + 1, values(3, 4).flip(0)
     wanted = (2.5 * w, 2.5 * x, torch.ones(3, 4))
@@ -104,27 +113,27 @@ def needs_input_grad(context: Context, name: str) -> None:
         context.same(
             y.requires_grad,
             any(subset),
-            "a result requires a gradient if an input does",
+            "requires_grad of the result is wrong",
             Kind.STATE,
             at,
         )
-        near(context, y, 2.5 * x * w + b, "the result is right", at)
+        near(context, y, 2.5 * x * w + b, "the result is wrong", at)
         if not any(subset):
             continue
         y.backward(torch.ones_like(y))
         want = (subset[0], False, subset[1], subset[2], False)
-        context.same(seen, [want], "needs_input_grad says which inputs require one", Kind.STATE, at)
+        context.same(seen, [want], "ctx.needs_input_grad is wrong", Kind.STATE, at)
         for each, on, grad in zip(inputs, subset, wanted):
             if on:
-                near(context, each.grad, grad, RIGHT, at)
+                near(context, each.grad, grad, WRONG_GRADIENT, at)
             else:
                 context.check(
-                    each.grad is None, "an input that requires no gradient gets none", at=at
+                    each.grad is None, "an input that requires no gradient received one", at=at
                 )
 
 
 class SavesAll(torch.autograd.Function):
-    """exp x, which saves an input, its result and a tensor of its own, in a layout of its own."""
+    """Computes exp(x); saves its input, its result, a transposed tensor of its own, and None."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -141,12 +150,13 @@ class SavesAll(torch.autograd.Function):
 
 @cases("autograd.function")
 def saved_tensors(context: Context) -> None:
-    """An input, the result, an own tensor and None are saved; once backward has run they are gone."""
+    """A Function saves its input, its result, a tensor of its own and None; backward gets them back. After backward they
+    are freed, and if the input or the result was changed in place, backward raises."""
     x = leaf(context, 3, 4)
     y = apply(SavesAll, x)
     y.backward(torch.ones_like(y))
     near(context, x.grad, values(3, 4).exp())
-    text = "saved tensors are gone after backward"
+    text = "access to saved tensors after backward does not raise as documented"
     context.raises(
         RuntimeError, lambda: y.grad_fn.saved_tensors, text=text, match="freed|second time"
     )
@@ -156,15 +166,15 @@ def saved_tensors(context: Context) -> None:
         y = apply(SavesAll, middle)
         with torch.no_grad():
             (middle if which == "input" else y).detach().zero_()
-        text = "a saved tensor that was changed makes backward raise"
+        text = "backward does not raise as documented after a saved tensor was changed in place"
         context.raises(RuntimeError, y.sum().backward, text=text, match="modified by an inplace")
 
 
-# -- marks
+# -- mark_dirty and mark_non_differentiable
 
 
 class _Doubles(torch.autograd.Function):
-    """x *= 2, in place."""
+    """Doubles x in place and marks it as dirty."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -178,44 +188,50 @@ class _Doubles(torch.autograd.Function):
 
 @cases("autograd.function")
 def mark_dirty(context: Context) -> None:
-    """A Function that changes its input in place returns that very tensor, counts a write, and has a gradient."""
+    """A Function changes its input in place and calls ctx.mark_dirty: it returns the same tensor, the tensor's version
+    rises, and gradients are right. Backward raises if the tensor had been saved before, and a leaf is refused."""
     x = leaf(context, 4, 6)
     y = x * 3
     before = y._version
     z = apply(_Doubles, y)
-    context.check(z is y, "what was marked dirty is returned as it is", kind=Kind.ALIAS)
-    context.check(y._version > before, "the write is counted", kind=Kind.COUNT)
+    context.check(
+        z is y, "apply() did not return the tensor that was marked dirty", kind=Kind.ALIAS
+    )
+    context.check(
+        y._version > before, "the version of the changed tensor did not rise", kind=Kind.COUNT
+    )
     z.backward(torch.ones_like(z))
     near(context, x.grad, torch.full((4, 6), 6.0))
-    near(context, z, values(4, 6) * 6, "the values are changed in place")
+    near(context, z, values(4, 6) * 6, "the values of the tensor changed in place are wrong")
     saved = leaf(context, 4, 6)
     base = saved * 1
     product = base * base
     apply(_Doubles, base)
-    text = "backward raises where a saved tensor was marked dirty later"
+    text = "backward does not raise as documented after a saved tensor was marked dirty"
     context.raises(RuntimeError, product.sum().backward, text=text, match="modified by an inplace")
-    text = "a leaf that requires a gradient is not changed in place"
+    text = "an in-place change of a leaf that requires a gradient does not raise as documented"
     context.raises(RuntimeError, apply, _Doubles, leaf(context, 2), text=text, match="leaf")
 
 
-#: Views of a tensor of 4 x 6, with the mask of what they show.
+#: Views of a tensor of shape (4, 6).
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a row": lambda x: x[2],
     "rows from the second": lambda x: x[1:],
     "a stepped column": lambda x: x[1::2, 3],
     "the transpose of a part": lambda x: x[1:, 2:5].t(),
     "the diagonal": lambda x: x.diagonal(1),
-    "another shape": lambda x: x.view(2, 12)[1],
+    "a view of another shape": lambda x: x.view(2, 12)[1],
 }
 
 
 @cases("autograd.function", requires={"strides"}, over={"dirty_view": ("dirty",), "written_view": ("written",), "dirty_view_of_transposed": ("dirty_t",), "written_view_of_transposed": ("written_t",)})  # fmt: skip
 def views_of(context: Context, way: str) -> None:
-    """A write to a view, by a Function or of a Function's result, changes the gradient of just what the view shows."""
+    """Write to a view of a Function's result, by another Function (mark_dirty) or by mul_: values and gradients change for
+    exactly the elements of the view."""
     transposed = way.endswith("_t")
     for name, view in VIEWS.items():
-        if transposed and name == "another shape":
-            continue  # not a view of that
+        if transposed and name == "a view of another shape":
+            continue  # view() needs a contiguous tensor
         given = values(6, 4).t() if transposed else values(4, 6)
         x = context.to_device(given.clone()).requires_grad_()
         base = apply(Tripled, x)
@@ -227,12 +243,12 @@ def views_of(context: Context, way: str) -> None:
         base.backward(context.to_device(values(4, 6)))
         factor = torch.full((4, 6), 3.0)
         view(factor).mul_(2)
-        near(context, x.grad, factor * values(4, 6), RIGHT, name)
-        near(context, base, given * factor, "the values are written where they lie", name)
+        near(context, x.grad, factor * values(4, 6), WRONG_GRADIENT, name)
+        near(context, base, given * factor, "the values after a write to the view are wrong", name)
 
 
 class Tripled(torch.autograd.Function):
-    """3 x."""
+    """Computes 3 x."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -244,7 +260,7 @@ class Tripled(torch.autograd.Function):
 
 
 class _WithIndices(torch.autograd.Function):
-    """The sorted rows, and two results that have no gradient."""
+    """Returns the sorted rows, and two results that are marked as non-differentiable; notes their cotangents."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, seen: list[Any]) -> Any:
@@ -263,29 +279,31 @@ class _WithIndices(torch.autograd.Function):
 
 @cases("autograd.function")
 def mark_non_differentiable(context: Context) -> None:
-    """Results that are marked require no gradient; backward gets zeros for them."""
+    """Results passed to ctx.mark_non_differentiable do not require a gradient, and backward receives zeros for them."""
     x, seen = leaf(context, 3, 4), list[Any]()
     found, order, rounded = apply(_WithIndices, x, seen)
     flags = [each.requires_grad for each in (found, order, rounded)]
-    context.same(flags, [True, False, False], "what is marked requires no gradient", Kind.STATE)
+    context.same(flags, [True, False, False], "requires_grad of the results is wrong", Kind.STATE)
     (found * context.to_device(values(3, 4))).sum().backward()
     near(context, x.grad, values(3, 4).flip(1))
     zeros = torch.zeros(3, 4)
     context.same(
         [each.dtype for each in seen],
         [torch.int64, torch.float32],
-        "a cotangent has the dtype of its result",
+        "the dtype of a cotangent differs from its result's",
         Kind.DTYPE,
     )
     for each in seen:
-        near(context, each.float(), zeros, "the cotangent of what is marked is zero")
+        near(
+            context, each.float(), zeros, "the cotangent of a non-differentiable result is not zero"
+        )
 
 
-# -- undefined cotangents
+# -- cotangents of unused results
 
 
 class _Several(torch.autograd.Function):
-    """2 x, x transposed and x in bfloat16; notes the cotangents."""
+    """Returns 2 x, x transposed and x in bfloat16; backward notes its cotangents in ``seen``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, materialize: bool, seen: list[Any]) -> Any:
@@ -305,7 +323,7 @@ class _Several(torch.autograd.Function):
 @cases("autograd.function", over={"materialized": (0,)})
 @cases("autograd.function", requires={"multi_device"}, indices=2, over={"materialized_on_index_1": (1,)})  # fmt: skip
 def materialized(context: Context, index: int) -> None:
-    """The cotangent of a result that was not used is zeros in its shape, dtype and device."""
+    """For a result that was not used, backward receives a cotangent of zeros with the result's shape, dtype and device."""
     for used in range(3):
         at = f"result {used} is used"
         x, seen = leaf(context, 3, 4, index=index), list[Any]()
@@ -314,17 +332,21 @@ def materialized(context: Context, index: int) -> None:
         forms = [(each.shape, each.dtype, each.device) for each in results]
         found = [(each.shape, each.dtype, each.device) for each in seen]
         context.same(
-            found, forms, "a cotangent has shape, dtype and device of its result", Kind.SHAPE, at
+            found,
+            forms,
+            "shape, dtype or device of a cotangent differs from its result's",
+            Kind.SHAPE,
+            at,
         )
         for place, each in enumerate(seen):
             want = torch.full(tuple(each.shape), float(place == used), dtype=each.dtype)
-            near(context, each, want, "a cotangent is zero where its result was not used", at)
-        near(context, x.grad, torch.full((3, 4), 2.0 if used == 0 else 1.0), RIGHT, at)
+            near(context, each, want, "the value of a cotangent is wrong", at)
+        near(context, x.grad, torch.full((3, 4), 2.0 if used == 0 else 1.0), WRONG_GRADIENT, at)
 
 
 @cases("autograd.function")
 def not_materialized(context: Context) -> None:
-    """With set_materialize_grads(False) the cotangent of a result that was not used is None."""
+    """After ctx.set_materialize_grads(False), backward receives None for a result that was not used."""
     for used in range(3):
         x, seen = leaf(context, 3, 4), list[Any]()
         results = apply(_Several, x, False, seen)
@@ -334,7 +356,7 @@ def not_materialized(context: Context) -> None:
         context.same(
             there,
             want,
-            "the cotangent of what was not used is None",
+            "the cotangent of an unused result is not None",
             Kind.STATE,
             f"result {used} is used",
         )
@@ -342,7 +364,7 @@ def not_materialized(context: Context) -> None:
             context,
             x.grad,
             torch.full((3, 4), 2.0 if used == 0 else 1.0),
-            RIGHT,
+            WRONG_GRADIENT,
             f"result {used} is used",
         )
 
@@ -351,7 +373,7 @@ def not_materialized(context: Context) -> None:
 
 
 class _Part(torch.autograd.Function):
-    """A view of the input; or two."""
+    """Returns a view of the input, or two views if ``several``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, several: bool) -> Any:
@@ -369,7 +391,8 @@ class _Part(torch.autograd.Function):
 
 @cases("autograd.function", over={"view_as_result": (False,), "views_as_results": (True,)})
 def view_as_result(context: Context, several: bool) -> None:
-    """A view of an input as a result has the Function's own gradient; to change it in place is refused."""
+    """A Function returns views of its input: the gradient is the one of the Function's backward, and changing the view in
+    place raises."""
     x = leaf(context, 3, 4)
     made = apply(_Part, x * 1, several)
     results = list(made) if several else [made]
@@ -377,12 +400,12 @@ def view_as_result(context: Context, several: bool) -> None:
     want = torch.full((3, 4), 5.0)
     want[:1] = 7.0 if several else 0.0
     near(context, x.grad, want)
-    text = "a view that a Function returned is not changed in place"
+    text = "an in-place change of a view that a Function returned does not raise as documented"
     context.raises(RuntimeError, lambda: results[0].mul_(2), text=text, match="view")
 
 
 class _Same(torch.autograd.Function):
-    """Its input, as it is; the gradient is four times the cotangent."""
+    """Returns its input unchanged; the gradient is four times the cotangent."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -395,7 +418,8 @@ class _Same(torch.autograd.Function):
 
 @cases("autograd.function")
 def input_as_result(context: Context) -> None:
-    """An input that is returned as it is becomes another tensor over the same memory, with the Function's gradient."""
+    """A Function returns its input: the result is a new tensor over the same memory with the same strides, and the gradient
+    is the one of the Function's backward."""
     inputs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "a leaf": lambda x: x,
         "a product": lambda x: x * 1,
@@ -405,24 +429,31 @@ def input_as_result(context: Context) -> None:
         x = leaf(context, 3, 4)
         given = made(x)
         y = apply(_Same, given)
-        context.check(y is not given, "the result is another tensor", kind=Kind.ALIAS, at=text)
+        context.check(
+            y is not given, "the result is the input tensor itself", kind=Kind.ALIAS, at=text
+        )
         if context.has("storage"):
             same = y.data_ptr() == given.data_ptr()
             context.check(
-                same, "the result lies over the memory of the input", kind=Kind.NOT_ALIASED, at=text
+                same,
+                "the result does not share the memory of the input",
+                kind=Kind.NOT_ALIASED,
+                at=text,
             )
         context.same(
             y.stride(),
             given.stride(),
-            "the result has the strides of the input",
+            "the strides of the result differ from the input's",
             Kind.STRIDES,
             text,
         )
         y.backward(torch.ones_like(y))
-        near(context, x.grad, torch.full((3, 4), 4.0), RIGHT, text)
+        near(context, x.grad, torch.full((3, 4), 4.0), WRONG_GRADIENT, text)
     plain = context.to_device(values(3, 4))
     context.check(
-        not apply(_Same, plain).requires_grad, "without a gradient there is none", kind=Kind.STATE
+        not apply(_Same, plain).requires_grad,
+        "the result requires a gradient although no input does",
+        kind=Kind.STATE,
     )
 
 
@@ -430,7 +461,7 @@ def input_as_result(context: Context) -> None:
 
 
 class _Returns(torch.autograd.Function):
-    """x + y; the gradients are what a function makes of the cotangent."""
+    """Computes x + y; backward returns the result of ``made`` for the cotangent."""
 
     @staticmethod
     def forward(
@@ -447,14 +478,14 @@ class _Returns(torch.autograd.Function):
 
 @cases("autograd.function")
 def returned_gradients(context: Context) -> None:
-    """What backward returns is accumulated rightly: of other strides or dtypes, expanded, the cotangent itself, or one
-    tensor twice."""
+    """Gradients that backward returns are accumulated correctly if they have unusual strides or another dtype, are
+    expanded, are the cotangent itself, or are one tensor for both inputs."""
     given = values(3, 4)
     ones = torch.ones(3, 4)
     ways: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
         "the cotangent itself, twice": (lambda g: (g, g), given, given),
         "one tensor twice": (lambda g: (h := g * 2, h), given * 2, given * 2),
-        "of transposed strides": (lambda g: ((g.t() * 3).contiguous().t(), g), given * 3, given),
+        "transposed strides": (lambda g: ((g.t() * 3).contiguous().t(), g), given * 3, given),
         "stepped": (lambda g: (torch.stack([g, g * 7], 2)[..., 1], g), given * 7, given),
         "expanded": (lambda g: (g[:1].expand(3, 4), g), given[:1].expand(3, 4), given),
         "a number, expanded": (
@@ -462,37 +493,39 @@ def returned_gradients(context: Context) -> None:
             ones * 4,
             given,
         ),
-        "of bfloat16": (lambda g: (g.bfloat16() * 2, g), given * 2, given),
-        "with an offset": (lambda g: (torch.cat([g, g * 6])[3:], g), given * 6, given),
+        "bfloat16": (lambda g: (g.bfloat16() * 2, g), given * 2, given),
+        "a storage offset": (lambda g: (torch.cat([g, g * 6])[3:], g), given * 6, given),
     }
     for name, (made, first, second) in ways.items():
         x, y = leaf(context, 3, 4), leaf(context, 3, 4)
         for times in (1, 2):
             result = apply(_Returns, x, y, made)
             result.backward(context.to_device(given.clone()))
-            near(context, x.grad, first * times, RIGHT, f"{name}, time {times}")
-            near(context, y.grad, second * times, RIGHT, f"{name}, time {times}")
+            near(context, x.grad, first * times, WRONG_GRADIENT, f"{name}, time {times}")
+            near(context, y.grad, second * times, WRONG_GRADIENT, f"{name}, time {times}")
         assert x.grad is not None
         form = x.grad.dtype
-        context.same(form, torch.float32, "a gradient has the dtype of its leaf", Kind.DTYPE, name)
+        context.same(
+            form, torch.float32, "the dtype of a gradient differs from its leaf's", Kind.DTYPE, name
+        )
         with torch.no_grad():
             x.grad.zero_()
-        text = "the gradients of two leaves do not share memory"
+        text = "the gradients of two leaves share memory"
         near(context, y.grad, second * 2, text, name)
 
 
 @cases("autograd.function")
 def wrong_gradients(context: Context) -> None:
-    """Gradients of the wrong number, shape or device are refused."""
+    """Backward returns gradients of the wrong number, shape or device: RuntimeError is raised."""
     ways: dict[str, Callable[[torch.Tensor], Any]] = {
-        "too few": lambda g: (g,),
-        "too many": lambda g: (g, g, None, g),
-        "of a wrong shape": lambda g: (g[:2], g),
-        "of a wrong rank": lambda g: (g.new_ones(2, 3), g),
+        "that are too few": lambda g: (g,),
+        "that are too many": lambda g: (g, g, None, g),
+        "of the wrong shape": lambda g: (g[:2], g),
+        "of the wrong rank": lambda g: (g.new_ones(2, 3), g),
     }
     if context.kind != "cpu":
         ways["on the CPU"] = lambda g: (torch.ones(3, 4), g)
     for name, made in ways.items():
         y = apply(_Returns, leaf(context, 3, 4), leaf(context, 3, 4), made)
-        text = f"gradients {name} are refused"
+        text = f"backward() does not raise as documented for gradients {name}"
         context.raises(RuntimeError, y.sum().backward, text=text)

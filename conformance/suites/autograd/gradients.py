@@ -1,4 +1,4 @@
-"""Gradients of a call: on the device, with cotangents in layouts of their own, and on the CPU in higher precision.
+"""Computes the gradients of a call on the device, with cotangents in given layouts, and on the CPU in higher precision.
 
 Repro scripts contain these functions, which need only torch.
 """
@@ -26,15 +26,18 @@ from opinfo.compare import SUM_ROUNDINGS, Wrong, raised, tensor_difference, tens
 from opinfo.device import Damage, Guarded, identity
 from opinfo.layouts import Geometry
 
-#: One rounding of what sums are accumulated in.
+#: Relative error of one rounding in float32, the dtype in which sums are accumulated.
 _ACCUMULATED = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """What is given for one output, or the tangent of an input: fixed numbers of this dtype and size (see ``weights``), as
-    they are laid out on the device; ``shape`` is the one that they are expanded to, ``conj`` says whether they are a view
-    with the conjugate bit, ``turn`` tells two of one shape apart."""
+    """The cotangent of one output, or the tangent of one input: fixed numbers of this dtype (see ``weights``), times
+    ``scale``, laid out on the device as ``geometry`` says.
+
+    If ``shape`` is set, the tensor is expanded to it; if ``conj``, the conj bit is set. Two cotangents of one shape with
+    a different ``turn`` hold different numbers.
+    """
 
     dtype: torch.dtype
     geometry: Geometry
@@ -44,7 +47,7 @@ class Cotangent:
     turn: int = 0
 
 
-#: By output; None for one whose gradient is undefined.
+#: One entry for each output; None for an output without a cotangent.
 Cotangents: TypeAlias = Sequence[Cotangent | None]
 Values: TypeAlias = Sequence[torch.Tensor]
 Arguments: TypeAlias = Callable[[list[torch.Tensor], torch.device], Any]
@@ -52,7 +55,7 @@ Grads: TypeAlias = list[torch.Tensor | None]
 
 
 def weights(shape: Sequence[int], dtype: torch.dtype, turn: int = 0) -> torch.Tensor:
-    """Numbers between -2 and 2 in no order, always the same. Nothing writes to them."""
+    """Return a CPU tensor of fixed, unsorted numbers between -2 and 2. It is shared, so callers must not write to it."""
     count, first = torch.Size(shape).numel(), 37 * turn
     among = _unordered(max(1024, 1 << (first + count).bit_length()), dtype)
     return among[first : first + count].reshape(tuple(shape))
@@ -60,7 +63,7 @@ def weights(shape: Sequence[int], dtype: torch.dtype, turn: int = 0) -> torch.Te
 
 @lru_cache(maxsize=64)
 def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """The first of the numbers that ``weights`` are."""
+    """Return the first ``count`` of the numbers from which ``weights`` takes its values."""
     steps = torch.arange(count, dtype=torch.float64) + 1
     real, other = (
         ((steps * each) % 1 * 4 - 2) for each in (0.7548776662466927, 0.5698402909980532)
@@ -70,38 +73,38 @@ def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def held_by(cotangent: Cotangent) -> torch.Tensor:
-    """The values that the device holds of a cotangent, on the CPU. Nothing writes to them."""
+    """Return the values of a cotangent before it is expanded, on the CPU. The tensor is shared; callers must not write to it."""
     return weights(cotangent.geometry.shape, cotangent.dtype, cotangent.turn) * cotangent.scale
 
 
 def seen(held: torch.Tensor, cotangent: Cotangent) -> torch.Tensor:
-    """The cotangent that autograd is given, of the tensor that holds its values."""
+    """Return the cotangent that is passed to autograd: ``held``, expanded and conjugated as the cotangent says."""
     given = held if cotangent.shape is None else held.expand(cotangent.shape)
     return torch.conj(given) if cotangent.conj else given
 
 
 @dataclass(slots=True)
 class Gradients:
-    """What backward gave, or the exception that it raised."""
+    """The gradients that backward returned, or the exception that it raised."""
 
     grads: Sequence[torch.Tensor | None] = ()  # on the device
     read: Sequence[torch.Tensor | None] = ()
     raised: Exception | None = None
-    unjudged: Exception | None = None  # raised by the call itself
-    judged_by: str = ""  # the clause that judges that, if it is not about calls
-    devices: Sequence[torch.device] = ()  # on which the gradients should be
+    unjudged: Exception | None = None  # raised by the forward call, so backward was not judged
+    judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
+    devices: Sequence[torch.device] = ()  # the expected device of each gradient
     cotangents: Sequence[Guarded | None] = ()
     damages: list[Damage | None] | None = None
-    before: Sequence[Sequence[Held | None]] = ()  # what leaves held, after each pass
+    before: Sequence[Sequence[Held | None]] = ()  # the leaves' gradients after each backward pass
 
 
 def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[torch.Tensor]:
-    """New leaves over the memory of these tensors; those at ``places`` require gradients."""
+    """Return new leaves that share the memory of these tensors; those at ``places`` require gradients."""
     return [t.detach().requires_grad_(n in places) for n, t in enumerate(tensors)]
 
 
 def laid(call: Call, cotangent: Cotangent | None) -> Guarded | None:
-    """A cotangent on the device, in its layout."""
+    """Build a cotangent on the device, in its layout; None for None."""
     if cotangent is None:
         return None
     return call.guarded(held_by(cotangent), cotangent.geometry, call.move)
@@ -110,18 +113,18 @@ def laid(call: Call, cotangent: Cotangent | None) -> Guarded | None:
 def given_to(
     call: Call, answer: Gradients, outputs: Sequence[torch.Tensor], cotangents: Cotangents
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The outputs that have a gradient and a cotangent, and their cotangents, on the device."""
+    """Return the outputs that require a gradient and have a cotangent, and their cotangents on the device."""
     answer.cotangents = [laid(call, each) for each in cotangents]
     ends, given = [], []
     for output, held, each in zip(outputs, answer.cotangents, cotangents):
         if held is not None and each is not None and output.requires_grad:
             ends.append(output)
-            given.append(seen(held.view, each).to(output.device))  # some ops return to the host
+            given.append(seen(held.view, each).to(output.device))  # some ops return a CPU tensor
     return ends, given
 
 
 def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
-    """Wait for gradients, and read them back."""
+    """Wait for the gradients, and store them and their copies on the CPU in ``answer``."""
     answer.grads = grads
     call.settle(grads)
     answer.read = [None if each is None else call.back(each.to_dense()) for each in grads]
@@ -131,13 +134,13 @@ def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) ->
 
 
 def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """Make the call on leaves over the inputs, and ask for the gradients of those at ``places``."""
+    """Make the call on leaves that share the inputs' memory, and compute the gradients of the inputs at ``places``."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
             args, kwargs = call.arguments(leaves, call.device)
             outputs = tensors_of(call.function(*args, **kwargs))
-        except Exception as error:  # of the call without gradients, too: other clauses judge it
+        except Exception as error:  # other clauses judge an exception of the forward call
             answer.unjudged = error
             return answer
         _pulled_back(call, answer, outputs, [leaves[place] for place in places], cotangents)
@@ -147,13 +150,13 @@ def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) ->
 def differentiated_in_place(
     call: Call, places: Sequence[int], cotangents: Cotangents, sliced: bool
 ) -> Gradients:
-    """The same of an in-place call: on a tensor of the layout of its input, or on a slice of a larger one, whose gradient
-    is asked for with the untouched part."""
+    """Compute the gradients of an in-place call. It writes to a copy of its first input or, if ``sliced``, to the second half
+    of a larger tensor; then the gradient covers the untouched half too."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
             whole = in_place(call.function, call.arguments, sliced, call.device)(*leaves)
-        except Exception as error:  # of the in-place call itself: layout.inplace judges it
+        except Exception as error:  # layout.inplace judges an exception of the in-place call
             answer.unjudged = error
             return answer
         _pulled_back(call, answer, [whole], [leaves[place] for place in places], cotangents)
@@ -173,18 +176,19 @@ def _pulled_back(
         answer.devices = [each.device for each in starts]
         if ends:
             read(call, answer, torch.autograd.grad(ends, starts, given, allow_unused=True))
-    except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
+    except Exception as error:  # a kernel may raise any type; judge_gradients judges it
         answer.raised = error
 
 
 def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """Gradients of gradients: by the inputs at ``places``, then by the cotangents."""
+    """Compute second gradients: those of the first gradients with respect to the inputs at ``places``, then with respect
+    to the cotangents."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
             args, kwargs = call.arguments(leaves, call.device)
             outputs = tensors_of(call.function(*args, **kwargs))
-        except Exception as error:  # of the call without gradients, too
+        except Exception as error:  # other clauses judge an exception of the forward call
             answer.unjudged = error
             return answer
         try:
@@ -208,23 +212,23 @@ def again(
     starts: Sequence[torch.Tensor],
     move: Callable[[torch.Tensor], torch.Tensor],
 ) -> Sequence[torch.Tensor | None]:
-    """The gradients of some gradients."""
+    """Return the gradients of the first gradients with respect to ``starts``."""
     ends = [each for each in first if each is not None and each.requires_grad]
     if not ends:
         return [None] * len(starts)
-    # Each end has numbers of its own: where two gradients are one but for the sign, as by x and y of a function of x - y,
-    # equal ones would cancel. Kernels get no kept ones.
+    # Each end has its own cotangent: the gradients of f(x - y) with respect to x and y differ only in sign, so equal
+    # cotangents would cancel. They are copies, because kernels must not see the cached tensor.
     given = [move(weights(each.shape, each.dtype, 1 + n).clone()) for n, each in enumerate(ends)]
     return torch.autograd.grad(ends, starts, given, allow_unused=True)
 
 
 def pushed_forward(call: Call, places: Sequence[int], tangents: Cotangents) -> Gradients:
-    """The forward-mode products: of each output, with these tangents of the inputs at ``places``."""
+    """Compute the forward-mode derivative of each output for these tangents of the inputs at ``places``."""
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     try:
         args, kwargs = call.arguments(tensors, call.device)
         call.function(*args, **kwargs)
-    except Exception as error:  # of the call without tangents, too: other clauses judge it
+    except Exception as error:  # other clauses judge an exception of the plain call
         answer.unjudged = error
         return answer
     try:
@@ -248,19 +252,19 @@ def products(
     tangents: Sequence[torch.Tensor],
     device: torch.device,
 ) -> Grads:
-    """The tangent of each output, None where it has none."""
+    """Return the tangent of each output; None for an output without one."""
     with forward_ad.dual_level():
         duals = list(tensors)
         for place, tangent in zip(places, tangents):
             duals[place] = forward_ad.make_dual(tensors[place], tangent)
         args, kwargs = arguments(duals, device)
         outputs = tensors_of(function(*args, **kwargs))
-        # Not copied: a copy to the host may still be under way.
+        # Do not copy the tangents here: an asynchronous copy to the host may be incomplete.
         return [forward_ad.unpack_dual(each).tangent for each in outputs]
 
 
 def pulled_back_in_batch(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """The gradients for two cotangents at once (``is_grads_batched``, which is vmap over backward)."""
+    """Compute the gradients for a batch of two cotangents with ``is_grads_batched``, which is vmap over backward."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
@@ -280,7 +284,7 @@ def pulled_back_in_batch(call: Call, places: Sequence[int], cotangents: Cotangen
 def batched(
     ends: Sequence[torch.Tensor], starts: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor | None]:
-    """The gradients for some cotangents and for their halves, stacked."""
+    """Return the gradients for the cotangents and for half of them, stacked in dimension 0."""
     both = [torch.stack([each, each / 2]) for each in given]
     if not ends:
         return [None] * len(starts)
@@ -289,8 +293,8 @@ def batched(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The gradient that a leaf held after a backward pass: its strides, its values, whether it is the tensor that was there
-    before, where that was, and the values that that has now."""
+    """The gradient of a leaf after a backward pass: its strides and values, whether it is still the same tensor at the same
+    address as before the pass (``kept``), and the values that the previous gradient tensor has now (``old``)."""
 
     stride: tuple[int, ...]
     values: torch.Tensor
@@ -299,23 +303,23 @@ class Held:
 
 
 def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """Accumulate into leaves over the inputs: for the first time, again, and again with ``create_graph=True``. What is
-    read is the first gradient."""
+    """Accumulate gradients into leaves three times: into none, into an existing gradient, and with ``create_graph=True``.
+    ``answer.read`` holds the first gradients."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     starts = [leaves[place] for place in places]
     with torch.enable_grad():
         try:
             args, kwargs = call.arguments(leaves, call.device)
             outputs = tensors_of(call.function(*args, **kwargs))
-        except Exception as error:  # of the call without gradients, too
+        except Exception as error:  # other clauses judge an exception of the forward call
             answer.unjudged = error
             return answer
         try:
             steps = []
             for create in (False, False, True):
-                # New ones each time: the gradient of a view is a view of its cotangent, and is added to.
+                # New cotangents each time: the gradient of a view may be a view of its cotangent, and is written to.
                 ends, given = given_to(call, answer, outputs, cotangents)
-                if not ends:  # where the CPU's outputs have gradients
+                if not ends:  # the CPU's outputs do require gradients
                     answer.unjudged = RuntimeError("the result does not require a gradient")
                     answer.judged_by = "autograd.first"
                     return answer
@@ -340,7 +344,7 @@ def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gr
 def held(
     call: Call, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
 ) -> Held | None:
-    """What a leaf holds; None where that is nothing that has strides."""
+    """Record the gradient of a leaf after a pass; None if there is no gradient or it is not strided."""
     if now is None or now.layout != torch.strided:
         return None
     kept = before is now and address(call, now) == at
@@ -349,7 +353,7 @@ def held(
 
 
 def changed(call: Call, answer: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
-    """The cotangents, and the inputs that the call does not update, whose memory was written to, and what became of it."""
+    """Return (name, damage) for each cotangent, and each input that the call does not update, whose memory was changed."""
     found = [
         (f"input {place}", each)
         for place, each in enumerate(damages(call, answer))  # type: ignore[arg-type]
@@ -371,8 +375,8 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """The gradients on the CPU with inputs and cotangents in the same layouts: derivative formulas are the same on every
-    device."""
+    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts. Derivative formulas are shared by all
+    devices, so a fault that eager CPU has too is not the device's."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
     host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]
@@ -380,7 +384,7 @@ def as_the_cpu_does(
 
 
 def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
-    """The cotangents as contiguous tensors on the CPU, in the outputs' dtypes."""
+    """Return the cotangents as contiguous CPU tensors in the outputs' dtypes."""
     found: Grads = []
     for each, output in zip(cotangents, outputs, strict=True):
         if each is None:
@@ -392,8 +396,8 @@ def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
 
 
 class Graph:
-    """A call on the CPU, whose gradients can be asked for again and again: on contiguous copies, in higher precision where
-    ``wide``. Raises what the call raises."""
+    """A call on contiguous CPU copies, in higher precision if ``wide``. Its gradients can be computed repeatedly. Raises the
+    exception of the call, if any."""
 
     def __init__(
         self,
@@ -416,13 +420,13 @@ class Graph:
         return [self.leaves[place] for place in self.places]
 
     def ends(self, cotangents: Cotangents) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The outputs that have a gradient and a cotangent, and their cotangents."""
+        """Return the outputs that require a gradient and have a cotangent, and their cotangents."""
         pairs = zip(self.outputs, on_cpu(cotangents, self.outputs))
         found = [(o, c) for o, c in pairs if c is not None and o.requires_grad]
         return [output for output, _ in found], [each for _, each in found]
 
     def grads(self, cotangents: Cotangents) -> Grads:
-        """The gradients of the inputs at the places, None of those that have none. Raises what backward raises."""
+        """Return the gradients of the inputs at ``places``; None for an input without one. Raises any exception of backward."""
         ends, given = self.ends(cotangents)
         if not ends:
             return [None] * len(self.places)
@@ -437,8 +441,8 @@ def in_place(
     sliced: bool,
     device: torch.device,
 ) -> Callable[..., torch.Tensor]:
-    """A function that calls another one in place, on a copy of its first argument or on the second half of one, and returns
-    all that was copied."""
+    """Return a function of tensors that calls the in-place ``function`` on a copy of the first tensor and returns the copy.
+    If ``sliced``, the copy is twice as long and the call writes to its second half."""
 
     def called(*tensors: torch.Tensor) -> torch.Tensor:
         first = tensors[0]
@@ -452,7 +456,7 @@ def in_place(
 
 
 def plain(tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """Arguments that are tensors only."""
+    """Return (args, kwargs) of a call whose only arguments are the tensors."""
     return tuple(tensors), {}
 
 
@@ -464,7 +468,7 @@ def gradients(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """The gradients on the CPU, of the inputs at the places."""
+    """Return the CPU's gradients of the inputs at ``places``."""
     return Graph(function, arguments, values, places, wide=wide).grads(cotangents)
 
 
@@ -476,7 +480,7 @@ def second_gradients(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """The gradients of gradients on the CPU, in the order of ``differentiated_twice``."""
+    """Return the CPU's second gradients, in the order of ``differentiated_twice``."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     given = leaves_of(given, range(len(given)))
@@ -493,7 +497,7 @@ def tangents_of(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """The forward-mode products on the CPU, by output."""
+    """Return the CPU's forward-mode derivative of each output."""
     copies = [wider(v) if wide else v.detach().clone() for v in values]
     given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
     return products(function, arguments, copies, places, given, torch.device("cpu"))
@@ -507,7 +511,8 @@ def gradients_in_batch(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """The gradients for two cotangents, one after the other, in the order of ``pulled_back_in_batch``."""
+    """Return the CPU's gradients for the cotangents and for half of them, computed one after the other and stacked as by
+    ``pulled_back_in_batch``."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     found = []
@@ -535,12 +540,16 @@ def sensitivity(
     fixed: Collection[int] = (),
     draws: int = DRAWS,
 ) -> Grads:
-    """How much each of the tensors that ``compute`` gives may be off where no algorithm can be blamed for it: by some times
-    the largest change where the inputs change by one rounding of relative size ``epsilon``, element by element; and by
-    some times the largest error that the CPU makes in the dtype of the inputs, as far as that is one of rounding; and, as
-    the CPU's order of adding is only one of many, by a rounding of the sizes of all terms, of which each element of a
-    gradient has its share. Inputs at the ``fixed`` places do not change: labels, which are only compared. With fewer ``draws``
-    of changed inputs it is less, and sooner known."""
+    """Return the accepted error of each tensor that ``compute`` returns, element by element. It is the sum of:
+
+    - a multiple of the largest change when the inputs are perturbed by one rounding of relative size ``epsilon``,
+    - a multiple of the CPU's largest error in the dtype of the inputs, limited to the size of a rounding error,
+    - one rounding of the sum of all terms' magnitudes, shared among the elements, because the CPU's order of
+      additions is only one of many.
+
+    Inputs at the ``fixed`` places, such as labels, are not perturbed. Fewer ``draws`` of perturbed inputs give a smaller
+    result and take less time.
+    """
     about = (function, arguments)
     exact = compute(*about, values, places, cotangents)
     source = torch.Generator().manual_seed(0)
@@ -574,10 +583,13 @@ def _sum_of_sizes(cotangent: Cotangent) -> float:
 
 
 def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
-    """Each tensor that backward gave has the reference's values, and the shape, dtype and device that it should have. One
-    that is None in the reference is None, or zeros. No input and no cotangent has changed. Where the CPU's formula refuses
-    these layouts, or gives the same for them, that is not the device's fault. Where any of equal elements may have the
-    gradient, they have it in sum."""
+    """Check each gradient's values, shape, dtype and device against the reference, and that backward changed no input and no
+    cotangent.
+
+    A gradient that is None in the reference may be None or zeros. A device passes if eager CPU refuses these layouts too,
+    or gives the same gradient for them. If the op may select any of several equal elements, the sum of their gradients is
+    compared.
+    """
     if answer.unjudged is not None:
         return
     if answer.raised is not None:
@@ -608,22 +620,22 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
         if made is not None and made.device != device:
             yield Wrong("device", str(device), str(made.device), reference.subjects[place])
     for subject, damage in changed(call, answer, reference.mutable):
-        yield Wrong("bytes", "unchanged by backward", str(damage), subject)
+        yield Wrong("bytes", "memory that backward does not change", str(damage), subject)
 
 
 def least_of(reference: Any, place: int) -> torch.Tensor | None:
-    """How much a gradient may be off by roundings at least: what that takes to know is less than half of what takes the
-    rest, and it is nearly always enough."""
+    """Return a lower estimate of a gradient's accepted rounding error. It takes less than half the time of the full estimate
+    (:func:`slack_of`) and nearly always suffices."""
     return summed(reference.least[place], reference.shared.get(place))
 
 
 def slack_of(reference: Any, place: int) -> torch.Tensor | None:
-    """How much a gradient may be off by roundings."""
+    """Return the accepted rounding error of a gradient, element by element."""
     return summed(reference.slack[place], reference.shared.get(place))
 
 
 def summed(gradient: torch.Tensor | None, along: int | None) -> torch.Tensor | None:
-    """A gradient summed over a dimension, if one is given."""
+    """Return the gradient summed over the dimension ``along``, which is kept with size 1; unchanged if ``along`` is None."""
     if gradient is None or along is None:
         return gradient
     return gradient.sum(along, keepdim=True)
@@ -636,8 +648,9 @@ def other_gradient(
     slacks: Iterable[Callable[[], torch.Tensor | None]],
     tolerances: Any,
 ) -> Wrong | None:
-    """How a gradient differs from the reference's, beyond what roundings explain: each of the slacks is asked for only where
-    those before it are not enough. None is as good as zeros."""
+    """Report a gradient that differs from the reference by more than its accepted rounding error; None if it does not.
+    Each of ``slacks`` returns an accepted error and is called only if the smaller ones before it do not suffice. A gradient
+    of None counts as zeros."""
     there = want if got is None else got
     if there is None:
         return None
@@ -649,6 +662,6 @@ def other_gradient(
     for slack in slacks:
         if wrong is None or wrong.kind != "values" or (near := slack()) is None:
             return wrong
-        mended = torch.where((got - wanted).abs() <= near, wanted, got)
-        wrong = tensor_difference(mended, wanted, tolerances, SUM_ROUNDINGS)
+        forgiven = torch.where((got - wanted).abs() <= near, wanted, got)
+        wrong = tensor_difference(forgiven, wanted, tolerances, SUM_ROUNDINGS)
     return wrong

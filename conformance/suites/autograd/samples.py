@@ -1,4 +1,4 @@
-"""What gradients are asked for: samples, layouts of inputs and of cotangents, and the reference of a sample."""
+"""The samples whose gradients are checked, the layouts of inputs and cotangents, and the reference gradients."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.samples import Sample, choose
 from opinfo.specified import without_ties
 
-#: Upstream's samples of an op and dtype, and those of axes of shapes.
+#: Number of torch's samples per op and dtype, and of the samples that each shape axis adds.
 _UPSTREAM = 4
 _AXES = {RANK.name: 2, EQUAL.name: 1, EXTENT.name: 2, SIZE.name: 1, LONG.name: 2}
 
-#: The layouts of the inputs that have their own gradients asked for, one of each sort.
+#: Layouts of the inputs, one of each sort: gradients are computed for each.
 INPUTS = (
     "contiguous",
     "transposed",
@@ -58,7 +58,7 @@ EPSILON = {"float32": 2.0**-23, "complex64": 2.0**-23}
 
 
 def chosen(ctx: ItemContext) -> list[Sample]:
-    """The samples whose gradients are asked for, those first that are asked in every layout."""
+    """Return the samples whose gradients are checked. The first one is checked in every layout."""
     if "gradients" in ctx.kept:
         made: list[Sample] = ctx.kept["gradients"]
         return made
@@ -69,7 +69,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
     if "gradients.not_smooth" not in ctx.traits.families:
         for axis, count in _AXES.items():
             of_axis = [each for each in samples if each.axis == axis]
-            if axis == LONG.name:  # the batch comes first, and what is long in the result last
+            if axis == LONG.name:  # order: long batch first, long result last
                 of_axis = of_axis[::-1][:1] + of_axis[:-1]
             found += islice((each for each in of_axis if _usable(ctx, each)), count)
     found.sort(key=_weight, reverse=True)
@@ -79,7 +79,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
 
 
 def known_of(ctx: ItemContext, sample: Sample) -> Known:
-    """The gradients of a sample, shared by the checks of an op."""
+    """Return the sample's reference gradients, which all checks of the op share."""
     key = ("known", sample.index)
     if key not in ctx.kept:
         ctx.kept[key] = Known(ctx, sample, ctx.op.function)
@@ -88,7 +88,8 @@ def known_of(ctx: ItemContext, sample: Sample) -> Known:
 
 
 def _usable(ctx: ItemContext, sample: Sample) -> bool:
-    """Whether a sample has gradients that can be asked for: of strided tensors that the call does not write to."""
+    """Return True if gradients can be computed for the sample: its tensors are strided, it has at most MOST elements, and the
+    call does not write to its first tensor."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
     on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
     if on_cpu and any(not floats(each) for each in sample.tensors):
@@ -98,8 +99,8 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
 
 
 def _finite(ctx: ItemContext, sample: Sample) -> bool:
-    """Whether what the CPU returns is finite. The maximum of a window of padding alone is not, and torch's own pooling
-    then writes a gradient past the end of its tensor."""
+    """Return True if the CPU's result is finite. The maximum over a window that contains only padding is infinite, and torch's
+    pooling backward then writes past the end of the gradient."""
     args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
     with torch.no_grad():
         answer = ctx.op.function(*args, **kwargs)
@@ -110,8 +111,8 @@ def _finite(ctx: ItemContext, sample: Sample) -> bool:
 def _most_telling_first(
     ctx: ItemContext, samples: list[Sample], spare: list[Sample]
 ) -> list[Sample]:
-    """The samples, first the one of these and the spare ones of which layouts show most: that with most inputs whose gradient
-    is not zero. A sum has no cotangent to lay out where its result is a number."""
+    """Return the samples with the most useful one of ``samples`` and ``spare`` first: the one with the most inputs whose
+    gradient is not zero, and with a result of several dimensions, so that the cotangent can have a layout."""
     inputs = {each.index: sum(map(floats, each.tensors)) for each in (*samples, *spare)}
     best, most, enough = samples[:1], (0, 0), 0
     for sample in chain(samples, spare):
@@ -120,19 +121,22 @@ def _most_telling_first(
         known = known_of(ctx, sample)
         if known.shown > most:
             best, most = [sample], known.shown
-            if most == (len(known.places) - len(known.fixed), 2):  # more inputs alone show more
+            if most == (
+                len(known.places) - len(known.fixed),
+                2,
+            ):  # only a sample with more inputs can be better
                 enough = inputs[sample.index] + 1
     return [*best, *(each for each in samples if each not in best)]
 
 
 def is_long(sample: Sample) -> bool:
-    """Whether it is there for its one long dimension, which layouts mean nothing to."""
+    """Return True if the sample exists for its one long dimension; layouts make no difference to such a sample."""
     return sample.axis == LONG.name
 
 
 def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
-    """Samples with elements first, then those that layouts mean something to, upstream's before others, and those with the
-    most dimensions."""
+    """Return the sort key of a sample, largest first: samples with elements, then those to which layouts make a difference,
+    then torch's own samples, then those with the most dimensions."""
     longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
     held = all(each.numel() for each in sample.tensors)
     return held, not is_long(sample), longest > 1, not sample.axis, longest, -sample.index
@@ -140,16 +144,16 @@ def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
 
 @dataclass
 class Known:
-    """A sample's gradients on the CPU, each computed once."""
+    """The reference gradients of a sample on the CPU. Each is computed once and kept."""
 
     ctx: ItemContext
     sample: Sample
     function: Callable[..., Any]
-    form: str = ""  # "in place", "in place, sliced": of which the function is the in-place variant
+    form: str = ""  # "in place" or "in place, sliced" if ``function`` is the in-place variant
     wide: bool = True
     places: tuple[int, ...] = ()
-    fixed: tuple[int, ...] = ()  # of them, those without a gradient of their own
-    #: The other inputs whose gradient is not zero, and the dimensions longer than 1 of the result, at most 2.
+    fixed: tuple[int, ...] = ()  # those of ``places`` whose gradient is None
+    #: Number of inputs whose gradient is not zero; number of dimensions longer than 1 of the result, at most 2.
     shown: tuple[int, int] = (0, 0)
     _graphs: dict[tuple[int | None, ...], Graph] = field(default_factory=dict)
     _made: dict[Any, Any] = field(default_factory=dict)
@@ -162,7 +166,7 @@ class Known:
                 break
 
     def _look(self) -> None:
-        """Find the inputs whose gradients the CPU computes: all together, or those that work alone."""
+        """Find the inputs whose gradients the CPU can compute: all floating-point inputs, or those that work alone."""
         tensors, mutable = self.sample.tensors, self.ctx.mutable_inputs(self.sample)
         floats = [
             place
@@ -185,7 +189,7 @@ class Known:
             found = list(wanted.values())
             self.fixed = tuple(p for p, each in wanted.items() if each is None)
             self.shown = _shown(graph, [each for each in found if each is not None])
-        except RuntimeError:  # the CPU's own answer: it has no such gradient
+        except RuntimeError:  # the CPU does not implement this gradient
             self._graphs.clear()
             self.places = ()
             return False
@@ -213,17 +217,17 @@ class Known:
     # -- cotangents
 
     def returns(self, geometries: Sequence[Geometry]) -> bool:
-        """Whether the CPU takes the values that these geometries hold, and differentiates the call."""
+        """Return True if the CPU can differentiate the call for the values that tensors of these geometries hold."""
         try:
             repeats = any(each.expanded is not None for each in geometries)
-            if repeats:  # other values than the sample's, of which places were found
+            if repeats:  # expanded tensors hold different values than the sample
                 self._wanted(geometries, self.cotangents(CONTIGUOUS.id, geometries))
             return bool(self.outputs(geometries))
-        except RuntimeError:  # a matrix of equal rows has no inverse: the call has no reference
+        except RuntimeError:  # no reference: a matrix of equal rows, for example, has no inverse
             return False
 
     def outputs(self, geometries: Sequence[Geometry]) -> list[torch.Tensor]:
-        """What the call returns for the values that these geometries hold."""
+        """Return the call's outputs for the values that tensors of these geometries hold."""
         return self._graph(self.places, geometries).outputs
 
     def cotangents(
@@ -233,7 +237,8 @@ class Known:
         only: int | None = None,
         scale: float = 1.0,
     ) -> Cotangents:
-        """One in this layout for each output that has a gradient; for the output ``only`` alone where that is given."""
+        """Return a cotangent in this layout for each output that requires a gradient, and None for the others. If ``only`` is
+        given, just that output has a cotangent."""
         pairs = zip(self.outputs(geometries), self.kinds(geometries), strict=True)
         return tuple(
             self.laid(output, kind, layout, scale)
@@ -245,7 +250,7 @@ class Known:
     def laid(
         self, of: torch.Tensor, dtype: torch.dtype, layout: str, scale: float = 1.0, turn: int = 0
     ) -> Cotangent:
-        """Numbers of the size of a tensor, of this dtype, in this layout."""
+        """Return a cotangent of the shape of ``of``, with this dtype, layout and scale."""
         shape = tuple(of.shape)
         if layout == SUM:
             return Cotangent(dtype, CONTIGUOUS.geometry(()), shape, False, scale, turn)
@@ -254,7 +259,7 @@ class Known:
         return Cotangent(dtype, parsed.geometry(shape), None, conj, scale, turn)
 
     def kinds(self, geometries: Sequence[Geometry]) -> list[torch.dtype]:
-        """The dtypes of what the call returns, of values in their own dtype."""
+        """Return the dtypes of the call's outputs for values in the sample's own dtypes."""
         key = ("kinds", *(each.expanded for each in geometries))
         if key not in self._made:
             values = repeated(self.sample.tensors, geometries)
@@ -263,12 +268,12 @@ class Known:
         found: list[torch.dtype] = self._made[key]
         return found
 
-    # -- the reference, as parts of one that a script can have
+    # -- the reference, as parts from which a repro script builds it too
 
     def _wanted(
         self, geometries: Sequence[Geometry], cotangents: Cotangents
     ) -> dict[int, torch.Tensor | None]:
-        """The gradients in higher precision, by place. Raises what backward raises."""
+        """Return the gradients in higher precision, by the number of the input. Raises any exception of backward."""
         expanded = tuple(each.expanded for each in geometries)
         key = (self.wide, self.places, expanded, *map(_numbers, cotangents))
         if key not in self._made:
@@ -284,7 +289,8 @@ class Known:
         given: tuple[Any, ...],
         compute: Compute = gradients,
     ) -> dict[str, Any]:
-        """``given`` are the places, the cotangents, and what the procedure takes besides."""
+        """Return the parts of the reference for one gradient computation: the gradients, their sensitivity to rounding, and
+        eager CPU's gradients. ``given`` holds the inputs' numbers, the cotangents, and the procedure's other arguments."""
         places, cotangents = given[:2]
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"
@@ -335,8 +341,8 @@ class Known:
         }
 
     def _shared(self, places: Sequence[int], geometries: Sequence[Geometry]) -> dict[int, int]:
-        """Of gradients of these inputs, by number, the dimension over which they are judged in sum: an expanded one, if the
-        op may take any of equal elements."""
+        """Return, for each gradient, the expanded dimension over which it is summed before it is judged. This is for ops that
+        may select any of several equal elements."""
         if "gradients.of_any" not in self.ctx.traits.families:
             return {}
         expanded = ((n, geometries[place].expanded) for n, place in enumerate(places))
@@ -352,7 +358,7 @@ class Known:
         return f"{function}, {arguments}, repeated(values, geometries), {given}"
 
 
-#: The tolerance of float32 beside an expected zero.
+#: A gradient of at most this magnitude counts as zero (the float32 tolerance at an expected zero).
 _ZERO = 1e-5
 
 
@@ -364,7 +370,7 @@ def _shown(graph: Graph, found: Sequence[torch.Tensor]) -> tuple[int, int]:
 
 
 def _numbers(cotangent: Cotangent | None) -> Any:
-    """What tells the values of two cotangents apart, wherever they lie."""
+    """Return a key that is equal for two cotangents if they hold the same values, whatever their layout."""
     if cotangent is None:
         return None
     at = cotangent.geometry

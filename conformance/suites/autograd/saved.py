@@ -1,4 +1,4 @@
-"""What backward needs is still there: saved tensors, and hooks of them."""
+"""autograd.saved: tensors saved for backward keep their values, and saved-tensor hooks return them unchanged."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from opinfo.memory import M_PERTURB, mallopt
 
 cases = Cases(Kind.VALUES)
 
-#: Gradients are compared loosely: what is read too late, or was changed, is wrong by a factor.
+#: Gradients are compared loosely: reading a changed or freed tensor gives an error of a whole factor.
 _RELATIVE, _ABSOLUTE = 0.02, 0.002
-#: Seconds in which a thread of the device that has work does it.
+#: Seconds that are long enough for a copy that wrongly does not wait for its stream.
 _TURN = 0.1
 STALE = "modified by an inplace operation"
-RIGHT = "the gradient is that of the values that the forward pass saw"
+WRONG_GRADIENT = "the gradient is not that of the values in the forward pass"
 
 
 def values(*shape: int) -> torch.Tensor:
-    """Different values between 0.2 and 0.9, not in order, on the CPU."""
+    """Return a CPU tensor of this shape with different, unsorted values from 0.2 to 0.9."""
     count = torch.Size(shape).numel()
     order = torch.arange(count) * 7 % max(count, 1) if count % 7 else torch.arange(count).flip(0)
     return torch.linspace(0.2, 0.9, count)[order].reshape(shape)
 
 
 def beside(x: torch.Tensor, *shape: int) -> torch.Tensor:
-    """More values, on the device of ``x``."""
+    """Return ``values(*shape)`` on the device of ``x``."""
     return values(*shape).to(x.device)
 
 
@@ -50,17 +50,23 @@ def places(x: torch.Tensor, *rows: Any) -> torch.Tensor:
 def close(
     context: Context, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
 ) -> None:
-    """A check that a gradient is there and near the reference."""
-    context.check(found is not None, "the leaf has a gradient", at=at)
+    """Check that a gradient exists and has the shape and (within 2 %) the values of ``want``."""
+    context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
     there = context.from_device(found).to(want.dtype)
     context.same(tuple(there.shape), tuple(want.shape), text, Kind.SHAPE, at)
     near = torch.allclose(there, want, rtol=_RELATIVE, atol=_ABSOLUTE)
     error = float((there - want).abs().max()) if there.numel() else 0.0
-    context.check(near, text, expected="an error of 2 % at most", found=f"one of {error:g}", at=at)
+    context.check(
+        near,
+        text,
+        expected="a relative error of at most 2 %",
+        found=f"an absolute error of {error:g}",
+        at=at,
+    )
 
 
-#: Ops by what their backward needs. The input is of (4, 6) unless ``_SHAPES`` says otherwise.
+#: Ops, grouped by what their backward needs. The input has the shape (4, 6) unless ``_SHAPES`` says otherwise.
 OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     # the result
     "exp": torch.exp,
@@ -100,7 +106,7 @@ OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gather": lambda x: x.square().gather(1, places(x, [0, 5], [1, 1], [2, 0], [3, 4])),
     "index_select": lambda x: x.square().index_select(0, places(x, *[0, 2, 2])),
     "masked_select": lambda x: x.square()[:, [True, False, True, False, False, True]],
-    # several of them
+    # several of these
     "matmul": lambda x: x @ x.mT,
     "linear": lambda x: functional.linear(x.square(), beside(x, 5, 6), beside(x, 5)),
     "bmm": lambda x: torch.bmm(x.view(2, 2, 6), x.view(2, 6, 2)),
@@ -114,7 +120,7 @@ OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "conv2d": lambda x: functional.conv2d(x.square(), beside(x, 3, 2, 3, 3), padding=1),
     "attention": lambda x: functional.scaled_dot_product_attention(x, x.flip(2) * 3, x.square()),
 }  # fmt: skip
-#: They are given indices.
+#: Ops that take indices.
 _INDEXED = frozenset({"gather", "index_select", "cross_entropy"})
 _SHAPES = {
     "conv2d": (1, 2, 4, 6),
@@ -125,12 +131,12 @@ _SHAPES = {
 
 
 class Passed:
-    """A forward pass of an op over an intermediate tensor, on the device, with the gradient that it must have."""
+    """The forward pass of an op on an intermediate tensor on the device, and the CPU's gradient as the reference."""
 
     def __init__(self, context: Context, name: str) -> None:
         if name in _INDEXED and "int64" not in context.descriptor.dtypes:
             raise NotDeclared(
-                f"{name} takes indices of int64, which the descriptor does not declare"
+                f"{name} takes int64 indices, and the descriptor does not declare int64"
             )
         function, given = OPS[name], values(*_SHAPES.get(name, (4, 6)))
         reference = given.clone().requires_grad_()
@@ -165,45 +171,50 @@ def _is_out(x: torch.Tensor) -> None:
 
 @cases("autograd.saved", over={name: (name,) for name in OPS})
 def changed(context: Context, name: str) -> None:
-    """Once the operand or the result of an op was changed in place, backward raises, or its gradient is still right."""
+    """Change the operand or the result of an op in place after the forward pass: backward must raise RuntimeError, or its
+    gradient must still be that of the original values."""
     for which in ("middle", "result"):
         for text, change in (
             ("in place", _doubled),
-            ("by a view", _part_is_zero),
+            ("through a view", _part_is_zero),
             ("by out=", _is_out),
         ):
             made = Passed(context, name)
             with torch.no_grad():
                 change(getattr(made, which).detach())
-            _raises_or_is_right(context, made, f"{which} changed {text}")
+            _raises_or_is_right(
+                context, made, f"{'operand' if which == 'middle' else which} changed {text}"
+            )
 
 
 def _raises_or_is_right(context: Context, made: Passed, at: str) -> None:
     try:
         found = made.gradient()
     except RuntimeError as error:
-        text = "what backward says is that a saved tensor was changed"
+        text = "the error of backward does not say that a saved tensor was changed"
         context.check(
             STALE in str(error), text, expected=STALE, found=error, kind=Kind.RAISED, at=at
         )
     else:
-        close(context, found, made.want, RIGHT, at)
+        close(context, found, made.want, WRONG_GRADIENT, at)
 
 
 @cases("autograd.saved", over={f"{name}_copied": (name,) for name in OPS})
 def copied(context: Context, name: str) -> None:
-    """With hooks that save copies, backward is right although the operand and the result were changed in place."""
+    """Save copies with saved_tensors_hooks, then change the operand and the result in place: backward must raise, or its
+    gradient must be that of the original values."""
     with saved_tensors_hooks(lambda x: x.detach().clone(), lambda x: x):
         made = Passed(context, name)
     with torch.no_grad():
         made.middle.detach().mul_(2)
         made.result.detach().mul_(2)
-    _raises_or_is_right(context, made, "operand and result changed")
+    _raises_or_is_right(context, made, "operand and result changed in place")
 
 
 @cases("autograd.saved", over={f"{name}_freed": (name,) for name in OPS})
 def freed(context: Context, name: str) -> None:
-    """Backward reads no memory that was freed before it: twice, with a retained graph, it is right."""
+    """Free the operand and the result after the forward pass, and fill freed memory with NaN: two backward passes through
+    the retained graph must give the right gradient."""
     with freed_is_nan(context):
         made = Passed(context, name)
         shapes = [tuple(made.middle.shape), tuple(made.result.shape)]
@@ -213,19 +224,19 @@ def freed(context: Context, name: str) -> None:
         for at in ("the first backward", "the second backward"):
             made.leaf.grad = None
             summed.backward(retain_graph=True)
-            close(context, made.leaf.grad, made.want, RIGHT, at)
+            close(context, made.leaf.grad, made.want, WRONG_GRADIENT, at)
             taken += filled_with_nan(context, shapes)
 
 
 def filled_with_nan(context: Context, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Take the blocks that were freed, and fill them with NaN."""
+    """Allocate tensors of these shapes, so that they take freed blocks, and fill them with NaN."""
     nan = float("nan")
     return [torch.full(shape, nan, device=context.device) for shape in shapes for _ in range(6)]
 
 
 @contextmanager
 def freed_is_nan(context: Context) -> Iterator[None]:
-    """Let freed memory of the CPU hold NaN, where its allocator is glibc's (mallopt(3), M_PERTURB)."""
+    """Make freed CPU memory hold NaN inside the block, if the allocator is glibc's (mallopt(3), M_PERTURB)."""
     perturb = mallopt() if context.kind == "cpu" else None
     if perturb is None:
         yield
@@ -242,18 +253,19 @@ def freed_is_nan(context: Context) -> Iterator[None]:
 
 @cases("autograd.saved", over={f"{name}_twice": (name,) for name in ("exp", "softmax", "matmul", "layer_norm", "batch_norm", "max_pool2d", "attention", "cross_entropy")})  # fmt: skip
 def twice(context: Context, name: str) -> None:
-    """Backward through a retained graph gives the same twice; the third time frees it, and the fourth raises."""
+    """Run backward twice through a retained graph, then once without retain_graph: each gradient must be right. A fourth
+    backward must raise RuntimeError, because the graph was freed."""
     made = Passed(context, name)
     for at in ("the first time", "the second time"):
-        close(context, made.gradient(retain=True), made.want, RIGHT, at)
-    close(context, made.gradient(), made.want, RIGHT, "the third time")
-    text = "backward through a graph that was freed raises"
+        close(context, made.gradient(retain=True), made.want, WRONG_GRADIENT, at)
+    close(context, made.gradient(), made.want, WRONG_GRADIENT, "the third time")
+    text = "backward through a freed graph does not raise as documented"
     context.raises(RuntimeError, made.gradient, text=text, match="second time")
 
 
 @cases("autograd.saved")
 def dropout(context: Context) -> None:
-    """The mask of dropout is right although the result was changed in place."""
+    """Change the result of dropout in place: backward must raise, or the gradient must have the mask of the forward pass."""
     x = context.to_device(torch.ones(400)).requires_grad_()
     y = functional.dropout(x * 1, 0.5)
     kept = context.from_device(y.detach()).clone()
@@ -264,16 +276,17 @@ def dropout(context: Context) -> None:
     except RuntimeError as error:
         context.check(
             STALE in str(error),
-            "what backward says is that a saved tensor was changed",
+            "the error of backward does not say that a saved tensor was changed",
             found=error,
         )
         return
-    close(context, x.grad, kept, "the gradient has the mask of the result")
+    close(context, x.grad, kept, "the gradient does not have the mask of the result")
 
 
 @cases("autograd.saved", requires={"allocator_statistics"}, over={"memory": (False,), "memory_of_a_checkpoint": (True,)})  # fmt: skip
 def memory(context: Context, checkpointed: bool) -> None:
-    """Backward frees what was saved; a checkpoint keeps its input only."""
+    """Measure the memory that a graph of 18 ops holds: without a checkpoint 6 to 25 tensors, with a checkpoint at most 2.
+    After backward it must be 0."""
     count = 2**16
     x = torch.full((count,), 0.5, device=context.named(), requires_grad=True)
 
@@ -282,7 +295,7 @@ def memory(context: Context, checkpointed: bool) -> None:
             value = value.exp().neg().exp()
         return value
 
-    chain(x).sum().backward()  # libraries may take memory of their own at first
+    chain(x).sum().backward()  # libraries may allocate memory of their own on first use
     context.settle()
     before = context.counters().allocated
     total = (checkpoint(chain, x, use_reentrant=False) if checkpointed else chain(x)).sum()
@@ -291,7 +304,7 @@ def memory(context: Context, checkpointed: bool) -> None:
     expected = range(3) if checkpointed else range(6, 26)
     context.check(
         kept in expected,
-        "the graph holds what backward needs",
+        "the number of tensors that the graph keeps in memory is wrong",
         expected=expected,
         found=kept,
         kind=Kind.COUNT,
@@ -300,14 +313,14 @@ def memory(context: Context, checkpointed: bool) -> None:
     del total
     context.settle()
     rest = (context.counters().allocated - before) // (4 * count)
-    context.same(rest, 0, "backward frees what was saved", Kind.COUNT)
+    context.same(rest, 0, "backward did not free the saved tensors", Kind.COUNT)
 
 
 # -- hooks
 
 
 class _Keeps(torch.autograd.Function):
-    """The identity, which saves a tensor, and puts what it gets back of it into a list."""
+    """Returns a copy of x; saves ``kept``, and backward appends the saved tensor that it gets back to ``seen``."""
 
     @staticmethod
     def forward(
@@ -327,7 +340,7 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(2, 3, 2, 2).to(memory_format=torch.channels_last)
 
 
-#: Layouts and dtypes of saved tensors, from values of (4, 6).
+#: Saved tensors of several layouts and dtypes, made from values of shape (4, 6).
 KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "contiguous": lambda x: x,
     "transposed": lambda x: x.t(),
@@ -342,14 +355,14 @@ KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bfloat16": lambda x: x.bfloat16(),
     "conjugated": lambda x: torch.complex(x, -x).conj(),
 }
-#: … whose elements lie densely in memory: a copy keeps their strides.
+#: Those of KEPT that are dense: a copy of them keeps the strides.
 _DENSE = {"contiguous", "transposed", "offset", "channels_last"}
 
 
 def _through(
     context: Context, hooks: Callable[[], AbstractContextManager[Any]], strides: bool, index: int
 ) -> None:
-    """A check that tensors which are saved under hooks come back as they were."""
+    """Check that tensors saved under hooks come back in backward with their device, shape, values and, if dense, strides."""
     for name, made in KEPT.items():
         base = values(4, 6).to(context.named(index))
         kept, seen = made(base), list[torch.Tensor]()
@@ -360,17 +373,23 @@ def _through(
         shape, stride, device = kept.shape, kept.stride(), kept.device
         del base, kept
         y.sum().backward()
-        context.same(len(seen), 1, "backward gets the saved tensor once", Kind.COUNT, name)
+        context.same(len(seen), 1, "backward did not run exactly once", Kind.COUNT, name)
         [found] = seen
         context.same(
-            found.device, device, "a saved tensor comes back on its device", Kind.DEVICE, name
+            found.device, device, "a saved tensor came back on another device", Kind.DEVICE, name
         )
-        context.same(found.shape, shape, "a saved tensor comes back in its shape", Kind.SHAPE, name)
+        context.same(
+            found.shape, shape, "a saved tensor came back with another shape", Kind.SHAPE, name
+        )
         there = context.from_device(found.resolve_conj())
-        context.equal(there, want, "a saved tensor comes back with its values", name)
+        context.equal(there, want, "a saved tensor came back with other values", name)
         if strides and name in _DENSE and context.has("strides"):
             context.same(
-                found.stride(), stride, "a dense tensor keeps its strides", Kind.STRIDES, name
+                found.stride(),
+                stride,
+                "a dense saved tensor came back with other strides",
+                Kind.STRIDES,
+                name,
             )
 
 
@@ -383,7 +402,7 @@ def _same(x: Any) -> Any:
 
 
 def _written(x: torch.Tensor) -> tuple[bytes, torch.device]:
-    """What torch.save makes of a tensor."""
+    """Return the tensor serialised by torch.save, and its device."""
     file = io.BytesIO()
     torch.save(x.detach().cpu(), file)
     return file.getvalue(), x.device
@@ -395,7 +414,7 @@ def _read(written: tuple[bytes, torch.device]) -> torch.Tensor:
     return loaded.to(device)
 
 
-#: Ways to keep saved tensors elsewhere.
+#: Hooks that keep saved tensors as they are, as copies, on the CPU, or serialised.
 HOOKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "as_they_are": nullcontext,
     "cloned": partial(saved_tensors_hooks, _cloned, _same),
@@ -407,36 +426,40 @@ HOOKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 @cases("autograd.saved", over={f"kept_{way}": (way, 0) for way in HOOKS})
 @cases("autograd.saved", indices=2, requires={"multi_device"}, over={f"kept_{way}_of_index_1": (way, 1) for way in HOOKS})  # fmt: skip
 def kept(context: Context, way: str, index: int) -> None:
-    """Saved tensors come back in backward with their values, strides and device, through hooks that keep them elsewhere too."""
+    """Save tensors of many layouts and dtypes under hooks that copy them, move them to the CPU or serialise them: backward
+    must get them back with their values, strides and device."""
     _through(context, HOOKS[way], True, index)
 
 
 @cases("autograd.saved", requires={"pinned_memory"}, over={"kept_pinned": (0,)})
 @cases("autograd.saved", indices=2, requires={"pinned_memory", "multi_device"}, over={"kept_pinned_of_index_1": (1,)})  # fmt: skip
 def kept_pinned(context: Context, index: int) -> None:
-    """save_on_cpu with pinned memory, whose copies do not block, brings saved tensors back with their values and device."""
+    """Save tensors under save_on_cpu(pin_memory=True), which copies asynchronously: backward must get them back with their
+    values and device."""
     _through(context, partial(save_on_cpu, True, context.kind), False, index)
 
 
 @cases("autograd.saved", requires={"pinned_memory", "streams"})
 def pinned_while_busy(context: Context) -> None:
-    """save_on_cpu with pinned memory saves what was queued before, though the stream is busy then."""
+    """Save tensors under save_on_cpu(pin_memory=True) while the stream is busy: the copy to the CPU must wait for the work
+    queued before it."""
     x = context.to_device(values(4, 6)).requires_grad_()
     stream = context.stream()
     context.settle()
     with stream, context.hold(stream, needed=False), save_on_cpu(True, context.kind):
         result = (x * 2).exp().sum()
-        time.sleep(_TURN)  # a copy that does not wait for the stream has its turn
+        time.sleep(_TURN)  # a copy that does not wait for the stream runs now
     with stream:
         result.backward()
     stream.synchronize()
     want = 2 * (2 * values(4, 6)).exp()
-    close(context, x.grad, want, "the gradient is that of the queued work")
+    close(context, x.grad, want, "the gradient is not that of the queued work")
 
 
 @cases("autograd.saved", requires={"pinned_memory", "streams"})
 def pinned_until_read(context: Context) -> None:
-    """The pinned memory of save_on_cpu is not handed out again before the copy of backward has read it."""
+    """Run backward under save_on_cpu(pin_memory=True) on a busy stream and allocate pinned memory meanwhile: the saved
+    tensor's pinned memory must not be reused before the copy to the device has read it."""
     shape, stream = (64, 64), context.stream()
     x = context.to_device(values(*shape)).requires_grad_()
     cotangent = torch.ones_like(x)
@@ -446,22 +469,23 @@ def pinned_until_read(context: Context) -> None:
     context.settle()
 
     def backward() -> None:
-        results.pop().backward(cotangent)  # and frees what was saved
+        results.pop().backward(cotangent)  # and frees the saved tensors
 
     with context.hold(stream, needed=False) as hold, WaitingCall(backward) as call:
-        call.ended(SOON)  # it returns now, or waits for the stream
+        call.ended(SOON)  # backward may return now or wait for the stream
         nan = torch.full(shape, float("nan"))
         taken = [nan.pin_memory() for _ in range(64)]
         hold.release()
     context.settle()
     taken.clear()
     want = 2 * (2 * values(*shape)).exp()
-    close(context, x.grad, want, "the gradient is that of what was saved")
+    close(context, x.grad, want, "the gradient is not that of the saved values")
 
 
 @cases("autograd.saved")
 def result_of_unpack(context: Context) -> None:
-    """Each saved tensor is packed once, and what unpack returns is what backward gets, each time."""
+    """Under saved_tensors_hooks, each saved tensor must be packed once, on the device, and every backward must use the tensor
+    that unpack returns."""
     packed, unpacked = list[torch.device](), list[int]()
 
     def pack(x: torch.Tensor) -> tuple[int, torch.Tensor]:
@@ -476,18 +500,24 @@ def result_of_unpack(context: Context) -> None:
     factor = context.to_device(torch.full((4,), 5.0))
     with saved_tensors_hooks(pack, unpack):
         y = x * factor
-    text = "what a hook is given is on the device"
+    text = "the pack hook was not called once with a tensor of the device"
     context.same(packed, [context.named(0)], text, Kind.DEVICE)
     for times in (1, 2):
         x.grad = None
         y.sum().backward(retain_graph=True)
-        close(context, x.grad, torch.full((4,), 15.0), "backward uses what unpack returned")
-        context.same(unpacked, [1] * times, "unpack is called once in each backward", Kind.COUNT)
+        close(
+            context,
+            x.grad,
+            torch.full((4,), 15.0),
+            "backward did not use the tensor that unpack returned",
+        )
+        context.same(unpacked, [1] * times, "the number of calls of unpack is wrong", Kind.COUNT)
 
 
 @cases("autograd.saved")
 def nested_hooks(context: Context) -> None:
-    """Of nested hooks the inner ones are used, and the outer ones again after them."""
+    """Nest saved_tensors_hooks: an op must use the innermost hooks that are active when it runs, and the outer ones again
+    after the inner block."""
     x = context.to_device(torch.full((4,), 2.0)).requires_grad_()
     factor = context.to_device(torch.full((4,), 5.0))
 
@@ -503,12 +533,18 @@ def nested_hooks(context: Context) -> None:
     for result, number in ((first, 2), (second, 3), (third, 2), (plain, 1)):
         x.grad = None
         result.sum().backward()
-        close(context, x.grad, torch.full((4,), 5.0 * number), "the hooks around an op are its own")
+        close(
+            context,
+            x.grad,
+            torch.full((4,), 5.0 * number),
+            "the op did not use the innermost active hooks",
+        )
 
 
 @cases("autograd.saved")
 def disabled_hooks(context: Context) -> None:
-    """Where hooks are disabled, they are refused with the reason; what was packed before is unpacked."""
+    """Use hooks inside disable_saved_tensors_hooks: RuntimeError with the given reason must be raised. Tensors packed before
+    must still be unpacked, and hooks must work again afterwards."""
     x = context.to_device(values(4, 6)).requires_grad_()
     with saved_tensors_hooks(_cloned, _same):
         y = x.exp()
@@ -518,21 +554,21 @@ def disabled_hooks(context: Context) -> None:
             x.exp()
 
     with disable_saved_tensors_hooks("not here"):
-        text = "hooks are refused where they are disabled"
+        text = "disabled saved-tensor hooks do not raise as documented"
         context.raises(RuntimeError, used, text=text, match="not here")
         y.sum().backward()
-    close(context, x.grad, values(4, 6).exp(), RIGHT)
+    close(context, x.grad, values(4, 6).exp(), WRONG_GRADIENT)
     used()
 
 
 @cases("autograd.saved")
 def hook_that_writes(context: Context) -> None:
-    """A pack hook that changes its input in place is refused."""
+    """A pack hook changes its input in place: RuntimeError must be raised."""
     x = context.to_device(values(4, 6)).requires_grad_()
 
     def used() -> None:
         with saved_tensors_hooks(lambda saved: saved.detach().mul_(2), _same):
             (x * 1).exp()
 
-    text = "a pack hook that writes to its input is refused"
+    text = "a pack hook that changes its input does not raise as documented"
     context.raises(RuntimeError, used, text=text, match="in place|inplace|in-place")

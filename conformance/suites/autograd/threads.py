@@ -1,4 +1,4 @@
-"""Backward and threads: which index and stream a node runs with, hooks, errors, and graphs that run at once."""
+"""autograd.threads: the device index, stream and thread on which backward runs, hooks, errors, and concurrent graphs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
 
-RIGHT = "the gradient is right"
+WRONG_GRADIENT = "the gradient is wrong"
 
 
 class _Noting(torch.autograd.Function):
-    """y = 3 x; its backward calls a function."""
+    """Computes 3 x; its backward calls ``note``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, note: Callable[[], object]) -> torch.Tensor:
@@ -48,17 +48,21 @@ def leaf(context: Context, index: int = 0, value: float = 1.0, count: int = 64) 
 
 
 def whole(
-    context: Context, found: torch.Tensor | None, value: float, text: str = RIGHT, at: str = ""
+    context: Context,
+    found: torch.Tensor | None,
+    value: float,
+    text: str = WRONG_GRADIENT,
+    at: str = "",
 ) -> None:
-    """A check that a gradient is this number everywhere."""
-    context.check(found is not None, "the leaf has a gradient", at=at)
+    """Check that the gradient exists and that each of its elements equals ``value``."""
+    context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
     there = context.from_device(found) if found.device.index in (None, 0) else found.cpu()
     context.equal(there, torch.full_like(there, value), text, at)
 
 
 def _backward(result: torch.Tensor, **named: Any) -> None:
-    """``result.sum().backward()``, without the advice to make leaves on the stream of their use."""
+    """Call ``result.sum().backward()``; torch's warning about the stream of an AccumulateGrad node is suppressed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
         result.sum().backward(**named)
@@ -73,7 +77,8 @@ def _index() -> int:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"index_0": (0,), "index_1": (1,)})  # fmt: skip
 def index(context: Context, where: int) -> None:
-    """Nodes and hooks run with the index of their tensors as the current one, not with the caller's."""
+    """Call backward while another device index is current: every node and hook must run with the index of its tensors as
+    the current index, and the caller's current index must be unchanged afterwards."""
     seen: dict[str, int] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -93,29 +98,30 @@ def index(context: Context, where: int) -> None:
         after = _index()
     several.remove()
     for what, found in sorted(seen.items()):
-        context.same(found, where, "the current index is that of the tensors", at=what)
-    context.same(len(seen), 6, "every hook runs", Kind.COUNT)
-    context.same(after, 1 - where, "the caller keeps its current index")
+        context.same(found, where, "the current device index is not that of the tensors", at=what)
+    context.same(len(seen), 6, "a hook did not run", Kind.COUNT)
+    context.same(after, 1 - where, "backward changed the caller's current device index")
     whole(context, x.grad, 12.0)
 
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def over_both_indices(context: Context) -> None:
-    """A graph over two indices runs each node with its own index, and gives the right gradients on both."""
+    """Run backward through a graph that spans two device indices: each node must run with its own index as the current
+    one, and the gradients on both indices must be right."""
     seen: list[int] = []
     x, w = leaf(context, 0), leaf(context, 1, 2.0)
     y = noting(x, lambda: seen.append(_index())).to(context.at(1))
     y = noting(y * w, lambda: seen.append(_index())).to(context.at(0))
     y = noting(y, lambda: seen.append(_index())).to(context.at(1))
     _backward(noting(y, lambda: seen.append(_index())))
-    context.same(seen, [1, 0, 1, 0], "each node runs with its own index")
+    context.same(seen, [1, 0, 1, 0], "a node ran with the wrong current device index")
     for each, want, at in ((x, 162.0, "index 0"), (w, 81.0, "index 1")):
         whole(context, each.grad, want, at=at)
         assert each.grad is not None
         context.same(
             each.grad.device,
             each.device,
-            "a gradient lies on the index of its leaf",
+            "the gradient is not on the device of its leaf",
             Kind.DEVICE,
             at,
         )
@@ -123,21 +129,35 @@ def over_both_indices(context: Context) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def roots_on_two_indices(context: Context) -> None:
-    """One backward of two results on two indices accumulates into one leaf what both give, wherever it lies."""
+    """Call torch.autograd.backward on two results on two device indices: the leaf, on either index, must accumulate the
+    gradients of both."""
     for where in (0, 1):
         x = leaf(context, where)
         results = [(x.to(context.at(place)) * factor) for place, factor in ((0, 2), (1, 3))]
         ones = [torch.ones_like(each) for each in results]
         torch.autograd.backward(results, ones)
-        whole(context, x.grad, 5.0, "both results count", f"a leaf on index {where}")
+        whole(
+            context,
+            x.grad,
+            5.0,
+            "the gradient is not the sum over both results",
+            f"a leaf on index {where}",
+        )
         for each in (x * 7, x.to(context.at(1 - where)) * 11):
             _backward(each)
-        whole(context, x.grad, 23.0, "later gradients are added", f"a leaf on index {where}")
+        whole(
+            context,
+            x.grad,
+            23.0,
+            "later gradients were not added correctly",
+            f"a leaf on index {where}",
+        )
 
 
 @cases("autograd.threads", requires={"streams"})
 def of_the_device(context: Context) -> None:
-    """All nodes of an index run on one thread that is not the caller's, in each backward and for each caller."""
+    """Run backward twice, from two threads: all nodes of one device index must run on the same thread, which is neither
+    caller's."""
     seen: list[int] = []
 
     def run() -> None:
@@ -149,15 +169,17 @@ def of_the_device(context: Context) -> None:
 
     run()
     context.together(run)
-    context.same(len(seen), 4, "each node runs once", Kind.COUNT)
-    context.same(len(set(seen)), 1, "the nodes of an index run on one thread", Kind.COUNT)
-    context.check(threading.get_ident() not in seen, "it is not the caller's thread")
+    context.same(len(seen), 4, "the number of node calls is wrong", Kind.COUNT)
+    context.same(
+        len(set(seen)), 1, "the nodes of one device index ran on several threads", Kind.COUNT
+    )
+    context.check(threading.get_ident() not in seen, "a node ran on the caller's thread")
 
 
 @cases("autograd.threads", requires={"streams"}, over={"hooks_on_the_stream": (0,)})
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2, over={"hooks_on_the_stream_of_index_1": (1,)})  # fmt: skip
 def hooks_on_the_stream(context: Context, where: int) -> None:
-    """Hooks of a node and of its result run on the stream that its forward ran on."""
+    """Run the forward on a stream: hooks of the node and of its result must run with that stream as the current one."""
     seen: dict[str, Any] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -175,17 +197,18 @@ def hooks_on_the_stream(context: Context, where: int) -> None:
     context.settle()
     _backward(z)
     for what, found in sorted(seen.items()):
-        context.same(found, stream, "the current stream is that of the forward", at=what)
-    context.same(len(seen), 3, "every hook runs", Kind.COUNT)
+        context.same(found, stream, "the current stream is not that of the forward", at=what)
+    context.same(len(seen), 3, "a hook did not run", Kind.COUNT)
 
 
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2)
 def caller_waits_on_each_index(context: Context) -> None:
-    """What the caller queues after backward on its stream of another index sees the gradients there."""
+    """Call backward with device index 0 current, for a graph on index 1: a copy that the caller then queues on its stream
+    of index 1 must see the gradients."""
     forward, caller = context.stream(1), context.stream(1)
-    context.must(forward != caller, "two new streams differ", by="streams.identity")
+    context.must(forward != caller, "two new streams are the same stream", by="streams.identity")
     x, target = leaf(context, 1), torch.zeros(64, device=context.at(1))
-    _backward(x * 5)  # the first time is not held up by what is made once
+    _backward(x * 5)  # the first backward does one-time initialisation, before anything is timed
     x.grad = None
     with forward:
         y = x * 5
@@ -203,15 +226,15 @@ def caller_waits_on_each_index(context: Context) -> None:
     context.settle()
     with context.hold(forward, needed=False) as hold, WaitingCall(backward) as call:
         if call.ended(SOON):
-            hold.waits(caller, "the caller's stream waits for the nodes' streams")
+            hold.waits(caller, "the caller's stream did not wait for the streams of the nodes")
         hold.release()
     caller.synchronize()
-    whole(context, target, 5.0, "it reads the whole gradient")
+    whole(context, target, 5.0, "the copy did not read the complete gradient")
 
 
 @cases("autograd.threads", requires={"streams"})
 def caller_keeps_its_stream(context: Context) -> None:
-    """backward leaves the current stream of the caller as it is."""
+    """Call backward on a stream other than the forward's: the caller's current stream must be unchanged afterwards."""
     forward, caller = context.streams()
     x = leaf(context)
     context.settle()
@@ -221,16 +244,16 @@ def caller_keeps_its_stream(context: Context) -> None:
     with caller:
         _backward(y)
         found = context.current_stream()
-    context.same(found, caller, "the caller's stream is still current")
+    context.same(found, caller, "backward changed the caller's current stream")
     context.settle()
     whole(context, x.grad, 2.0)
 
 
-# -- graphs at once
+# -- concurrent graphs
 
 
 def _model(x: torch.Tensor) -> torch.Tensor:
-    """A function whose ops save their inputs, their results, or statistics."""
+    """Compute a function whose ops save their inputs, their results or statistics for backward."""
     y = (x * 2).cos() + x.exp().tanh()
     return torch.nn.functional.layer_norm(y.sin(), (y.shape[-1],)).softmax(-1).log()
 
@@ -249,32 +272,33 @@ def _wanted(seed: int) -> torch.Tensor:
 def _near(
     context: Context, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
 ) -> None:
-    context.check(found is not None, "the leaf has a gradient", at=at)
+    context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
     there = found.cpu()
     near = torch.allclose(there, want, rtol=0.02, atol=0.02)
     error = float((there - want).abs().max())
     context.check(
-        near, text, expected="an error of 2 % at most", found=error, kind=Kind.VALUES, at=at
+        near, text, expected="an error of at most 2 %", found=error, kind=Kind.VALUES, at=at
     )
 
 
 @cases("autograd.threads")
 def graphs_in_turn(context: Context) -> None:
-    """Graphs that were built before any of them runs backward do not mix what they saved, in whatever order they run."""
+    """Build three graphs and run their backward passes in two different orders: each gradient must be right, so no graph
+    may use tensors that another one saved."""
     for order in ((0, 1, 2), (2, 0, 1)):
         leaves = [context.to_device(_given(seed)).requires_grad_() for seed in range(3)]
         results = [_model(each) for each in leaves]
         for seed in order:
             results[seed].backward(context.to_device(_given(seed + 1)))
         for seed, each in enumerate(leaves):
-            _near(context, each.grad, _wanted(seed), RIGHT, f"graph {seed} of 3")
+            _near(context, each.grad, _wanted(seed), WRONG_GRADIENT, f"graph {seed} of 3")
 
 
 @cases("autograd.threads", over={"graphs_at_once": (False,)})
 @cases("autograd.threads", requires={"streams"}, over={"graphs_at_once_on_streams": (True,)})
 def graphs_at_once(context: Context, streams: bool) -> None:
-    """Threads that build graphs and run them backward at the same time each get their own gradients."""
+    """Four threads build graphs and run backward at the same time, four times: each thread must get its own gradients."""
     count, rounds = 4, 4
     wanted = [_wanted(seed) for seed in range(count)]
     found: dict[tuple[int, int], torch.Tensor | None] = {}
@@ -284,7 +308,7 @@ def graphs_at_once(context: Context, streams: bool) -> None:
         try:
             run(seed)
         except threading.BrokenBarrierError:
-            return  # another thread has raised
+            return  # another thread raised; its exception is reported
         except BaseException:
             all_are_built.abort()
             raise
@@ -305,12 +329,12 @@ def graphs_at_once(context: Context, streams: bool) -> None:
 
     context.together(*(partial(work, seed) for seed in range(count)))
     for (seed, turn), grad in sorted(found.items()):
-        _near(context, grad, wanted[seed], RIGHT, f"thread {seed}, round {turn}")
+        _near(context, grad, wanted[seed], WRONG_GRADIENT, f"thread {seed}, round {turn}")
 
 
 @cases("autograd.threads")
 def one_leaf_of_all_threads(context: Context) -> None:
-    """Gradients that several threads compute at once for one leaf are all added to it."""
+    """Four threads run backward into the same leaf at the same time: the leaf must accumulate every gradient once."""
     x, count, rounds = leaf(context), 4, 10
     _backward(x * 1)
 
@@ -320,12 +344,12 @@ def one_leaf_of_all_threads(context: Context) -> None:
 
     context.together(*(partial(work, factor) for factor in range(1, count + 1)))
     context.settle()
-    whole(context, x.grad, 1.0 + rounds * 10, "each gradient is added once")
+    whole(context, x.grad, 1.0 + rounds * 10, "the accumulated gradient is wrong")
 
 
 @cases("autograd.threads")
 def one_graph_of_two_threads(context: Context) -> None:
-    """Two threads may run one retained graph backward at the same time."""
+    """Three threads run backward through one retained graph at the same time: each must get the right gradient."""
     x = context.to_device(_given(0)).requires_grad_()
     result, cotangent = _model(x), context.to_device(_given(1))
 
@@ -333,28 +357,28 @@ def one_graph_of_two_threads(context: Context) -> None:
         return torch.autograd.grad(result, x, cotangent, retain_graph=True)[0]
 
     for place, found in enumerate(context.together(*[gradient] * 3)):
-        _near(context, found, _wanted(0), RIGHT, f"thread {place}")
+        _near(context, found, _wanted(0), WRONG_GRADIENT, f"thread {place}")
 
 
 @cases("autograd.threads")
 def from_another_thread(context: Context) -> None:
-    """A graph that one thread built runs backward from another."""
+    """Build a graph in one thread and run backward in another: the gradient must be right."""
     x = context.to_device(_given(3)).requires_grad_()
     [result] = context.together(lambda: _model(x))
     cotangent = context.to_device(_given(4))
     context.settle()
     context.together(lambda: result.backward(cotangent))
     context.settle()
-    _near(context, x.grad, _wanted(3), RIGHT)
+    _near(context, x.grad, _wanted(3), WRONG_GRADIENT)
 
 
-# -- what a node sees
+# -- the state that a node runs with
 
 
 @cases("autograd.threads", requires={"generator"}, over={"random_numbers": (0,)})
 @cases("autograd.threads", requires={"generator", "multi_device"}, indices=2, over={"random_numbers_of_index_1": (1,)})  # fmt: skip
 def random_numbers(context: Context, where: int) -> None:
-    """What a node draws comes from the device's default generator, and moves it."""
+    """Draw random numbers in a backward node: they must come from the device's default generator and advance it."""
     device = context.named(where)
     torch.manual_seed(23)
     want = [torch.rand(40, device=device).cpu() for _ in range(3)]
@@ -365,24 +389,29 @@ def random_numbers(context: Context, where: int) -> None:
     _backward(y)
     found += [drawn[0].cpu(), torch.rand(40, device=device).cpu()]
     for place, (got, wanted) in enumerate(zip(found, want)):
-        text = "draws before, in and after backward are one sequence"
+        text = "draws before, in and after backward are not consecutive draws of one generator"
         context.equal(got, wanted, text, f"draw {place}")
 
 
 @cases("autograd.threads")
 def gradients_enabled(context: Context) -> None:
-    """Nodes record gradients if the caller creates a graph, and only then, whatever mode the caller is in."""
+    """In a backward node, torch.is_grad_enabled() must be true if and only if create_graph=True, whatever the caller's grad
+    mode is."""
     seen: list[bool] = []
     for create in (False, True):
         x = leaf(context)
         total = noting(x, lambda: seen.append(torch.is_grad_enabled())).sum()
         with torch.set_grad_enabled(not create):
             torch.autograd.grad(total, x, create_graph=create)
-    context.same(seen, [False, True], "a node records gradients where a graph is created")
+    context.same(
+        seen,
+        [False, True],
+        "torch.is_grad_enabled() in the node is wrong for create_graph=False, True",
+    )
 
 
 class _Counting(TorchDispatchMode):
-    """Notes the ops that run under it."""
+    """A dispatch mode that records the names of the ops that run while it is active."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -397,19 +426,25 @@ class _Counting(TorchDispatchMode):
 
 @cases("autograd.threads")
 def dispatch_modes(context: Context) -> None:
-    """The dispatch modes of the caller are active in the nodes."""
+    """Call backward under a TorchDispatchMode: the mode must see the ops that the nodes run."""
     x = leaf(context)
     y = noting(x, x.detach().cosh)  # the node calls cosh
     cotangent = torch.ones_like(y)
     with _Counting() as mode:
         y.backward(cotangent)
     ran = any(name.startswith("aten.cosh") for name in mode.seen)
-    context.check(ran, "a mode sees the ops of backward", expected="aten.cosh", found=mode.seen)
+    context.check(
+        ran,
+        "the dispatch mode did not see an op of backward",
+        expected="aten.cosh",
+        found=mode.seen,
+    )
 
 
 @cases("autograd.threads")
 def hooks_in_order(context: Context) -> None:
-    """Hooks run once each, in order, with gradients of the device, and what they return is used."""
+    """Register hooks on a tensor, before and after its node, and after accumulation: each must run once, in the documented
+    order, with tensors of the device, and the returned gradients must be used. Removed hooks must not run."""
     order: list[str] = []
 
     def note(name: str, *given: Any) -> None:
@@ -419,7 +454,7 @@ def hooks_in_order(context: Context) -> None:
                 context.same(
                     tensor.device,
                     context.named(0),
-                    "a hook gets tensors of the device",
+                    "a hook received a tensor of another device",
                     Kind.DEVICE,
                     name,
                 )
@@ -451,21 +486,24 @@ def hooks_in_order(context: Context) -> None:
     z = y * 1
     _backward(z, retain_graph=True)
     wanted = ["a hook of a tensor", "before the node", "after the node", "after accumulation"]
-    context.same(order, wanted, "hooks run once each, in order", Kind.ORDER)
-    whole(context, x.grad, 31.0, "what hooks return is used")
-    whole(context, sums[0], 31.0, "a hook after accumulation sees the whole gradient")
+    context.same(
+        order, wanted, "the calls of the hooks differ from the documented order", Kind.ORDER
+    )
+    whole(context, x.grad, 31.0, "the gradient does not reflect the values that hooks returned")
+    whole(context, sums[0], 31.0, "the post-accumulate-grad hook saw a wrong gradient")
     for each in handles:
         each.remove()
     x.grad = None
     order.clear()
     _backward(z)
-    context.same(order, wanted[3:], "hooks that were removed do not run", Kind.ORDER)
-    whole(context, x.grad, 5.0, "without hooks the gradient is the plain one")
+    context.same(order, wanted[3:], "removed hooks ran", Kind.ORDER)
+    whole(context, x.grad, 5.0, "the gradient after removing the hooks is wrong")
 
 
 @cases("autograd.threads", over={"hook_of_several": ("all",), "hook_of_any": ("any",)})
 def multi_grad(context: Context, mode: str) -> None:
-    """A hook of several tensors runs once in each backward, when all, or the first, of their gradients are there."""
+    """register_multi_grad_hook calls its hook once in each backward: with mode "all" when all gradients are computed, with
+    "any" when the first one is."""
     x = leaf(context)
     several = [x * factor for factor in (2, 3, 4)]
     calls: list[Any] = []
@@ -473,23 +511,29 @@ def multi_grad(context: Context, mode: str) -> None:
     total = several[0] + several[1]
     for times in (1, 2):
         _backward(total, retain_graph=True)
-        context.same(len(calls), times, "the hook runs once in each backward", Kind.COUNT)
+        context.same(len(calls), times, "the number of calls of the hook is wrong", Kind.COUNT)
     last = calls[-1]
     if mode == "all":
         there = [each is not None for each in last]
-        context.same(there, [True, True, False], "it gets None of what has no gradient", Kind.COUNT)
-        whole(context, last[0], 1.0, "it gets the gradients")
+        context.same(
+            there,
+            [True, True, False],
+            "the hook did not receive None exactly for the tensor without a gradient",
+            Kind.COUNT,
+        )
+        whole(context, last[0], 1.0, "a gradient that the hook received is wrong")
     else:
-        whole(context, last, 1.0, "it gets the gradient")
+        whole(context, last, 1.0, "the gradient that the hook received is wrong")
     handle.remove()
     _backward(total)
-    context.same(len(calls), 2, "a hook that was removed does not run", Kind.COUNT)
+    context.same(len(calls), 2, "a removed hook ran", Kind.COUNT)
 
 
 @cases("autograd.threads", over={"step_in_a_hook": (0,)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"step_in_a_hook_of_index_1": (1,)})  # fmt: skip
 def step_in_a_hook(context: Context, where: int) -> None:
-    """A hook after accumulation may use the gradient and release it: an optimiser's step within backward."""
+    """A post-accumulate-grad hook runs an optimiser's step and sets grad to None during backward: the parameter must be
+    updated and the gradient released."""
     x = leaf(context, where)
     optimiser = torch.optim.SGD([x], lr=0.5)
 
@@ -500,15 +544,15 @@ def step_in_a_hook(context: Context, where: int) -> None:
     x.register_post_accumulate_grad_hook(step)
     for value in (0.0, -1.0):
         _backward(x * 2)
-        whole(context, x.detach(), value, "the parameter took a step")
-    context.check(x.grad is None, "the gradient was released")
+        whole(context, x.detach(), value, "the parameter after the step is wrong")
+    context.check(x.grad is None, "the gradient was not released")
 
 
 # -- errors
 
 
 class _Broken(Exception):
-    """Raised in a node."""
+    """The exception that a node or a hook raises."""
 
 
 def _breaks() -> None:
@@ -518,36 +562,40 @@ def _breaks() -> None:
 @cases("autograd.threads", over={"error_in_a_node": ("node", 0), "error_in_a_hook": ("hook", 0)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"error_in_a_node_of_index_1": ("node", 1), "error_in_a_hook_of_index_1": ("hook", 1)})  # fmt: skip
 def error(context: Context, place: str, where: int) -> None:
-    """An exception in a node or in a hook comes to the caller as it is, and the next backward works."""
+    """Raise an exception in a backward node or hook: backward must raise the same exception, and the next backward must
+    give the right gradient."""
     x = leaf(context, where)
     y = noting(x, _breaks if place == "node" else int)
     if place == "hook":
         y.register_hook(lambda _: _breaks())
     for _ in range(2):
-        text = "the exception comes to the caller"
+        text = "backward does not raise the exception of the node or hook"
         context.raises(
             _Broken, partial(_backward, y * 2, retain_graph=True), text=text, match="in a node"
         )
     x.grad = None
     _backward(noting(x, int))
-    whole(context, x.grad, 3.0, "the next backward works")
+    whole(context, x.grad, 3.0, "the gradient of the next backward is wrong")
 
 
 @cases("autograd.threads")
 def error_of_an_op(context: Context) -> None:
-    """The error of an op that a node calls comes to the caller."""
+    """Call an op with invalid arguments in a backward node: backward must raise the op's RuntimeError."""
     wide, narrow = torch.ones(3, 4, device=context.device), torch.ones(5, 6, device=context.device)
     y = noting(leaf(context), lambda: wide @ narrow)
-    text = "the op's error comes to the caller"
+    text = "backward does not raise the op's error"
     context.raises(RuntimeError, partial(_backward, y), text=text)
 
 
 @cases("autograd.threads", requires={"streams"})
 def error_of_queued_work(context: Context) -> None:
-    """The error of work that a node queued is raised by backward, or by the next synchronisation."""
+    """A backward node queues work that fails: backward or the next synchronisation must raise RuntimeError, and the next
+    backward must give the right gradient."""
     fail = context.descriptor.fail
     if fail is None:
-        raise NotDeclared("what a failure of queued work does: the descriptor names no `fail`")
+        raise NotDeclared(
+            "the check needs work that fails on the device: the descriptor names no `fail`"
+        )
 
     def failing() -> None:
         fail()
@@ -557,10 +605,10 @@ def error_of_queued_work(context: Context) -> None:
         _backward(noting(leaf(context), failing))
         context.settle()
 
-    context.raises(RuntimeError, run, text="the error of queued work is not lost")
+    context.raises(RuntimeError, run, text="the error of queued work is lost")
     x = leaf(context)
     _backward(x * 2)
-    whole(context, x.grad, 2.0, "the next backward works")
+    whole(context, x.grad, 2.0, "the gradient of the next backward is wrong")
 
 
 # -- shapes of graphs
@@ -568,7 +616,8 @@ def error_of_queued_work(context: Context) -> None:
 
 @cases("autograd.threads")
 def deep(context: Context) -> None:
-    """A graph of 10,000 nodes in a row runs backward, and is freed, without an overflow."""
+    """Run backward through a chain of 10,000 nodes and free the graph: neither may overflow the stack, and the gradient must
+    be right."""
     x = leaf(context, count=2)
     y = x
     for _ in range(5000):
@@ -581,7 +630,8 @@ def deep(context: Context) -> None:
 @cases("autograd.threads", over={"reentrant": (0, 3), "reentrant_deep": (0, 80)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"reentrant_on_index_1": (1, 3)})  # fmt: skip
 def reentrant(context: Context, where: int, depth: int) -> None:
-    """A node may call backward, as deep as it likes: inner passes have the right index and give their gradients."""
+    """Call backward inside a backward node, up to 80 levels deep: every pass must run with the device index of its tensors
+    and add the right gradient."""
     inner, seen = leaf(context, where), list[int]()
 
     def descend(left: int) -> None:
@@ -593,14 +643,15 @@ def reentrant(context: Context, where: int, depth: int) -> None:
 
     outer = leaf(context, where)
     _backward(noting(outer, partial(descend, depth)))
-    whole(context, outer.grad, 3.0, "the outer gradient is right")
-    whole(context, inner.grad, 3.0 * depth, "each inner pass adds its gradient")
-    context.same(set(seen) - {where}, set(), "each pass runs with the index of its tensors")
+    whole(context, outer.grad, 3.0, "the gradient of the outer pass is wrong")
+    whole(context, inner.grad, 3.0 * depth, "the sum of the inner passes' gradients is wrong")
+    context.same(set(seen) - {where}, set(), "a pass ran with the wrong current device index")
 
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def reentrant_on_the_other_index(context: Context) -> None:
-    """A node of one index may call backward on the other."""
+    """Call backward for a graph on device index 1 inside a node of index 0: both passes must run with the index of their
+    tensors and give the right gradients."""
     inner, seen = leaf(context, 1), list[int]()
 
     def other() -> None:
@@ -610,6 +661,6 @@ def reentrant_on_the_other_index(context: Context) -> None:
 
     outer = leaf(context, 0)
     _backward(noting(outer, other))
-    context.same(seen, [1, 0], "each pass runs with the index of its tensors")
-    whole(context, outer.grad, 3.0, "the outer gradient is right")
-    whole(context, inner.grad, 3.0, "the inner gradient is right")
+    context.same(seen, [1, 0], "a pass ran with the wrong current device index")
+    whole(context, outer.grad, 3.0, "the gradient of the outer pass is wrong")
+    whole(context, inner.grad, 3.0, "the gradient of the inner pass is wrong")

@@ -1,5 +1,5 @@
-"""autograd.function: custom Functions under derivatives of higher order, forward mode, vmap and compilation, and of complex
-numbers."""
+"""autograd.function: custom Functions with higher-order derivatives, forward mode, vmap, complex numbers and
+compilation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.suites.autograd.functions import (
-    RIGHT,
+    WRONG_GRADIENT,
     SavesAll,
     Tripled,
     apply,
@@ -31,7 +31,7 @@ cases = Cases(Kind.VALUES)
 
 
 class _Cube(torch.autograd.Function):
-    """x³ with all that torch.func asks for."""
+    """Computes x³, with everything that torch.func requires of a Function."""
 
     generate_vmap_rule = True
 
@@ -62,7 +62,7 @@ def _cubes(x: torch.Tensor) -> torch.Tensor:
 
 
 class _OwnRule(torch.autograd.Function):
-    """x y with a rule for vmap of its own."""
+    """Computes x y, with its own vmap rule."""
 
     @staticmethod
     def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -88,18 +88,19 @@ class _OwnRule(torch.autograd.Function):
 
 @cases("autograd.function")
 def higher_orders(context: Context) -> None:
-    """Backward of a Function is differentiated again: up to the third derivative, where its paths meet too."""
+    """Differentiate a custom Function three times, along one path and along two paths that meet: every derivative is
+    right."""
     for text, paths in (("one path", 1), ("two paths that meet", 2)):
         x = leaf(context, 3, 4)
         found = sum(apply(_Cube, x * 1) for _ in range(paths)).sum()
         for order, factor in enumerate((3.0 * paths, 6.0 * paths, 6.0 * paths), 1):
             (found,) = torch.autograd.grad(found, x, torch.ones_like(found), create_graph=True)
             want = factor * values(3, 4) ** (3 - order)
-            near(context, found, want, f"derivative {order} is right", text)
+            near(context, found, want, f"derivative {order} is wrong", text)
 
 
 class _Once(torch.autograd.Function):
-    """x², whose backward is differentiable once."""
+    """Computes x²; its backward is marked once_differentiable."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -115,94 +116,103 @@ class _Once(torch.autograd.Function):
 
 @cases("autograd.function")
 def once(context: Context) -> None:
-    """A backward that is once_differentiable gives a gradient, and refuses to be differentiated."""
+    """A backward marked once_differentiable gives the gradient; differentiating it again raises RuntimeError."""
     x = leaf(context, 3, 4)
     y = (apply(_Once, x) * x).sum()
     (first,) = torch.autograd.grad(y, x, create_graph=True)
     near(context, first, 3 * values(3, 4) ** 2)
-    text = "a gradient of what is once_differentiable is refused"
+    text = "differentiating a once_differentiable backward does not raise as documented"
     context.raises(RuntimeError, first.sum().backward, text=text, match="once_differentiable")
 
 
 @cases("autograd.function", over={"forward_mode": ("plain",), "forward_mode_transposed": ("t",), "forward_mode_expanded": ("expanded",)})  # fmt: skip
 def forward_mode(context: Context, layout: str) -> None:
-    """The forward-mode product of a Function with jvp is right, whatever the layout of the tangent."""
+    """Forward-mode derivatives of a Function with jvp are right for a contiguous, a transposed and an expanded tangent."""
     x = context.to_device(values(3, 4))
     tangent = values(4, 3).t() if layout == "t" else values(1, 4).expand(3, 4) if layout == "expanded" else values(3, 4) + 1  # fmt: skip
     there = context.to_device(tangent)
     want = 3 * values(3, 4) ** 2 * tangent
     with warnings.catch_warnings():
-        # Torch scripts decompositions at first use.
+        # torch scripts its decompositions at first use, which warns.
         warnings.simplefilter("ignore", DeprecationWarning)
         found = torch.func.jvp(partial(apply, _Cube), (x,), (there,))[1]
-    near(context, found, want, "the forward-mode product of torch.func is right")
+    near(context, found, want, "the result of torch.func.jvp is wrong")
     modes: Any = forward_ad
     with modes.dual_level():
         made = apply(_Cube, forward_ad.make_dual(x, there))
         primal, found = forward_ad.unpack_dual(made)
-    near(context, primal, values(3, 4) ** 3, "the result is right")
-    near(context, found, want, "the forward-mode product is right")
+    near(context, primal, values(3, 4) ** 3, "the result is wrong")
+    near(context, found, want, "the forward-mode derivative is wrong")
 
 
 @cases("autograd.function")
 def transforms(context: Context) -> None:
-    """torch.func differentiates a Function: grad, vjp, jacrev, jacfwd, and hessians of both modes."""
+    """torch.func differentiates a custom Function: grad, vjp, jacrev, jacfwd and the Hessian (jacrev of grad) are right."""
     x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
     cube = partial(apply, _Cube)
     first, second = 3 * values(3, 4) ** 2, 3 * values(4) ** 2
-    near(context, torch.func.grad(_cubes)(x), first, "grad is right")
+    near(context, torch.func.grad(_cubes)(x), first, "torch.func.grad is wrong")
     pull: Any = torch.func.vjp(cube, x)[1]
-    near(context, pull(x)[0], first * values(3, 4), "vjp is right")
-    near(context, torch.func.jacrev(cube)(flat), second.diag(), "jacrev is right")
-    near(context, torch.func.jacfwd(cube)(flat), second.diag(), "jacfwd is right")
+    near(context, pull(x)[0], first * values(3, 4), "torch.func.vjp is wrong")
+    near(context, torch.func.jacrev(cube)(flat), second.diag(), "torch.func.jacrev is wrong")
+    near(context, torch.func.jacfwd(cube)(flat), second.diag(), "torch.func.jacfwd is wrong")
     hessian = torch.func.jacrev(torch.func.grad(_cubes))
-    near(context, hessian(flat), (6 * values(4)).diag(), "the hessian is right")
+    near(context, hessian(flat), (6 * values(4)).diag(), "the Hessian is wrong")
 
 
 @cases("autograd.function", over={"vmap": ("_Cube",), "vmap_with_own_rule": ("_OwnRule",)})
 def batched(context: Context, name: str) -> None:
-    """A Function under vmap gives what a loop gives, for each dimension, and so do its gradients."""
+    """vmap of a custom Function over each dimension gives the results and gradients of a loop over that dimension."""
     x, y = values(3, 4, 5), values(3, 4, 5).flip(0)
     there, beside = context.to_device(x), context.to_device(y)
     for dim in range(3):
         at = f"dimension {dim}"
         if name == "_Cube":
             found = torch.func.vmap(partial(apply, _Cube), dim, dim)(there)
-            near(context, found, x**3, "vmap gives what a loop gives", at)
+            near(context, found, x**3, "the result of vmap differs from a loop's", at)
             grad = torch.func.vmap(torch.func.grad(lambda v: apply(_Cube, v).sum()), dim, dim)(
                 there
             )
-            near(context, grad, 3 * x**2, "the gradients under vmap are right", at)
+            near(context, grad, 3 * x**2, "the gradient inside vmap is wrong", at)
             continue
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(there, beside)
-        near(context, found, x * y, "vmap gives what a loop gives", at)
+        near(context, found, x * y, "the result of vmap differs from a loop's", at)
         one = beside.select(dim, 1)
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, None), dim)(there, one)
         near(
-            context, found, x * y.select(dim, 1).unsqueeze(dim), "vmap gives what a loop gives", at
+            context,
+            found,
+            x * y.select(dim, 1).unsqueeze(dim),
+            "the result of vmap differs from a loop's",
+            at,
         )
         leaf_there = there.clone().requires_grad_()
         torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(
             leaf_there, beside
         ).sum().backward()
-        near(context, leaf_there.grad, y, "the gradients through vmap are right", at)
+        near(context, leaf_there.grad, y, "the gradient through vmap is wrong", at)
 
 
 @cases("autograd.function")
 def batched_cotangents(context: Context) -> None:
-    """is_grads_batched gives a gradient for each cotangent."""
+    """torch.autograd.grad(is_grads_batched=True) gives one gradient for each cotangent of the batch."""
     x = leaf(context, 4)
     y = apply(_Cube, x)
     eye = context.to_device(torch.eye(4))
     (found,) = torch.autograd.grad(y, x, eye, is_grads_batched=True)
-    near(context, found, (3 * values(4) ** 2).diag(), "each cotangent has its gradient")
+    near(
+        context,
+        found,
+        (3 * values(4) ** 2).diag(),
+        "the gradients of a batch of cotangents are wrong",
+    )
 
 
 # -- complex numbers, compilation
 
 
 class _ComplexProduct(torch.autograd.Function):
-    """z w of complex or real numbers."""
+    """Computes z w of complex or real numbers."""
 
     @staticmethod
     def forward(ctx: Any, z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -218,7 +228,8 @@ class _ComplexProduct(torch.autograd.Function):
 
 @cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
 def complex_numbers(context: Context, real: bool) -> None:
-    """Gradients of complex inputs are conjugated as torch does; a real input gets a real gradient."""
+    """Gradients of complex inputs follow torch's convention (the cotangent times the conjugate); a real input gets a real
+    gradient."""
     if "complex64" not in context.descriptor.dtypes:
         raise NotImplementedError("the descriptor does not declare complex64")
     z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))
@@ -234,12 +245,19 @@ def complex_numbers(context: Context, real: bool) -> None:
             parts[0] * by[0] + parts[1] * by[1], parts[1] * by[0] - parts[0] * by[1]
         )  # the cotangent times the conjugate
         alone = real and place == 0
-        near(context, leaves[place].grad, want.real if alone else want, RIGHT, f"input {place}")
+        near(
+            context,
+            leaves[place].grad,
+            want.real if alone else want,
+            WRONG_GRADIENT,
+            f"input {place}",
+        )
 
 
 @cases("autograd.function", requires={"compile"}, slow=True, more=True)
 def compiled(context: Context) -> None:
-    """Functions that are compiled, by the backend "aot_eager", give the same values and gradients, in one graph."""
+    """Compile a call of custom Functions with the backend "aot_eager" and fullgraph=True: values and gradients are those of
+    the eager call."""
 
     def traced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = apply(Tripled, apply(SavesAll, x) * w)
@@ -253,4 +271,4 @@ def compiled(context: Context) -> None:
         found.append((y, x.grad, w.grad))
     for got, want in zip(found[1], found[0]):
         assert isinstance(want, torch.Tensor)
-        near(context, got, want.detach().cpu(), "compiled, it is as eager")
+        near(context, got, want.detach().cpu(), "the compiled call differs from the eager call")

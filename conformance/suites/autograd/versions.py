@@ -1,4 +1,4 @@
-"""Version counters: a write to a tensor that backward needs makes backward raise, however it is made."""
+"""autograd.version_counter: after any kind of in-place write to a tensor that backward needs, backward raises."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from devices.failure import Kind
 
 cases = Cases(Kind.NOT_RAISED)
 
-#: What torch says of a saved tensor that was written to.
+#: Part of torch's error for a saved tensor that was changed in place.
 STALE = "modified by an inplace operation"
-RAISES = "backward raises after a write to what it needs"
-RUNS = "backward runs where nothing that it needs was written to"
+RAISES = "backward does not raise as documented after a write to a tensor that it needs"
+RUNS = "backward raises although no tensor that it needs was changed"
 
 
 def numbers(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values within the domain of every function below: between 0 and 1, or small integers."""
+    """Return a device tensor with values in the domain of every function below: from 0.1 to 0.9, or the integers 1 to 3."""
     count = 1
     for extent in shape:
         count *= extent
@@ -40,7 +40,7 @@ def leaf(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> t
 
 
 def product_with(context: Context, saved: torch.Tensor) -> torch.Tensor:
-    """A sum whose backward needs ``saved``."""
+    """Return a sum whose backward needs ``saved``."""
     factor = numbers(context, *saved.shape).to(saved.device).requires_grad_()
     return (factor * saved).abs().sum()
 
@@ -48,46 +48,48 @@ def product_with(context: Context, saved: torch.Tensor) -> torch.Tensor:
 def goes_stale(
     context: Context, saved: torch.Tensor, write: Callable[[], object], what: str
 ) -> None:
-    """A check that backward raises once ``write`` has changed a saved tensor, and runs before it does."""
+    """Check that backward runs before ``write`` changes a saved tensor, and raises afterwards."""
     result = product_with(context, saved)
     result.backward(retain_graph=True)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # index_reduce_ is said to be in beta
+            warnings.simplefilter("ignore")  # index_reduce_ warns that it is in beta
             write()
     except (NotImplementedError, RuntimeError) as error:
-        # What a device does not offer is judged elsewhere; no write, no stale backward.
-        context.note(f"{what} raised {type(error).__name__}: nothing was written")
+        # Other clauses judge missing ops. Nothing was written, so backward need not raise.
+        context.note(
+            f"{what} raised {type(error).__name__}, so nothing was written and the check was skipped"
+        )
         return
     try:
         result.backward()
     except RuntimeError as error:
         context.check(STALE in str(error), RAISES, expected=STALE, found=error, at=what)
     else:
-        context.check(False, RAISES, expected="RuntimeError", found="it ran", at=what)
+        context.check(False, RAISES, expected="RuntimeError", found="no exception", at=what)
 
 
 def tried(context: Context, what: str, function: Callable[[], Any]) -> Any:
-    """What a call gives; None where the device does not offer it, which is judged elsewhere."""
+    """Return the result of a call; None, with a note in the report, if the call raises. Other clauses judge missing ops."""
     try:
         return function()
     except (NotImplementedError, RuntimeError) as error:
-        context.note(f"{what} raised {type(error).__name__}: it was left out")
+        context.note(f"{what} raised {type(error).__name__}, so it was not checked")
         return None
 
 
 def still_runs(context: Context, result: torch.Tensor, text: str, at: str) -> None:
-    """A check that backward does not raise."""
+    """Check that backward, with retain_graph=True, does not raise."""
     try:
         result.backward(retain_graph=True)
     except RuntimeError as error:
-        context.check(False, text, expected="no error", found=error, at=at)
+        context.check(False, text, expected="no exception", found=error, at=at)
     context.check(True, text)
 
 
 # -- in-place methods and out=
 
-#: Arguments that are made for a call; any other is given as it is.
+#: Names in the tables below that stand for a tensor built for the call; other arguments are passed unchanged.
 _MADE: Mapping[str, Callable[[Context, torch.Tensor], torch.Tensor]] = {
     "other": lambda context, target: numbers(context, *target.shape, dtype=target.dtype),
     "mask": lambda context, target: numbers(context, *target.shape) > 0.4,
@@ -122,7 +124,7 @@ _UNARY = _each(
     "nan_to_num neg negative rad2deg reciprocal round rsqrt sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc "
     "logical_not"
 )
-#: … of two of one shape.
+#: The same for functions of two tensors of one shape.
 _BINARY = _each(
     "add arctan2 atan2 copysign div divide eq float_power floor_divide fmod ge greater greater_equal gt heaviside "
     "hypot igamma igammac ldexp le less less_equal logical_and logical_or logical_xor lt mul multiply ne nextafter "
@@ -155,7 +157,7 @@ _INDEXED = {
     "scatter_add": (0, "places", "row"),
     "scatter_reduce": (0, "places", "row", "sum"),
 }
-#: Methods without a function that has out=.
+#: In-place methods whose function has no out= variant.
 _FILLED = {
     "fill": (2.0,),
     "zero": (),
@@ -199,7 +201,7 @@ def _target(context: Context, name: str, group: str) -> torch.Tensor:
 
 @cases("autograd.version_counter", over={f"in_place_{group}": (group,) for group in IN_PLACE})
 def in_place(context: Context, group: str) -> None:
-    """Each in-place method makes a stale backward raise."""
+    """Change a saved tensor with each in-place method of Tensor: backward must raise RuntimeError."""
     for name, arguments in IN_PLACE[group].items():
         target = _target(context, name, group)
         given = [_given(context, target, each) for each in arguments]
@@ -228,7 +230,7 @@ OUT: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def _first(context: Context, name: str, group: str) -> torch.Tensor:
-    """The first operand of a function with out=."""
+    """Return the first operand for a function with out=."""
     positive = name in {"linalg.inv", "linalg.cholesky", "linalg.solve", "cholesky_inverse"}
     return (
         _given(context, context.bytes_of(0), "square")
@@ -239,7 +241,7 @@ def _first(context: Context, name: str, group: str) -> torch.Tensor:
 
 @cases("autograd.version_counter", over={f"out_{group}": (group,) for group in OUT})
 def out(context: Context, group: str) -> None:
-    """Each function with out= makes a stale backward raise that needs what was in it."""
+    """Write to a saved tensor by passing it as out= to each function: backward must raise RuntimeError."""
     for name, arguments in OUT[group].items():
         first = _first(context, name, group)
         given = [_given(context, first, each) for each in arguments]
@@ -253,7 +255,8 @@ def out(context: Context, group: str) -> None:
 
 @cases("autograd.version_counter")
 def several_outs(context: Context) -> None:
-    """A function with several out= makes a stale backward raise for each of them."""
+    """Write to a saved tensor by passing it as one of several out= tensors: backward must raise RuntimeError for each of
+    them."""
     x = numbers(context, 4, 4)
     of_two: dict[str, Callable[..., Any]] = {
         "max": partial(torch.max, x, 1),
@@ -282,7 +285,7 @@ def _added(target: torch.Tensor) -> None:
     target[1:, ::2] += 1
 
 
-#: Writes by Python's own operators.
+#: Writes by assignment and augmented assignment.
 ASSIGNED: dict[str, Callable[[torch.Tensor], object]] = {
     "t[0] =": _assigned(0),
     "t[..., 1:] =": _assigned((..., slice(1, None))),
@@ -316,7 +319,8 @@ MODULES: dict[str, Callable[[torch.Tensor], object]] = {
 
 @cases("autograd.version_counter", over={"assigned": ("ASSIGNED",), "modules": ("MODULES",)})
 def functions(context: Context, table: str) -> None:
-    """Assignments, and the in-place functions of modules, make a stale backward raise."""
+    """Change a saved tensor by an assignment, or by an in-place function of torch.nn.functional or torch.nn.init: backward
+    must raise RuntimeError."""
     for name, write in {"ASSIGNED": ASSIGNED, "MODULES": MODULES}[table].items():
         target = numbers(context, 4, 4)
         goes_stale(context, target, partial(write, target), name)
@@ -324,7 +328,8 @@ def functions(context: Context, table: str) -> None:
 
 @cases("autograd.version_counter")
 def embedding_max_norm(context: Context) -> None:
-    """embedding with max_norm writes to its weight, and a stale backward that needs it raises."""
+    """Call embedding and embedding_bag with max_norm, which change their weight in place: a backward that needs the weight
+    must raise RuntimeError."""
     weight, index = numbers(context, 4, 4), context.to_device(torch.tensor([0, 2]))
     for name, write in {
         "embedding": lambda: functional.embedding(index, weight, max_norm=0.1),
@@ -336,8 +341,8 @@ def embedding_max_norm(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def running_statistics(context: Context) -> None:
-    """A write to the running statistics of batch norm makes a stale backward raise that evaluation left."""
-    # A pass in training writes them too, and torch itself does not count that (native_batch_norm declares no write).
+    """Change the running mean or variance after batch_norm in evaluation mode: backward must raise RuntimeError."""
+    # A forward pass in training mode changes them too, but torch does not count it (native_batch_norm declares no write).
     for place in (0, 1):
         statistics = [numbers(context, 4), numbers(context, 4)]
         mean, var = statistics
@@ -358,7 +363,7 @@ FOREACH: dict[str, tuple[Any, ...]] = (
     | _each("addcdiv addcmul", "list", "list")
     | _each("lerp", "list", 0.5)
 )
-#: … that take lists too.
+#: Foreach ops of FOREACH that take a list as well as a number.
 _LISTS = ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_max", "clamp_min"]
 
 
@@ -367,7 +372,7 @@ _LISTS = ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_max", 
     over={"foreach_numbers": (False,), "foreach_lists": (True,)},
 )
 def foreach(context: Context, lists: bool) -> None:
-    """An in-place foreach op makes a stale backward raise for each tensor of its list."""
+    """Change a list of tensors with each in-place foreach op: a backward that needs one of them must raise RuntimeError."""
     for name, arguments in FOREACH.items():
         if lists and name not in _LISTS:
             continue
@@ -384,8 +389,8 @@ _OPTIMISERS = ("SGD", "Adam", "AdamW", "Adagrad")
 
 @cases("autograd.version_counter", over={"optimisers_foreach": (True,), "optimisers": (False,)})
 def optimisers(context: Context, foreach: bool) -> None:
-    """A step of an optimiser makes a stale backward raise for each parameter."""
-    # Not of the fused ones: torch itself does not count what they write.
+    """Run the step of an optimiser: a backward that needs one of the parameters must raise RuntimeError."""
+    # Fused optimisers are left out: torch does not count their writes.
     for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop"):
         for place in (0, 1):
             parameters = [leaf(context, 3, 4) for _ in range(2)]
@@ -398,7 +403,7 @@ def optimisers(context: Context, foreach: bool) -> None:
 
 @cases("autograd.version_counter", requires={"multi_device"}, indices=2)
 def from_another_index(context: Context) -> None:
-    """A copy from another index is a write."""
+    """Copy between two device indices: a backward that needs the target's old values must raise RuntimeError."""
     there = context.to_device(torch.ones(4, 4), 1)
     target = numbers(context, 4, 4)
     goes_stale(context, target, lambda: target.copy_(there), "copy_ from another index")
@@ -408,7 +413,8 @@ def from_another_index(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def from_the_host(context: Context) -> None:
-    """A copy from the host is a write, and so is loading a state."""
+    """Overwrite a saved tensor by copy_ from the CPU, copy_ from pinned memory, or load_state_dict: backward must raise
+    RuntimeError."""
     target, ones = numbers(context, 4, 4), torch.ones(4, 4)
     goes_stale(context, target, lambda: target.copy_(ones), "copy_ from the CPU")
     if context.has("pinned_memory"):
@@ -423,7 +429,7 @@ def from_the_host(context: Context) -> None:
 
 # -- views
 
-#: What gives a view of a tensor of 4 x 4.
+#: Functions that return a view of a tensor of shape (4, 4).
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "select": methodcaller("select", 0, 1),
     "slice": itemgetter((slice(1, 3), slice(None, None, 2))),
@@ -470,7 +476,7 @@ def _zeroed(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) ->
 @cases("autograd.version_counter", over={"to_the_base": ("views",)})
 @cases("autograd.version_counter", requires={"strides"}, over={"strided_to_the_base": ("strided_views",)})  # fmt: skip
 def to_the_base(context: Context, table: str) -> None:
-    """A write to a view is a write to its base, and to the other views of it."""
+    """Write to a view: a backward that needs the base, or another view of the base, must raise RuntimeError."""
     for name, view in _ALL_VIEWS[table].items():
         base = numbers(context, 4, 4)
         goes_stale(context, base, partial(_zeroed, view, base), f"{name}, to its base")
@@ -481,7 +487,7 @@ def to_the_base(context: Context, table: str) -> None:
 @cases("autograd.version_counter", over={"to_a_view": ("views",)})
 @cases("autograd.version_counter", requires={"strides"}, over={"strided_to_a_view": ("strided_views",)})  # fmt: skip
 def to_a_view(context: Context, table: str) -> None:
-    """A write to a base is a write to each view of it."""
+    """Write to a base tensor: a backward that needs a view of it must raise RuntimeError."""
     for name, view in _ALL_VIEWS[table].items():
         base = numbers(context, 4, 4)
         shown = tried(context, name, partial(view, base))
@@ -491,7 +497,7 @@ def to_a_view(context: Context, table: str) -> None:
 
 @cases("autograd.version_counter")
 def out_of_a_view(context: Context) -> None:
-    """A view that is given as out= is a write to its base."""
+    """Pass a view as out=: a backward that needs the view's base must raise RuntimeError."""
     base, x = numbers(context, 4, 4), numbers(context, 4)
     for name, write in {
         "neg": lambda: torch.neg(x, out=base[1]),
@@ -503,7 +509,8 @@ def out_of_a_view(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def made_without_gradients(context: Context) -> None:
-    """A write through a view that was made under no_grad, or to a parameter under no_grad, is one too."""
+    """Write under no_grad to a parameter or to a view of it, or to its detached tensor: a backward that needs the parameter
+    must raise RuntimeError."""
     base = leaf(context, 4, 4)
     with torch.no_grad():
         view = base[0]
@@ -514,15 +521,15 @@ def made_without_gradients(context: Context) -> None:
 
     goes_stale(context, base, lambda: written(view), "a view made under no_grad")
     goes_stale(context, base, lambda: written(base), "a parameter under no_grad")
-    goes_stale(context, base, lambda: base.detach().mul_(2), "what detach returns")
+    goes_stale(context, base, lambda: base.detach().mul_(2), "the result of detach()")
 
 
-# -- what is no write
+# -- operations that do not count as writes
 
 
 @cases("autograd.version_counter", over={f"reads_{group}": (group,) for group in ("unary", "binary", "integers")})  # fmt: skip
 def reads(context: Context, group: str) -> None:
-    """Functions that return a new tensor leave their operands as they are: backward runs."""
+    """Call functions that return a new tensor: a backward that needs their operands must still run."""
     for name, arguments in OUT[group].items():
         operand = _first(context, name, group)
         given = [_given(context, operand, each) for each in arguments]
@@ -535,7 +542,7 @@ def reads(context: Context, group: str) -> None:
 
 @cases("autograd.version_counter")
 def of_what_is_not_needed(context: Context) -> None:
-    """A write to what backward does not need does not make it raise."""
+    """Write to tensors that backward does not need, and copy from tensors that it needs: backward must not raise."""
     x, other = leaf(context, 4, 4), numbers(context, 4, 4)
     result = (x + other).sum()
     other.zero_()
@@ -543,7 +550,7 @@ def of_what_is_not_needed(context: Context) -> None:
     y = x * 2
     result = y.sum()
     y.zero_()
-    still_runs(context, result, RUNS, "a result that nothing saved")
+    still_runs(context, result, RUNS, "a result that no op saved")
     factor = numbers(context, 4, 4)
     factor.mul_(2)
     result = (x * factor).sum()
@@ -551,39 +558,49 @@ def of_what_is_not_needed(context: Context) -> None:
     numbers(context, 4, 4).zero_()
     factor.clone().zero_()
     factor.abs().zero_()
-    still_runs(context, result, RUNS, "a copy of what was saved")
+    still_runs(context, result, RUNS, "a copy of a saved tensor")
     context.to_device(torch.zeros(4, 4)).copy_(factor)
     factor.to(torch.float64 if "float64" in context.descriptor.dtypes else torch.bfloat16)
     factor.to(torch.float32, copy=True).add_(1)
-    still_runs(context, result, RUNS, "a copy from what was saved")
+    still_runs(context, result, RUNS, "a copy from a saved tensor")
     saved_result = x.exp()
     result = saved_result.sum()
     (saved_result * 2).zero_()
-    still_runs(context, result, RUNS, "a product of what was saved")
+    still_runs(context, result, RUNS, "a product of a saved tensor")
 
 
 @cases("autograd.version_counter")
 def data(context: Context) -> None:
-    """What `.data` returns has a version counter of its own, and setting `.data` is no write to the old values."""
+    """Write to the tensor that `.data` returns, then assign `.data`: neither may raise the tensor's version, and backward
+    must still run after the write."""
     factor = numbers(context, 4, 4)
     result = product_with(context, factor)
     before = factor._version
     factor.data.add_(1)
-    still_runs(context, result, "a write to .data is not counted", "backward")
-    context.same(factor._version, before, "a write to .data is not counted", Kind.COUNT)
+    still_runs(context, result, "a write to .data was counted as a write to the tensor", "backward")
+    context.same(
+        factor._version, before, "a write to .data was counted as a write to the tensor", Kind.COUNT
+    )
     factor.data = numbers(context, 4, 4)
-    context.same(factor._version, before, "setting .data is not counted", Kind.COUNT)
+    context.same(factor._version, before, "assigning .data raised the tensor's version", Kind.COUNT)
 
 
 @cases("autograd.version_counter")
 def inference(context: Context) -> None:
-    """A tensor of inference mode has no version counter, and autograd refuses to save it."""
+    """Access the version of an inference tensor, or let autograd save one: RuntimeError must be raised. Writing to a view
+    made in inference mode must count as a write to its base."""
     with torch.inference_mode():
         made = numbers(context, 4, 4) * 2
-    context.check(made.is_inference(), "a tensor made in inference mode says so")
+    context.check(
+        made.is_inference(), "is_inference() is false for a tensor made in inference mode"
+    )
     for text, function in {
-        "the version of an inference tensor is refused": lambda: made._version,
-        "an inference tensor is not saved": lambda: product_with(context, made),
+        "access to the version of an inference tensor does not raise as documented": lambda: (
+            made._version
+        ),
+        "saving an inference tensor for backward does not raise as documented": lambda: (
+            product_with(context, made)
+        ),
     }.items():
         context.raises(RuntimeError, function, text=text, match="nference")
     still_runs(context, product_with(context, made.clone()), RUNS, "a copy of an inference tensor")
@@ -596,7 +613,8 @@ def inference(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def counts(context: Context) -> None:
-    """The counter is shared by a tensor, its views and what detach returns, and rises with each write."""
+    """A tensor, its views and its detached tensor must share one version counter, which must rise with each write to any of
+    them."""
     base = numbers(context, 4, 4)
     view, detached = base[1:], base.detach()
     seen = [base._version]
@@ -611,7 +629,10 @@ def counts(context: Context) -> None:
         seen.append(base._version)
         same = [each._version for each in (view, detached)]
         context.same(
-            same, [seen[-1]] * 2, "views and detached tensors have one counter", Kind.COUNT
+            same,
+            [seen[-1]] * 2,
+            "the versions of a view or a detached tensor differ from the base's",
+            Kind.COUNT,
         )
     rises = seen == sorted(set(seen))
-    context.check(rises, "each write raises the counter", found=seen, kind=Kind.COUNT)
+    context.check(rises, "the version did not rise with each write", found=seen, kind=Kind.COUNT)

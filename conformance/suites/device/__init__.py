@@ -1,4 +1,4 @@
-"""The device itself: indices, dtypes, properties, placement, processes, late errors."""
+"""The device suite: device indices, dtypes, properties, placement, processes, and asynchronous errors."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.device import indices, processes, properties

@@ -1,4 +1,4 @@
-"""Indices: how many there are, which one is current, and where tensors are placed."""
+"""Cases about device indices: how many there are, which one is current, and where tensors are placed."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ current = torch.accelerator.current_device_index
 
 @cases("device.count")
 def constant(context: Context) -> None:
-    """The count is constant, and is that of the indices which work."""
+    """device_count is the same at every call and in another thread, and every index below it can compute."""
     count = counted(context)
-    context.check(count >= 1, "there is a device", found=count)
+    context.check(count >= 1, "device_count is less than 1", found=count)
     for index in range(count):
-        context.same(computes(context.at(index)), [3.0, 5.0, 7.0], f"index {index} computes")
-        context.same(counted(context), count, "device_count is constant")
+        context.same(
+            computes(context.at(index)), [3.0, 5.0, 7.0], f"index {index} gave a wrong result"
+        )
+        context.same(counted(context), count, "device_count changed")
     (there,) = context.together(lambda: counted(context))
-    context.same(there, count, "device_count is that in a thread")
+    context.same(there, count, "device_count differs in another thread")
 
 
 def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -> None:
     for name, call in calls.items():
-        context.raises(Exception, call, given, text=f"{name} of {given} raises")
+        context.raises(Exception, call, given, text=f"{name} of {given} did not raise")
 
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
 def tensors_past_it(context: Context, more: int) -> None:
-    """No tensor is made on an index at or above the count."""
+    """Creating a tensor on a device index at or above the count raises, and so does moving a tensor there."""
     makers = {
         "torch.empty": lambda at: torch.empty(2, device=at),
         "torch.ones": lambda at: torch.ones(2, device=at),
@@ -53,7 +55,7 @@ def tensors_past_it(context: Context, more: int) -> None:
 
 @cases("device.count", requires={"streams"})
 def streams_past_it(context: Context) -> None:
-    """Streams of an index at the count raise."""
+    """torch.Stream, current_stream and synchronize raise for a device index equal to the count."""
     calls: dict[str, Callable[..., Any]] = {
         "torch.Stream": lambda at: torch.Stream(device=at),
         "current_stream": torch.accelerator.current_stream,
@@ -64,7 +66,7 @@ def streams_past_it(context: Context) -> None:
 
 @cases("device.count", requires={"allocator_statistics"})
 def statistics_past_it(context: Context) -> None:
-    """Memory statistics of an index at the count raise."""
+    """Memory statistics raise for a device index equal to the count."""
     names = ("memory_stats", "memory_allocated", "reset_peak_memory_stats")
     calls = {f"torch.accelerator.{name}": getattr(torch.accelerator.memory, name) for name in names}
     _raise(context, calls, context.at(counted(context)))
@@ -72,51 +74,60 @@ def statistics_past_it(context: Context) -> None:
 
 @cases("device.count", requires={"multi_device"})
 def set_past_it(context: Context) -> None:
-    """An index at the count cannot be made current."""
+    """torch.accelerator.set_device_index raises for an index equal to the count, and the current index stays
+    the same."""
     before = current()
     _raise(context, {"set_device_index": torch.accelerator.set_device_index}, counted(context))
-    context.same(current(), before, "the current index is as before")
+    context.same(current(), before, "a refused set_device_index changed the current index")
 
 
 @cases("device.count", **TWO)
 def negative_sets_nothing(context: Context) -> None:
-    """A negative index is documented to set nothing."""
+    """torch.accelerator.set_device_index with a negative index leaves the current index as it is, as
+    documented."""
     for index in (1, -1):
         torch.accelerator.set_device_index(index)
-    context.same(current(), 1, "set_device_index(-1) sets nothing")
+    context.same(current(), 1, "set_device_index(-1) changed the current index")
 
 
 @cases("device.count", **TWO)
 def set_is_current(context: Context) -> None:
-    """What is set is current, and takes what names no index."""
+    """set_device_index makes an index current. A tensor created on the device without an index is on the
+    current index."""
     for index in (1, 0, 1):
         torch.accelerator.set_device_index(index)
-        context.same(current(), index, "what is set is current")
+        context.same(current(), index, "the current index differs from the one that was set")
         made = torch.empty(2, device=context.kind)
-        context.same(made.device.index, index, "a tensor that names no index is on the current one")
+        context.same(
+            made.device.index,
+            index,
+            "a tensor created without an index is not on the current index",
+        )
 
 
 @cases("device.count", **TWO)
 def with_restores(context: Context) -> None:
-    """`with` makes an index current and restores the previous one, also when nested and when it raises."""
+    """`with torch.accelerator.device_index(...)` makes an index current and restores the previous one, also
+    if blocks are nested or raise."""
     for first, second in ((0, 1), (1, 0)):
         torch.accelerator.set_device_index(first)
         with context.on(second):
-            context.same(current(), second, "inside `with` the index is current")
+            context.same(current(), second, "the index is not current inside its block")
             with context.on(first):
-                context.same(current(), first, "it nests")
-            context.same(current(), second, "the inner `with` restores")
+                context.same(current(), first, "the index is not current inside the nested block")
+            context.same(current(), second, "the inner block did not restore the current index")
             with torch.accelerator.device_index(None):
-                context.same(current(), second, "None changes nothing")
-        context.same(current(), first, "the outer `with` restores")
+                context.same(current(), second, "device_index(None) changed the current index")
+        context.same(current(), first, "the outer block did not restore the current index")
         with suppress(KeyError), context.on(second):
             raise KeyError("ours")
-        context.same(current(), first, "a block that raises restores")
+        context.same(current(), first, "a block that raised did not restore the current index")
 
 
 @cases("device.count", **TWO)
 def of_the_thread(context: Context) -> None:
-    """The current index belongs to the thread."""
+    """Each thread has its own current device index: set_device_index in one thread does not change the
+    current index of another."""
     torch.accelerator.set_device_index(0)
     has_set, may_end = threading.Event(), threading.Event()
 
@@ -135,12 +146,14 @@ def of_the_thread(context: Context) -> None:
         return seen
 
     seen, here = context.together(other, this)
-    context.same(here, 0, "another thread's index is not current here")
-    context.same(seen, [1, 1], "a thread keeps its own index whatever another sets")
-    context.same(current(), 0, "the main thread's index is as before")
+    context.same(here, 0, "the current index of a thread is the one that another thread set")
+    context.same(
+        seen, [1, 1], "the current index of a thread changed when another thread set its own"
+    )
+    context.same(current(), 0, "threads changed the current index of the main thread")
 
 
-#: Every kind of factory, with a keyword argument ``device`` or none.
+#: Factory functions of every kind; each takes an optional keyword argument ``device``.
 _FACTORIES: dict[str, Callable[..., torch.Tensor]] = {
     "empty": partial(torch.empty, 2, 3),
     "zeros": partial(torch.zeros, 2, 3),
@@ -170,44 +183,66 @@ def _made(**named: Any) -> dict[str, torch.Tensor]:
 
 @cases("device.placement")
 def factories(context: Context) -> None:
-    """A factory puts its tensor on the device that is named, not on the current index."""
+    """Factory functions with device= create the tensor on the named device index, not on the current one."""
     for at in map(context.named, context.indices):
-        _all_on(context, at, f"every factory makes its tensor on {at}", _made(device=at))
+        _all_on(
+            context,
+            at,
+            f"factory functions with device={at} created tensors on other devices",
+            _made(device=at),
+        )
 
 
 @cases("device.placement")
 def device_context(context: Context) -> None:
-    """Inside `with torch.device(...)` factories make their tensors there, and not after it."""
+    """Inside `with torch.device(...)`, factory functions create their tensors on that device unless another
+    one is named. After the block they use the CPU again."""
     for at in map(context.named, context.indices):
         with at:
             made, elsewhere = _made(), torch.empty(2, device="cpu")
-        _all_on(context, at, f"inside `with torch.device` all tensors are on {at}", made)
-        context.same(elsewhere.device.type, "cpu", "a named device overrides the context")
-    context.same(torch.empty(2).device.type, "cpu", "after the block tensors are on the CPU")
+        _all_on(
+            context,
+            at,
+            f"factory functions inside `with torch.device` created tensors on other devices than {at}",
+            made,
+        )
+        context.same(
+            elsewhere.device.type, "cpu", "device='cpu' inside `with torch.device` was ignored"
+        )
+    context.same(
+        torch.empty(2).device.type,
+        "cpu",
+        "a tensor created after `with torch.device` is not on the CPU",
+    )
 
 
 @cases("device.placement")
 def default_device(context: Context) -> None:
-    """The default device takes what names none, until it is set back."""
+    """After torch.set_default_device, factory functions without a device use that device, until the default
+    is reset."""
     try:
         for at in map(context.named, context.indices):
             torch.set_default_device(at)
-            _all_on(context, at, f"with the default device {at} all are there", _made())
+            _all_on(context, at, f"factory functions ignored the default device {at}", _made())
     finally:
         torch.set_default_device(None)
-    context.same(torch.empty(2).device.type, "cpu", "set back, tensors are on the CPU")
+    context.same(
+        torch.empty(2).device.type,
+        "cpu",
+        "a tensor created after resetting the default device is not on the CPU",
+    )
 
 
 @cases("device.placement")
 def alike(context: Context) -> None:
-    """What is made like a tensor, or of it, is on its device."""
+    """Results of *_like and new_* functions and of ops are on the device of their tensor."""
     for at in map(context.named, context.indices):
         made = _alike(torch.ones(2, 3, device=at))
-        _all_on(context, at, f"what is made of a tensor on {at} is there", made)
+        _all_on(context, at, f"results computed from a tensor on {at} are on other devices", made)
 
 
 def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What is made like a tensor, or of it, by name."""
+    """Returns tensors that are created like a tensor, or computed from it, by the name of the function."""
     return {
         "empty_like": torch.empty_like(x),
         "zeros_like": torch.zeros_like(x),
@@ -232,31 +267,40 @@ def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 @cases("device.placement", **TWO)
 def whatever_is_current(context: Context) -> None:
-    """Results are where the operands are, not on the current index."""
+    """Results of ops are on the device index of their operands, not on the current index."""
     for here, other in ((1, 0), (0, 1)):
         at = context.at(here)
         x = torch.arange(6.0, device=at)
         with context.on(other):
             made = {"add": x + 1, "sort": x.sort()[0], "item": torch.ones(2, device=at)}
             made["moved"] = torch.ones(3).to(at)
-        _all_on(context, at, f"with index {other} current all are on {at}", made)
-        context.equal(made["add"], torch.arange(6.0) + 1, "and their values are right")
+        _all_on(context, at, f"results are not on {at} while index {other} is current", made)
+        context.equal(
+            made["add"],
+            torch.arange(6.0) + 1,
+            "ops on an index that is not current gave wrong values",
+        )
 
 
 @cases("device.placement", **TWO)
 def moved(context: Context) -> None:
-    """to() puts a tensor on the named index, and returns the tensor itself if it is already there."""
+    """Tensor.to moves a tensor to the named device index. If the tensor is already there, it returns the
+    tensor itself."""
     for index in (0, 1):
         at = context.at(index)
         for other in (torch.ones(3), torch.ones(3, device=context.at(1 - index))):
-            context.same(other.to(at).device, at, f"to({at}) of a tensor on {other.device}")
+            context.same(
+                other.to(at).device,
+                at,
+                f"to({at}) of a tensor on {other.device} gave the wrong device",
+            )
         x = torch.ones(3, device=at)
-        context.check(x.to(at) is x, f"to({at}) of a tensor that is there is the tensor itself")
+        context.check(x.to(at) is x, f"to({at}) of a tensor on {at} returned another tensor")
 
 
 @cases("device.placement", requires={"storage"})
 def storages(context: Context) -> None:
-    """A storage is on its tensor's device, whatever made the tensor."""
+    """untyped_storage().device equals the device of the tensor, for factory functions and for ops."""
     for at in map(context.named, context.indices):
         made = {**_made(device=at), **_alike(torch.ones(2, 3, device=at))}
         elsewhere = {
@@ -264,17 +308,21 @@ def storages(context: Context) -> None:
             for name, tensor in made.items()
             if (where := tensor.untyped_storage().device) != tensor.device
         }
-        context.same(elsewhere, {}, "a storage is on its tensor's device")
+        context.same(elsewhere, {}, "storages are not on the device of their tensor")
 
 
 @cases("device.placement", requires={"multi_device", "allocator_statistics"}, indices=2)
 def memory_lies_there(context: Context) -> None:
-    """A tensor's memory is taken from the index that it names, and from no other."""
+    """A tensor on one device index is allocated by that index and changes no counter of the other index."""
     for index in (0, 1):
         before = [context.counters(each).allocated for each in (0, 1)]
         block: Any = context.bytes_of(100_000, index)
         rise = [context.counters(each).allocated - before[each] for each in (0, 1)]
         own = rise[index] >= 100_000
-        context.check(own, f"index {index} counts a block of its own", found=rise)
-        context.same(rise[1 - index], 0, "the counters of the other index are unchanged")
+        context.check(
+            own,
+            f"`allocated` of index {index} did not rise by the size of its block (both indices)",
+            found=rise,
+        )
+        context.same(rise[1 - index], 0, "`allocated` of the other index changed")
         del block

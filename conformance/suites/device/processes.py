@@ -1,4 +1,4 @@
-"""The device and processes: forks, first use, loading, exit, errors that come late."""
+"""Cases about processes: forking, first use, loading, exit, and errors of asynchronous work."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from devices.failure import Kind
 cases = Cases(Kind.STATE)
 
 
-# -- what other suites use too
+# -- also used by other suites
 
 FORK_SECONDS = 8.0
 SCRIPT_SECONDS = 180.0
 
 
 def counted(context: Context) -> int:
-    """How many devices there are, as torch says if it does, else as declared."""
+    """Returns the number of devices: what torch reports, or what the descriptor declares if torch does not
+    report it."""
     if context.accelerated:
         return torch.accelerator.device_count()
     count = getattr(getattr(torch, context.kind, None), "device_count", None)
@@ -39,18 +40,18 @@ def counted(context: Context) -> int:
 
 
 def computes(device: torch.device) -> list[float]:
-    """A tiny op on a device, read back."""
+    """Computes 2 x + 1 for x = 1, 2, 3 on a device and returns the result as a list."""
     return list((torch.tensor([1.0, 2.0, 3.0], device=device) * 2 + 1).tolist())
 
 
 def forked(function: Callable[[], str]) -> str:
-    """What a function says in a fork of this process: ``returned TEXT``, ``raised TYPE: TEXT``, or how the child
-    ended without a word. Nothing of the child's but the function is run."""
+    """Runs a function in a fork of this process. Returns ``returned TEXT``, ``raised TYPE: TEXT``, or how the
+    child ended without an answer. The child runs nothing but the function."""
     if not hasattr(os, "fork"):
         raise NotShown("this system has no fork")
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads: the child runs one function
+        warnings.simplefilter("ignore")  # of Python 3.12, because the process has threads
         child = os.fork()
     if child == 0:
         try:
@@ -76,21 +77,22 @@ def forked(function: Callable[[], str]) -> str:
 
 
 def fresh(code: str) -> dict[str, Any]:
-    """Run a program in a fresh interpreter, without torch. Returns what the program leaves in ``told``.
+    """Runs a program in a fresh interpreter without torch. Returns the dictionary that the program leaves in
+    the variable ``told``.
 
-    Raises CheckFailed if it fails or exceeds its time limit.
+    Raises CheckFailed if the program fails or exceeds its time limit.
     """
     target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
     told, ended = ask(Child(target, code, limits, switched_back()))
     if told is None or not ended.well:
-        text = "a program in a fresh process exits with status 0"
+        text = "a program in a fresh process did not exit with status 0"
         raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
     return dict(told)
 
 
 def source(context: Context, text: str, **named: Any) -> str:
-    """A program for ``fresh``. ``{preparation}`` imports the device's module and nothing more; ``{beginning}`` is what
-    to call before the device is used."""
+    """Returns a program for ``fresh``. ``{preparation}`` in the text is replaced by the import of the
+    device's module, and ``{beginning}`` by the call that is needed before the device is used."""
     module, init = context.descriptor.module, context.descriptor.init
     return text.format(
         preparation="import torch\n" + (f"import {module}\n" if module else ""),
@@ -102,24 +104,44 @@ def source(context: Context, text: str, **named: Any) -> str:
 
 @cases("device.fork", seconds=60.0)
 def after_use(context: Context) -> None:
-    """In a fork of a process that has used the device, using it raises an error that names the fork."""
-    context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent has used the device")
+    """A process that has used the device is forked. Using the device in the child raises an error whose
+    message mentions the fork (or spawn), and the parent can still use the device."""
+    context.must(
+        computes(context.device) == [3.0, 5.0, 7.0], "the parent process could not use the device"
+    )
     said = forked(lambda: str(computes(context.device)))
     named = said.startswith("raised ") and ("fork" in said.lower() or "spawn" in said.lower())
     expected = "raised RuntimeError: … fork …"
-    context.check(named, "use after fork raises, and says why", expected=expected, found=said)
-    context.same(computes(context.device), [3.0, 5.0, 7.0], "the parent still works")
+    context.check(
+        named,
+        "using the device in a fork did not raise an error that mentions the fork",
+        expected=expected,
+        found=said,
+    )
+    context.same(
+        computes(context.device),
+        [3.0, 5.0, 7.0],
+        "the parent process gave a wrong result after the fork",
+    )
 
 
 def _computes(context: Context) -> None:
-    context.same(computes(context.device), [3.0, 5.0, 7.0], "the device works in a spawned process")
+    context.same(
+        computes(context.device),
+        [3.0, 5.0, 7.0],
+        "the device gave a wrong result in a spawned process",
+    )
 
 
 @cases("device.fork", slow=True)
 def spawned(context: Context) -> None:
-    """A freshly started process uses the device, although its parent uses it, too."""
-    context.must(computes(context.device) == [3.0, 5.0, 7.0], "the parent uses the device")
-    context.ended_well(context.child(_computes, spawned=True), "the child exits normally")
+    """A spawned process uses the device while its parent uses it too."""
+    context.must(
+        computes(context.device) == [3.0, 5.0, 7.0], "the parent process could not use the device"
+    )
+    context.ended_well(
+        context.child(_computes, spawned=True), "the spawned process did not exit with status 0"
+    )
 
 
 _LAZY = """
@@ -157,17 +179,22 @@ told["counted"] = forked()
 
 @cases("device.lazy_init", slow=True)
 def imported(context: Context) -> None:
-    """Importing the module does not initialise the device: a fork made after it may use the device."""
+    """Importing the device's module does not initialize the device: a process that is forked after the import
+    can use the device. After is_available and device_count, a fork can use the device or raises an error that
+    mentions the fork."""
     told = fresh(source(context, _LAZY))
-    if context.accelerated:  # torch.cpu says that it always is
-        text = f"torch.{context.kind}.is_initialized() is not True"
+    if context.accelerated:  # torch.cpu always reports True
+        text = f"torch.{context.kind}.is_initialized() is True after the import"
         context.check(told["initialized"] is not True, text)
-    context.same(told["child"], 0, "a fork made after the import uses the device (its exit status)")
-    # To count may initialise, as it does with CUDA where NVML finds nothing: then the fork must be told so.
-    text = "a fork made after devices were counted uses the device, or an error names the fork"
+    context.same(
+        told["child"], 0, "a fork made after the import cannot use the device (exit status)"
+    )
+    # Counting devices may initialize the device, as with CUDA if NVML finds nothing. Then the fork must get
+    # an error that says so.
+    text = "a fork made after device_count can neither use the device nor raises an error that mentions the fork"
     context.check(told["counted"] in (0, 5), text, found=f"exit status {told['counted']}")
     if told["counted"] == 5:
-        context.note("once its devices are counted, no fork can use the device")
+        context.note("after device_count, forks cannot use the device")
 
 
 _AUTOLOAD = """
@@ -207,7 +234,8 @@ told["own"] = load("conform_own") if {own!r} else None
 
 @cases("device.autoload", slow=True)
 def failing_backend(context: Context) -> None:
-    """A backend that fails to load is reported by name, the device's own too; autoloading can be skipped."""
+    """A backend whose autoload entry point fails raises RuntimeError with the name of the entry point, also
+    for the device's own entry point. TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading."""
     own = context.descriptor.autoload
     with tempfile.TemporaryDirectory() as folder:
         about = Path(folder, "conform_probe-1.0.dist-info")
@@ -221,20 +249,28 @@ def failing_backend(context: Context) -> None:
         Path(folder, "conform_probe.py").write_text(fails)
         code = _AUTOLOAD.format(module=context.descriptor.module or "", own=bool(own))
         told = fresh(f"import sys; sys.path.insert(0, {folder!r})\n{code}")
-    context.check(told["skipped"], "TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading")
-    reports = {"conform_probe": (told["reported"], "a backend that fails is reported by name")}
+    context.check(told["skipped"], "TORCH_DEVICE_BACKEND_AUTOLOAD=0 did not skip autoloading")
+    reports = {
+        "conform_probe": (
+            told["reported"],
+            "a backend that fails to load did not raise RuntimeError with its name",
+        )
+    }
     if own:
-        reports["conform_own"] = told["own"], "the device's own failure to load is reported"
+        reports["conform_own"] = (
+            told["own"],
+            "the device's own backend failed to load without RuntimeError with its name",
+        )
     for name, (said, text) in reports.items():
         context.check("RuntimeError" in said and name in said, text, found=said)
 
 
-#: What a process that ends still holds.
+#: Objects that a process still holds when it ends.
 HELD: list[Any] = []
 
 
 def _ends_with_everything(context: Context) -> None:
-    """Leave tensors, streams, events and queued work alive, and return."""
+    """Leaves tensors, streams, events and queued work alive and returns."""
     x = torch.ones(100_000, device=context.device)
     HELD.append([x, x[::2], (x + 1).sum(), torch.zeros(0, device=context.device)])
     if context.has("multi_device"):
@@ -257,21 +293,21 @@ def _ends_with_everything(context: Context) -> None:
             event.record(stream)
             HELD.append(event)
     HELD.append(torch.ones(3, device=context.device, requires_grad=True).exp().sum())
-    context.check(HELD, "everything is alive")
+    context.check(HELD, "nothing is alive")
 
 
 @cases("device.clean_exit", slow=True)
 def with_everything_alive(context: Context) -> None:
-    """A process that ends with live tensors, streams and queued work exits with status 0."""
+    """A process ends while it holds live tensors, streams, events and queued work. It exits with status 0."""
     done = context.child(_ends_with_everything)
-    text = f"the child has done its work ({done.raised or done.ended})"
+    text = f"the child process did not finish its work ({done.raised or done.ended})"
     context.must(done.answered and not done.raised, text)
-    context.ended_well(done, "the process exits with status 0")
+    context.ended_well(done, "the process with live tensors did not exit with status 0")
 
 
 def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
-    """Queue work that fails: by the descriptor's own way on the current index, or an index that is out of range; what
-    it gives."""
+    """Queues work that fails: with the descriptor's ``fail`` on the current index, or otherwise index_select
+    with an index out of range. Returns its results."""
     if context.descriptor.fail is not None:
         context.descriptor.fail()
         return []
@@ -280,13 +316,13 @@ def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
 
 
 def _wait(context: Context, given: list[torch.Tensor]) -> None:
-    """Wait for all work, and on a device that computes nothing before it is asked, for this."""
+    """Waits for all work. For a lazy device, also computes the given results."""
     context.opened.settle(given)
     context.settle()
 
 
 def _surfaces(context: Context) -> None:
-    text = "the next synchronise raises the failure"
+    text = "the next synchronize did not raise the failure"
     context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
 
 
@@ -299,7 +335,7 @@ def _by_its_stream(context: Context) -> None:
         stream.synchronize()
         context.opened.settle(given)
 
-    text = "synchronising the stream raises the failure of its work"
+    text = "synchronizing the stream did not raise the failure of its work"
     context.raises(Exception, fail_and_wait, text=text)
 
 
@@ -310,12 +346,13 @@ def _on_the_other_index(context: Context) -> None:
         context.opened.settle(given)
 
     with context.on(1):
-        text = "synchronising the current index raises the failure of its work"
+        text = "synchronizing the current index did not raise the failure of its work"
         context.raises(Exception, fail_and_wait, text=text)
 
 
 def _later_results(context: Context) -> None:
-    """No later result is silently wrong."""
+    """Checks that results after a failure are right or raise an exception, and that the failure is raised at
+    some point."""
     numbers = torch.arange(1000.0)
     x, given, told = context.to_device(numbers), [], 0
     for step in range(3):
@@ -326,27 +363,32 @@ def _later_results(context: Context) -> None:
         except Exception:  # an error is not a wrong result
             told += 1
             continue
-        context.equal(got, numbers * 2, "a result after the failure is right, or raises")
+        context.equal(
+            got,
+            numbers * 2,
+            "a result after the failure is wrong, and no exception was raised for it",
+        )
     try:
         _wait(context, given)
-    except Exception:  # told, which is what is counted
+    except Exception:  # raised, which is what this case counts
         told += 1
-    context.check(told, "the failure has been reported by then")
+    context.check(told, "the failure was never raised")
 
 
 def _behind_other_work(context: Context) -> None:
-    """The synchronise that waits for a failure queued after other work raises it, unless the call has."""
+    """Checks that a failure queued behind other work is raised by the call itself or by the synchronize that
+    waits for it."""
     given, at_once = list[torch.Tensor](), False
     with context.hold(needed=False):
         try:
             given = _fail(context)
-        except Exception:  # reported earlier than it must be
+        except Exception:  # reported by the call itself, which is allowed
             at_once = True
     if at_once:
         context.settle()
-        context.check(True, "the call reports the failure")
+        context.check(True, "the call did not report the failure")
         return
-    text = "the synchronise reports the failure"
+    text = "synchronize did not raise the failure"
     context.raises(Exception, lambda: _wait(context, given), text=text)
 
 
@@ -365,10 +407,16 @@ def _behind_other_work(context: Context) -> None:
     "device.async_error", over={"surfaces": ("_surfaces",), "later_results": ("_later_results",)}
 )
 def fails(context: Context, check: str) -> None:
-    """The failure of a kernel is raised by a synchronise after it, and no later result is silently wrong."""
-    if context.descriptor.fail is not None:  # a harmless failure: in this process
+    """Work that fails is queued. The failure is raised at the latest by the next synchronize that waits for
+    the work, and no later result is silently wrong."""
+    if context.descriptor.fail is not None:  # the descriptor's failure is harmless
         globals()[check](context)
         return
     result = context.child(globals()[check])
     found, excepted = result.raised or result.ended.how, result.answered and not result.raised
-    context.check(excepted, "the failure is an exception", found=found, kind=Kind.ENDED)
+    context.check(
+        excepted,
+        "the failed work ended the process instead of raising an exception",
+        found=found,
+        kind=Kind.ENDED,
+    )

@@ -1,4 +1,5 @@
-"""What the descriptor declares of a device, and what a device says of itself and of its neighbours."""
+"""Cases about what the descriptor declares for a device, what the device reports about itself, and copies
+between devices."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ cases = Cases(Kind.STATE)
 
 
 def _values(dtype: torch.dtype) -> torch.Tensor:
-    """Ones, and zeros if the dtype has one: every dtype holds them exactly."""
+    """Returns a CPU tensor of ones, and of zeros if the dtype can represent zero. Every dtype represents
+    these values exactly."""
     ones = torch.tensor([1.0, 1.0, 1.0, 1.0])
-    if dtype == torch.float8_e8m0fnu:  # only powers of two
+    if dtype == torch.float8_e8m0fnu:  # represents only powers of two
         return ones
     return ones * torch.tensor([0.0, 1.0, 0.0, 1.0])
 
@@ -31,25 +33,27 @@ def _values(dtype: torch.dtype) -> torch.Tensor:
 def _each(
     context: Context, dtypes: Iterable[torch.dtype], wrong: Callable[[torch.dtype], str | None]
 ) -> Iterator[tuple[str, str | None, Exception | None]]:
-    """For each dtype: its name, what is wrong with it by ``wrong``, or what was raised."""
+    """Runs ``wrong`` for each dtype. Yields the name of the dtype, the problem that ``wrong`` returned, and
+    the exception that it raised."""
     for dtype in dtypes:
         problem, raised = None, None
         try:
             with warnings.catch_warnings():
-                # that a dtype is experimental, or its imaginary part goes
+                # the dtype is experimental, or the imaginary part is discarded
                 warnings.simplefilter("ignore")
                 problem = wrong(dtype)
                 context.settle()
-        except Exception as error:  # judged by the caller, of whatever type
+        except Exception as error:  # the caller judges exceptions of every type
             raised = error
-            with suppress(Exception):  # what else was queued, and fails later
+            with suppress(Exception):  # errors of other queued work
                 context.settle()
         context.checks += 1
         yield str(dtype).removeprefix("torch."), problem, raised
 
 
 def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], str | None]) -> None:
-    """Check every declared dtype with ``wrong``, which returns what is wrong with it."""
+    """Checks every declared dtype with ``wrong``, which returns a problem or None. ``text`` says what is
+    wrong if there are problems."""
     declared = (getattr(torch, name) for name in sorted(context.descriptor.dtypes))
     found = {
         name: failure_of(raised).detail if raised else problem
@@ -60,8 +64,8 @@ def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], s
 
 
 def _converted(context: Context, dtype: torch.dtype) -> str | None:
-    """What is wrong with values that are converted from float32 to a dtype and back, on the device; also with the
-    dtype between."""
+    """Converts values from float32 to a dtype and back, on the device. Returns what is wrong with them, or
+    None."""
     want = _values(dtype)
     there = context.to_device(want).to(dtype)
     back = context.from_device(there.to(torch.float32))
@@ -72,19 +76,19 @@ def _converted(context: Context, dtype: torch.dtype) -> str | None:
 
 @cases("device.capability")
 def allocates(context: Context) -> None:
-    """Each declared dtype allocates."""
+    """torch.empty works on the device for each dtype that the descriptor declares."""
 
     def wrong(dtype: torch.dtype) -> str | None:
         made = torch.empty(2, 3, dtype=dtype, device=context.device)
         form = (made.dtype, tuple(made.shape), made.device.type)
         return None if form == (dtype, (2, 3), context.kind) else f"torch.empty gave {form}"
 
-    _each_declared(context, "each declared dtype allocates", wrong)
+    _each_declared(context, "torch.empty failed for declared dtypes", wrong)
 
 
 @cases("device.capability")
 def moves(context: Context) -> None:
-    """Each declared dtype goes to the device and back, bit for bit."""
+    """For each declared dtype, a tensor is copied to the device and back. Its bytes are unchanged."""
 
     def wrong(dtype: torch.dtype) -> str | None:
         host = _values(dtype).to(dtype)
@@ -92,67 +96,74 @@ def moves(context: Context) -> None:
         same = back.dtype == dtype and torch.equal(back.view(torch.uint8), host.view(torch.uint8))
         return None if same else "different bytes came back"
 
-    _each_declared(context, "each declared dtype goes to the device and back", wrong)
+    _each_declared(context, "a copy to the device and back failed for declared dtypes", wrong)
 
 
 @cases("device.capability")
 def converts(context: Context) -> None:
-    """Each declared dtype converts from float32 and to it, on the device."""
-    text = "each declared dtype converts from float32 and back"
+    """For each declared dtype, values are converted from float32 to the dtype and back on the device. The
+    values are unchanged."""
+    text = "conversion from float32 and back failed for declared dtypes"
     _each_declared(context, text, partial(_converted, context))
 
 
 @cases("device.capability")
 def says_so(context: Context) -> None:
-    """What torch.accelerator says of the device's dtypes has those that are declared."""
+    """torch.accelerator.get_device_capability lists every declared dtype in supported_dtypes."""
     declared = {getattr(torch, name) for name in context.descriptor.dtypes}
     if not context.accelerated:
-        context.check(declared, "dtypes are declared")
+        context.check(declared, "the descriptor declares no dtypes")
         return
     for index in context.indices:
         try:
             said = torch.accelerator.get_device_capability(context.at(index))["supported_dtypes"]
-        except RuntimeError as error:  # torch's, where a backend does not implement this hook
-            context.note(f"torch.accelerator does not know its dtypes: {in_a_line(error)}")
+        except RuntimeError as error:  # torch raises it if the backend does not implement this hook
+            context.note(f"get_device_capability is not available: {in_a_line(error)}")
             said = declared
         missing = sorted(map(str, declared - set(said)))
-        context.same(missing, [], "every declared dtype is in supported_dtypes")
+        context.same(missing, [], "declared dtypes are missing in supported_dtypes")
 
 
 @cases("device.capability")
 def waits(context: Context) -> None:
-    """``synchronize`` of the device's module returns, if the module has it."""
+    """``synchronize`` of the device's module returns without an error, if the module has the function."""
     wait = getattr(getattr(torch, context.descriptor.torch_type, None), "synchronize", None)
     raised = ""
     try:
         if wait is not None:
             wait()
     except Exception as error:
-        raised = f"it {failure_of(error).detail}"
-    context.check(not raised, "synchronize of the device's module returns", found=raised)
+        raised = failure_of(error).detail
+    context.check(not raised, "synchronize of the device's module raised", found=raised)
 
 
 @cases("device.capability")
 def undeclared(context: Context) -> None:
-    """An undeclared dtype raises, or converts rightly; what works is reported."""
+    """Converting to a dtype that the descriptor does not declare raises, or gives the right values. Dtypes
+    that work are reported."""
     others = sorted(DTYPES - context.descriptor.dtypes)
-    known = (getattr(torch, name) for name in others if hasattr(torch, name))  # not a newer torch's
+    known = (getattr(torch, name) for name in others if hasattr(torch, name))  # older torch
     found = {
         name: problem
         for name, problem, raised in _each(context, known, partial(_converted, context))
         if raised is None
     }
     wrong = {name: problem for name, problem in found.items() if problem}
-    context.check(not wrong, "an undeclared dtype raises, or converts correctly", found=wrong)
+    context.check(
+        not wrong,
+        "conversion to an undeclared dtype gave wrong values instead of an exception",
+        found=wrong,
+    )
     if found:
-        context.note(f"works undeclared: {', '.join(found)}")
+        context.note(f"dtypes that work although they are not declared: {', '.join(found)}")
 
 
 _BLOCK = 8 * 2**20
 
 
 def _uuid(properties: Any) -> bytes:
-    """The 16 bytes of a uuid, from any class: with ``bytes`` of its own, or text."""
+    """Returns the 16 bytes of a uuid, whether it is an object with ``bytes``, a sequence of bytes or a
+    string."""
     value = properties.uuid
     raw = getattr(value, "bytes", value)
     if isinstance(raw, str):
@@ -162,68 +173,87 @@ def _uuid(properties: Any) -> bytes:
 
 @cases("device.properties")
 def name(context: Context) -> None:
-    """The name is a text, the same at every call."""
+    """The name in the device's properties is a non-empty string and is the same at every call."""
     for index in context.indices:
         first, second = (context.own("properties")(index).name for _ in range(2))
-        context.check(isinstance(first, str) and first.strip(), "the name is a string", found=first)
-        context.same(second, first, "the name is the same at every call")
+        context.check(
+            isinstance(first, str) and first.strip(),
+            "the name is not a non-empty string",
+            found=first,
+        )
+        context.same(second, first, "the name differs between two calls")
 
 
 @cases("device.properties")
 def total_memory(context: Context) -> None:
-    """The total memory is positive, and stays while memory is taken."""
+    """The total memory in the device's properties is positive, and does not change while a block is
+    allocated."""
     for index in context.indices:
         before = context.own("properties")(index).total_memory
-        context.check(isinstance(before, int) and before > 0, "it is positive", found=before)
+        context.check(
+            isinstance(before, int) and before > 0,
+            "the total memory is not a positive integer",
+            found=before,
+        )
         block = context.bytes_of(_BLOCK, index)
-        context.must(block.numel() == _BLOCK, "the block was there")
+        context.must(block.numel() == _BLOCK, "the block has the wrong size")
         taken = context.own("properties")(index).total_memory
-        context.same(taken, before, f"the total memory stays while {_BLOCK} bytes are taken")
+        context.same(taken, before, f"the total memory changed while {_BLOCK} bytes were allocated")
         del block
         context.same(
-            context.own("properties")(index).total_memory, before, "and when they are free"
+            context.own("properties")(index).total_memory,
+            before,
+            "the total memory changed after the block was freed",
         )
 
 
 @cases("device.properties", requires={"allocator_memory_info"})
 def total_is_one(context: Context) -> None:
-    """The total memory of the properties is that of get_memory_info."""
+    """The total memory in the device's properties equals the total of
+    torch.accelerator.memory.get_memory_info."""
     for index in context.indices:
         _, total = torch.accelerator.memory.get_memory_info(context.at(index))
         own = context.own("properties")(index).total_memory
-        context.same(own, total, "the properties and get_memory_info give one total")
+        context.same(
+            own, total, "total_memory of the properties differs from the total of get_memory_info"
+        )
 
 
 @cases("device.properties")
 def uuid(context: Context) -> None:
-    """The uuid has 16 bytes, not all of them zero, and is the same at every call."""
+    """The uuid in the device's properties has 16 bytes, is not zero, and is the same at every call."""
     for index in context.indices:
         first, second = (_uuid(context.own("properties")(index)) for _ in range(2))
-        context.same(len(first), 16, "a uuid has 16 bytes")
-        context.check(any(first), "a uuid is not zero")
-        context.same(second, first, "a uuid is the same at every call")
+        context.same(len(first), 16, "the uuid does not have 16 bytes")
+        context.check(any(first), "the uuid is zero")
+        context.same(second, first, "the uuid differs between two calls")
 
 
 @cases("device.properties", indices=2)
 def uuids_differ(context: Context) -> None:
-    """No two indices have one uuid."""
+    """Different device indices have different uuids."""
     found = [_uuid(context.own("properties")(index)) for index in context.indices]
-    context.same(len(set(found)), len(found), "each index has a different uuid")
+    context.same(
+        len(set(found)),
+        len(found),
+        "several device indices have the same uuid (number of distinct uuids)",
+    )
 
 
 @cases("device.peers", indices=2)
 def answers(context: Context) -> None:
-    """Whether an index reads another's memory is answered by True or False, and stays."""
+    """can_access_peer returns the same bool at every call."""
     can = context.own("can_access_peer")
     for here, there in ((0, 1), (1, 0)):
         answer = can(here, there)
-        context.check(isinstance(answer, bool), "the answer is a bool", found=answer)
-        context.same(can(here, there), answer, "the answer is unchanged")
+        context.check(isinstance(answer, bool), "can_access_peer returned no bool", found=answer)
+        context.same(can(here, there), answer, "can_access_peer returned different answers")
 
 
 @cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})
 def copies(context: Context, here: int, there: int) -> None:
-    """Copies from one index to another are right, whatever can_access_peer answers."""
+    """Tensors of several layouts, dtypes and sizes are copied from one device index to another with to() and
+    copy_(). The values are right, whatever can_access_peer returns, and the source is unchanged."""
     numbers = torch.arange(24, dtype=torch.float32)
     sources = {
         "contiguous": numbers,
@@ -237,27 +267,39 @@ def copies(context: Context, here: int, there: int) -> None:
         sources["expanded"] = numbers[:3].view(3, 1).expand(3, 4)
     for text, host in sources.items():
         base = host.to(context.at(here))
-        context.equal(base.to(context.at(there)), host, f"to(), {text}")
+        context.equal(
+            base.to(context.at(there)), host, f"to() of another index gave wrong values ({text})"
+        )
         target = torch.zeros(host.shape, dtype=host.dtype, device=context.at(there))
-        context.equal(target.copy_(base), host, f"copy_, {text}")
-        context.equal(base, host, f"the source is as before, {text}")
+        context.equal(
+            target.copy_(base), host, f"copy_() from another index gave wrong values ({text})"
+        )
+        context.equal(base, host, f"a copy to another index changed its source ({text})")
 
 
 @cases("device.peers", indices=2, requires={"strides"})
 def into_a_view(context: Context) -> None:
-    """A copy from another index into a view writes only that view, and converts."""
+    """A copy from another device index into a view converts the dtype and writes only the elements of the
+    view."""
     target = torch.zeros(12, device=context.at(1))
     source = torch.arange(1, 5, device=context.at(0))
     target[1::3].copy_(source)
     want = torch.zeros(12)
     want[1::3] = torch.arange(1.0, 5.0)
-    context.equal(target, want, "a copy into a view, int64 to float32")
+    context.equal(
+        target,
+        want,
+        "a copy of int64 values into a float32 view on another index left wrong values",
+    )
 
 
 @cases("device.peers", indices=2)
 def there_and_back(context: Context) -> None:
-    """A round trip over both indices gives the same, with work before and after it."""
+    """A tensor is computed on one device index, moved to the other, computed there and moved back. The result
+    is right."""
     host = torch.arange(1000, dtype=torch.float32)
     x = (host.to(context.at(0)) + 1).to(context.at(1))
     x = (x * 2).to(context.at(0)) - 3
-    context.equal(x, (host + 1) * 2 - 3, "a round trip")
+    context.equal(
+        x, (host + 1) * 2 - 3, "computing on two device indices in turn gave a wrong result"
+    )

@@ -1,4 +1,5 @@
-"""Where ops run, and what they refuse: fallbacks, mixed devices, errors, unsupported ops."""
+"""The dispatch suite: CPU fallbacks, operands on different devices, error inputs, and unsupported ops and
+dtypes."""
 
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.suites.dispatch import assertion, fallback, index_range, refusals

@@ -1,4 +1,4 @@
-"""dispatch.device_assert: an index out of range is not read."""
+"""dispatch.device_assert: an index out of range raises instead of being read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ cases = Cases(Kind.NOT_RAISED)
 
 @cases("dispatch.device_assert", own_process=True, seconds=120.0)
 def out_of_range(context: Context) -> None:
-    """An index out of range raises by the next synchronise, whatever has been asserted before."""
+    """Ops are called one after the other with an index out of range. Each raises an error at the latest at
+    the next synchronize, also after earlier errors."""
     three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
     table = context.to_device(torch.ones(3, 2))
     far = context.to_device(torch.tensor([7]))
     below = context.to_device(torch.tensor([-7]))
-    calls: dict[str, Callable[[], torch.Tensor]] = {  # of element 7 of 3, or of -7
+    calls: dict[str, Callable[[], torch.Tensor]] = {  # index 7 or -7 of a tensor with 3 elements
         "index_select": lambda: three.index_select(0, far),
         "index_select of a negative index": lambda: three.index_select(0, below),
         "gather": lambda: three.gather(0, far),
@@ -36,7 +37,7 @@ def out_of_range(context: Context) -> None:
         try:
             result = call()
             context.settle()
-        except Exception:  # of any type: an assertion on the device is a RuntimeError, or worse
+        except Exception:  # an assertion on the device may raise any type
             continue
         accepted.append(f"{name} gave {context.from_device(result).tolist()}")
-    context.check(not accepted, "an index out of range raises", found=accepted)
+    context.check(not accepted, "ops accepted an index out of range", found=accepted)

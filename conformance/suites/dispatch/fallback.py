@@ -1,9 +1,9 @@
-"""dispatch.no_silent_fallback: what reaches the boxed CPU fallback, seen without the device's help.
+"""dispatch.no_silent_fallback: detects ops that run on the CPU, without the help of the device.
 
-Two kinds of evidence. ``aten::_to_cpu`` is called by the boxed CPU fallback (ATen/native/CPUFallback.cpp) and by
-nothing that users call, so that its event in the profiler, inside an op's, says that the op went there. And where
-the dispatcher's table gives an op no kernel of the device's but a fallback for all ops, whatever the device does
-there is a fallback. Host work inside a kernel leaves neither trace.
+There are two kinds of evidence. First, ``aten::_to_cpu`` is called only by the boxed CPU fallback
+(ATen/native/CPUFallback.cpp), so its event in the profiler inside an op's event shows that the op fell back.
+Second, if the dispatcher's table has no kernel of the device for an op but a fallback for all ops, every call
+of the op is a fallback. Host work inside a kernel leaves neither trace.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ CLAUSE = "dispatch.no_silent_fallback"
 
 
 def dense_samples(ctx: ItemContext) -> list[Sample]:
-    """The samples whose tensors are all strided."""
+    """Returns the samples whose tensors are all strided."""
     return [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors)]
 
 
 def untried(descriptor: Descriptor, op: str) -> str:
-    """If every op may run on the CPU, by declaration or because the device is the CPU, no fallback can be detected."""
+    """Why no fallback can be detected: the descriptor permits every op to run on the CPU, or the device is
+    the CPU. Empty otherwise."""
     if "*" in descriptor.permitted_fallbacks:
         return "by declaration: the descriptor permits every op to run on the CPU"
     if key_of(descriptor.torch_type) == "CPU":
@@ -41,12 +42,12 @@ def untried(descriptor: Descriptor, op: str) -> str:
 
 
 def applies(traits: Traits) -> bool:
-    """Every op that takes a tensor, in every dtype."""
+    """True for every op that takes a tensor, in every dtype."""
     return traits.dense
 
 
 def check(ctx: ItemContext) -> None:
-    """Every sample once, under the profiler; and one whose tensors are transposed, where there is one."""
+    """Runs every sample once under the profiler, and one sample also with transposed tensors."""
     with ctx.running(CLAUSE) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
@@ -63,9 +64,11 @@ def check(ctx: ItemContext) -> None:
         for sample in wide[:1] if "strides" in descriptor.capabilities else ():
             directed.run(ctx, CLAUSE, "", stays_transposed, sample=sample, **given)
         if samples and not (record.checks or record.unsupported or record.untried):
-            record.block(VALUES, "every call raised")
+            record.block(VALUES, "every call of the op raised")
         if native and record.checks:
-            record.note("the descriptor lists it as a fallback, but it runs on the device")
+            record.note(
+                "the descriptor lists the op in permitted_fallbacks, but the op runs on the device"
+            )
 
 
 def stays(
@@ -80,14 +83,14 @@ def stays(
         expected = "no fallback to the CPU except those that the descriptor lists"
         return Wrong("device", expected, ", ".join(wrong))
     if error is not None:
-        raise NotReturned("the call raises, which other clauses judge") from error
+        raise NotReturned("the call raises; other clauses judge that") from error
     return None
 
 
 def stays_transposed(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
 ) -> Wrong | None:
-    """The same with tensors whose first dimension is the innermost in memory."""
+    """Like ``stays``, with tensors whose first dimension is the innermost in memory."""
 
     def transposed(tensor: Any) -> Any:
         if tensor.dim() < 2:
@@ -98,13 +101,13 @@ def stays_transposed(
 
 
 def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    """The ops of a call that went to a fallback, and what the call raised, if it did."""
+    """Returns the ops of a call that went to a fallback, and the exception of the call, if any."""
     names, found = set(), set()
     threads, error = profiled(lambda: op(*args, **kwargs))
     for events in threads:
         inside = [""]
         for event in events:
-            kind = str(event.kind())  # the stub says that it is a number
+            kind = str(event.kind())  # torch's type stub wrongly declares an int
             if kind == "push":
                 if event.name() == "aten::_to_cpu":
                     found.add(inside[-1])
@@ -112,15 +115,15 @@ def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
                 inside.append(event.name())
             elif kind == "pop" and len(inside) > 1:
                 inside.pop()
-    found.discard("")  # called by nobody: not from inside an op
+    found.discard("")  # events outside every op
     found.update(name for name in names if only_fallback(name, key))
     return found, error
 
 
 @cache
 def only_fallback(name: Any, key: Any) -> bool:
-    """Whether the device has a fallback for all ops, and no kernel for any overload of this one but those with
-    ``out=``, which are composed of the others."""
+    """True if the device has a fallback for all ops, and no kernel for any overload of this op. Overloads
+    with ``out=`` are ignored, because they are composed of the others."""
     space, _, packet = name.partition("::")
     if space != "aten" or not hasattr(torch.ops.aten, packet):
         return False

@@ -1,8 +1,8 @@
-"""dispatch.index_range: an index out of range raises, and nothing is written next to the tensor.
+"""dispatch.index_range: an index out of range raises, and nothing is written outside the tensor.
 
-Which values are out of range is asked of the CPU: the first one past the end and the last one before the start that it
-refuses, and values far away, one of which is in range once it is cut to 32 bits. What the CPU takes (a documented wrap,
-a padding index) is not judged.
+The CPU decides which values are out of range. Tried are the first value past the end and the last one before
+the start that the CPU refuses, and values far away, one of which is in range if only its low 32 bits are
+used. Values that the CPU accepts (documented wrapping, a padding index) are not judged.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ from opinfo.samples import Sample, Traits
 
 CLAUSE = "dispatch.index_range"
 
-#: Ops whose tensors of integers hold indices, and ops that take them as Python numbers.
+#: The families of ops that take index tensors, and of ops that take indices as Python numbers.
 _OPERANDS, _NUMBERS = "index_range.operands", "index_range.numbers"
 _INDICES = (torch.int64, torch.int32)
-#: Far away. The third is 0 for a kernel that takes the lowest 32 bits.
+#: Values far out of range. The third is 0 for a kernel that uses only the lowest 32 bits.
 _FAR = (2**31 - 1, -(2**31), 2**32)
-#: Elements of a call, at most: what is judged does not depend on size.
+#: The largest number of elements of a call. The result of the check does not depend on the size.
 _MOST = 20_000
-#: Seconds for a call in a process of its own.
+#: The time limit in seconds for a call in a process of its own.
 _SECONDS = 60.0
 
 
 def takes_index(traits: Traits) -> bool:
-    """Ops that take an index, once each."""
+    """True for ops that take an index, for one dtype of each op."""
     return bool(traits.families & {_OPERANDS, _NUMBERS}) and once(traits)
 
 
 def planned() -> dict[str, frozenset[str]]:
-    """What every plan takes of ops that may take integers only."""
+    """Returns {"int64"} for each op with index tensors, which every plan includes, because such an op may
+    take only integers."""
     ops = (f.ops for f in exceptions().families if f.name == _OPERANDS)
     return {op: frozenset({"int64"}) for each in ops for op in each}
 
 
 def index_range(ctx: ItemContext) -> None:
-    """Each operand that holds indices, of up to three calls: out of range in the last place, the first, and all."""
+    """Tries indices out of range in the last, the first and all places of each operand that holds indices,
+    for up to three samples."""
     with ctx.running(CLAUSE):
         alone = (
             "device_assert" in ctx.device.descriptor.capabilities
@@ -58,11 +60,12 @@ def index_range(ctx: ItemContext) -> None:
             if not alone:
                 made(ctx, CLAUSE, "", refuses_index, **given)
             elif _judged_alone(ctx, given):
-                return  # each takes a process: one for an op
+                return  # each check needs a process, so make one per op
 
 
 def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
-    """The calls: a sample, whether in place, which operand (or number) gets which value where."""
+    """Yields the calls: which sample, whether in place, and which operand or number gets which value in which
+    place."""
     for sample in _telling(ctx):
         if _OPERANDS in ctx.traits.families:
             for place, tensor in enumerate(sample.tensors):
@@ -75,7 +78,7 @@ def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
 
 
 def _telling(ctx: ItemContext) -> list[Sample]:
-    """Up to three samples: the ones with the most indices, of as many forms as there are."""
+    """Returns up to three samples of different forms, those with the most indices first."""
     held = [s for s in dense_samples(ctx) if 0 < s.numel <= _MOST]
 
     def indices(sample: Sample) -> int:
@@ -125,8 +128,8 @@ def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[st
 
 
 def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
-    """The smallest size that is refused as an index, and the greatest negative number; none if the sizes do not
-    show where the range ends."""
+    """Returns the smallest of the sizes that is refused as an index, and the largest negative number that is
+    refused. Leaves out what the sizes do not show."""
     found = [next(filter(refused, sorted(n for n in sizes if n >= 0)), None)]
     below = (-1, *(-n - 1 for n in sorted(n for n in sizes if n > 0)))
     found.append(next(filter(refused, below), None))
@@ -134,15 +137,16 @@ def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
 
 
 def _far(near: list[int], refused: Callable[[int], bool]) -> list[int]:
-    """Values far away, on the sides on which a near one is refused: where none is, such as of classes that are counted,
-    a great one would be a size."""
+    """Returns far values on the sides (positive, negative) on which a near value is refused. If none is
+    refused on a side, for example for class indices that are only counted, a large value would be used as a
+    size."""
     sides = {value < 0 for value in near}
     return [value for value in _FAR if (value < 0) in sides and refused(value)]
 
 
 def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, value: Any) -> bool:
-    """Whether the CPU raises an error for this value. A value that does not fit the call is an error too, so that the
-    call with its own values must return."""
+    """True if the CPU raises for this value. The call with its original values must return, because otherwise
+    the error would not be about the value."""
     for changed in (False, True):
         given = [each.clone() for each in tensors]
         if changed and at != "args":
@@ -158,7 +162,7 @@ def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, valu
 
 
 def put(index: Any, at: Any, value: Any) -> None:
-    """Put a value into one place of an index, or into all of them."""
+    """Writes a value into one place of an index tensor, or into all places."""
     if at is None:
         index.fill_(value)
     else:
@@ -175,9 +179,10 @@ def refuses_index(
     at: Any,
     value: Any,
 ) -> Wrong | None:
-    """The call with one index out of range; its other operands lie in the middle of larger tensors."""
+    """Makes the call with one index out of range. Its other operands lie inside larger tensors, so that
+    writes next to them are seen."""
     if not cpu_refuses(op, tensors, arguments, place, at, value):
-        raise NotApplicable("the CPU takes this index")
+        raise NotApplicable("the CPU accepts this index")
     given = [each.clone() for each in tensors]
     if at != "args":
         put(given[place], at, value)
@@ -186,7 +191,7 @@ def refuses_index(
         if at != "args" and number == place:
             there.append(move(each))
             continue
-        room = 2 * each.numel() + 64  # an index before the start of the first row reaches so far
+        room = 2 * each.numel() + 64  # as far as an index before the first row can reach
         known = torch.full((2 * room + each.numel(),), 5, dtype=each.dtype)
         known[room : room + each.numel()] = each.reshape(-1)
         base = move(known)
@@ -197,33 +202,33 @@ def refuses_index(
         args = (*args[:place], value, *args[place + 1 :])
     raises = False
     try:
-        # a device that works later raises at the latest when results are read
+        # a lazy device raises when results are read
         replace_tensors(op(*args, **kwargs), back)
         back(move(torch.ones(1)))
     except NotImplementedError:
         raise
-    except Exception:  # of any type: an assertion on the device is a RuntimeError, or worse
+    except Exception:  # an assertion on the device may raise any type
         raises = True
     where = f"argument {place}" if at == "args" else f"operand {place}"
     for base, known, room, count in bases:
         try:
             found = back(base)
         except Exception:
-            if raises:  # a device that works later may raise again for what the call was to change
+            if raises:  # a lazy device may raise again for operands that the call changes
                 continue
             raise
         before, after = found[:room], found[room + count :]
         if not torch.equal(before, known[:room]) or not torch.equal(after, known[room + count :]):
             side = "after its end" if torch.equal(before, known[:room]) else "before its start"
-            expected = f"no write outside of the operands, for the index {value}"
-            return Wrong("bytes", expected, f"other values {side}", where)
+            expected = f"no write outside the operands for the index {value}"
+            return Wrong("bytes", expected, f"changed bytes {side}", where)
     if raises:
         return None
     return Wrong("not_raised", f"an error for the index {value}", "no exception", where)
 
 
-# Where an assertion ends the process, or leaves the device unusable, the check's own script is run in a process of its
-# own. An abort is an assertion; what was written cannot be read any more.
+# If an assertion ends the process or makes the device unusable, the script of the check is run in a process
+# of its own. An abort counts as an assertion. Writes outside the operands cannot be checked then.
 
 
 def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
@@ -238,7 +243,7 @@ def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
 
 
 def alone(script: str, seconds: float) -> Wrong | None:
-    """What is wrong with a check that is made by its script in a process of its own."""
+    """Runs the script of a check in a process of its own. Returns what is wrong, or None."""
     limits = Limits(total=seconds, exit=seconds)
     _, ended = ask(Child("conformance.checks.child:execute", script, limits, copied=True))
     if ended.well or ended.signal == "SIGABRT":

@@ -1,4 +1,5 @@
-"""What ops refuse: operands on two devices, calls that are documented to raise, unimplemented ops and dtypes."""
+"""Checks that ops refuse invalid calls: operands on different devices, the error inputs of torch's database,
+and unimplemented overloads and dtypes."""
 
 from __future__ import annotations
 
@@ -24,43 +25,45 @@ from opinfo.torch_private import all_overloads, kernels, key_of, schema_of
 CROSS_DEVICE, ERROR_INPUTS = "dispatch.cross_device", "dispatch.error_inputs"
 UNSUPPORTED, REFUSALS = "dispatch.unsupported", "dispatch.refusals"
 
-#: Which dtype stands for an op where nothing depends on it: the first that it takes.
+#: For checks that do not depend on the dtype, the first of these dtypes that an op takes represents the op.
 _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
 
 
 def once(traits: Traits) -> bool:
-    """Whether this dtype is the one that stands for the op."""
+    """True if this dtype is the one that represents the op."""
     op = catalogue()[traits.op]
-    dtypes = op.dtypes or op.dtypes_anywhere  # some ops the CPU does not implement
+    dtypes = op.dtypes or op.dtypes_anywhere  # the CPU does not implement some ops
     return traits.dtype == next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
 
 
-# dispatch.cross_device: operands on two devices raise; mixes that are documented to be legal work.
-#
-# Every tensor of a call in turn is put on the CPU, and on the next index where there is one. Legal, and so not tried,
-# are 0-d operands on the CPU; which ops take operands of other devices by design is in ``opinfo/exceptions.toml``.
+# dispatch.cross_device: operands on different devices raise, except for combinations that are documented to
+# work. Each tensor of a call in turn is put on the CPU, and on the next device index if there is one. CPU
+# tensors without dimensions are legal operands and are not tried. Ops that take operands on other devices by
+# design are listed in ``opinfo/exceptions.toml``.
 
-#: Ops whose operands may be on any device; those that take indices on the CPU; those whose first operand says where
-#: the result is made.
+#: Families of ops: operands may be on any device; indices may be on the CPU; the first operand decides on
+#: which device the result is.
 _ANY, _INDICES, _FIRST = "cross_device.any", "cross_device.indices", "cross_device.first_decides"
-#: What indices and masks are.
+#: The dtypes of indices and masks.
 _INDEX = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
 def mixes(traits: Traits) -> bool:
-    """Ops of two tensors or more, in every dtype: kernels read a scalar of the CPU by its dtype."""
+    """True for ops with two or more tensors, in every dtype, because kernels read a CPU scalar by its
+    dtype."""
     return traits.two_operands and _ANY not in traits.families
 
 
 def unmixed(descriptor: Descriptor, op: str) -> str:
-    """The CPU has no second device to be mixed with."""
+    """Why cross-device calls cannot be tried: the device is the CPU itself. Empty otherwise."""
     if key_of(descriptor.torch_type) == "CPU":
-        return "by declaration: the device is the CPU, and the other device of every mixed call"
+        return "by declaration: the device is the CPU, so there is no other device to mix with"
     return ""
 
 
 def cross_device(ctx: ItemContext) -> None:
-    """One call, with each of its operands in turn on another device; for a binary op also with a CPU scalar."""
+    """Makes one call with each operand in turn on another device; for a binary op, also with a CPU scalar
+    tensor."""
     with ctx.running(CROSS_DEVICE):
         sample = _most_telling(dense_samples(ctx))
         here, count = ctx.device.torch_device, ctx.device.descriptor.device_count()
@@ -80,7 +83,7 @@ def cross_device(ctx: ItemContext) -> None:
 
 
 def _most_telling(samples: list[Sample]) -> Sample | None:
-    """The sample with the most tensors, of those that have elements, of those that have dimensions."""
+    """Returns the sample with the most tensors, preferring tensors with dimensions and elements."""
 
     def rank(sample: Sample) -> tuple[Any, ...]:
         tensors = sample.tensors
@@ -106,9 +109,9 @@ def refuses(
     ]
     args, kwargs = arguments(placed)
     try:
-        # a device that works later raises at the latest when results are read
+        # a lazy device raises when results are read
         replace_tensors(op(*args, **kwargs), back)
-    except Exception:  # refused; with which type is the question of dispatch.error_inputs
+    except Exception:  # refused; dispatch.error_inputs judges the type of the exception
         return None
     where = f"operand {place} on {other} and the others on {placed[place - 1].device}"
     return Wrong("not_raised", f"an error for {where}", "no exception")
@@ -117,7 +120,7 @@ def refuses(
 def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong | None:
     whole = torch.tensor([1, 1, 0, 1]).to(getattr(torch, dtype))
     numbers = torch.tensor([1, 0, 0, 2, 1]).to(getattr(torch, dtype))
-    scalar = numbers[3]  # not where its storage begins
+    scalar = numbers[3]  # with a storage offset
     try:
         want = op(scalar, whole) if first else op(whole, scalar)
     except Exception as exc:
@@ -132,25 +135,27 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
     return Wrong("values", want.tolist(), got.tolist(), what)
 
 
-# dispatch.error_inputs: the error inputs of torch's database raise the documented type, or a subclass.
-#
-# Whether the message is the documented one is reported, and not judged. Assertions on the device are not judged here:
-# a device that declares them is not given an error which says that an index or a value is out of its range, and which
-# meta tensors, that have no values, do not meet.
+# dispatch.error_inputs: the error inputs of torch's database raise the documented exception type, or a
+# subclass of it. Messages that differ from the documented one are reported and not judged. Assertions on the
+# device are not judged here: if the device declares device_assert, errors that depend on values (an index out
+# of range) are not tried. Such errors are recognized because meta tensors, which have no values, do not raise
+# them.
 
 
-#: Ops whose first operand of integers holds indices.
+#: The family of ops whose first integer operand holds indices.
 _INDEXED = "index_range"
 
 
 def has_error_inputs(traits: Traits) -> bool:
-    """Ops with error inputs, and those that take indices, once each: error inputs define their dtypes."""
+    """True for ops that have error inputs or take indices, for one dtype of each op, because error inputs
+    define their own dtypes."""
     known = catalogue()[traits.op].has_error_inputs or _INDEXED in traits.families
     return known and once(traits)
 
 
 def only_asserts(descriptor: Descriptor, op: str) -> str:
-    """An index out of range may be an assertion on the device, which ends the process."""
+    """Why an op is not tried: its only error is an index out of range, which may be an assertion on the
+    device that ends the process. Empty if it is tried."""
     if "device_assert" in descriptor.capabilities and not catalogue()[op].has_error_inputs:
         return (
             "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
@@ -159,7 +164,7 @@ def only_asserts(descriptor: Descriptor, op: str) -> str:
 
 
 def error_inputs(ctx: ItemContext) -> None:
-    """Every error input, generated for this device."""
+    """Tries every error input that the database generates for this device."""
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities
@@ -184,12 +189,13 @@ def error_inputs(ctx: ItemContext) -> None:
         if unlike:
             record.note(f"{len(unlike)} messages differ from the documented ones: {unlike[0]}")
         if left_out:
-            why = "they may be assertions on the device"
+            why = "such errors may be assertions on the device"
             record.note(f"{left_out} errors depend on values and were not tried: {why}")
 
 
 def _out_of_range(ctx: ItemContext) -> None:
-    """An index just past the end, just before the start, and far away, in the last place of an index."""
+    """Tries an index just past the end, one just before the start, and one far away, in the last place of an
+    index tensor."""
     for sample in dense_samples(ctx):
         of_integers = [n for n, t in enumerate(sample.tensors) if t.dtype in _INDEX[:2]]
         if not of_integers or not sample.tensors[of_integers[0]].numel():
@@ -213,13 +219,13 @@ def refuses_index(
     except Exception:
         args, kwargs = arguments([move(tensor) for tensor in changed])
     else:
-        raise NotApplicable("the CPU takes this index")
+        raise NotApplicable("the CPU accepts this index")
     try:
-        # a device that works later raises at the latest when results are read
+        # a lazy device raises when results are read
         replace_tensors(op(*args, **kwargs), back)
     except NotImplementedError:
         raise
-    except Exception:  # of any type: the database documents none
+    except Exception:  # the database documents no type
         return None
     return Wrong(
         "not_raised", f"an error for the index {value}", "no exception", f"operand {place}"
@@ -232,31 +238,32 @@ def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> W
 
 
 def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
-    """What is wrong with how a call is refused, or None; and a message that is not the documented one."""
+    """Returns what is wrong with the way in which a call is refused, or None, and the message if it differs
+    from the documented one."""
     call = given.sample_input
     try:
         result = op(call.input, *call.args, **call.kwargs)
-        replace_tensors(result, torch.Tensor.cpu)  # late errors are raised here at the latest
+        replace_tensors(result, torch.Tensor.cpu)  # a lazy device raises here
     except Exception as error:
         like = re.search(given.error_regex, str(error)) is not None
         if isinstance(error, NotImplementedError) and not like:
             raise  # the device does not support the op or the dtype
         if isinstance(error, given.error_type):
             line = (str(error).strip().splitlines() or [""])[0][:150]
-            return None, "" if like else f"{line!r}, documented is {given.error_regex[:150]!r}"
+            return None, "" if like else f"{line!r} instead of {given.error_regex[:150]!r}"
         return raised(error, f"the documented {given.error_type.__name__}"), ""
     if result is NotImplemented:
-        return None, ""  # the operator that called it raises TypeError
+        return None, ""  # Python then raises TypeError
     documented = f"the documented {given.error_type.__name__}: {given.error_regex[:150]}"
     return Wrong("not_raised", documented, "no exception"), ""
 
 
-#: What errors say of values, in torch's database.
+#: Matches the messages of errors that depend on values, in torch's database.
 _OF_VALUES = re.compile(r"\bind(ex|ices)\b.*(out of|range|bound)|between 0 and 1|probabilit|target")
 
 
 def is_assertion(op: Any, given: Any) -> bool:
-    """Whether an error depends on values: meta tensors in the places of the device's do not meet it."""
+    """True if an error depends on values: the same call on meta tensors does not raise it."""
     if not _OF_VALUES.search(given.error_regex):
         return False
     call = given.sample_input
@@ -274,14 +281,14 @@ def is_assertion(op: Any, given: Any) -> bool:
     return True
 
 
-# dispatch.unsupported, dispatch.refusals: what is not implemented raises NotImplementedError, what a dtype does not have raises.
-#
-# Overloads that the dispatcher's tables give the device no kernel for are called with whatever their schema takes: no
-# kernel is reached that could mind the arguments. Dtypes that the database does not list for an op are given to it;
-# where it takes one all the same, its result must be right, and the report says so. Where it refuses one, which is the
-# same call, the exception says what is not taken (dispatch.refusals).
+# dispatch.unsupported and dispatch.refusals: unimplemented overloads and unsupported dtypes raise. Overloads
+# for which the dispatcher's tables have no kernel of the device are called with arbitrary arguments that fit
+# the schema, because no kernel can object to them. Ops are also called with dtypes that the database does not
+# list for them. If such a call returns, its result must be right, and the report mentions it. If it raises,
+# the exception must say what is not supported (dispatch.refusals).
 
-#: Given to every op that the database does not list for them. Not complex32: each use warns that it is experimental.
+#: The dtypes that are tried with every op that does not list them. complex32 is left out because each use
+#: warns that it is experimental.
 _TRIED = (
     *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
@@ -293,22 +300,22 @@ _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 
 
 def reads_tensors(traits: Traits) -> bool:
-    """Every op that reads tensors, once."""
+    """True for every op that reads tensors, for one dtype of each."""
     return traits.dense and once(traits)
 
 
 def may_refuse(traits: Traits) -> bool:
-    """Every op that reads tensors and does not take every dtype, once."""
+    """True for every op that reads tensors and does not take every dtype, for one dtype of each."""
     return reads_tensors(traits) and not set(_TRIED) <= catalogue()[traits.op].dtypes
 
 
 def unsupported(ctx: ItemContext) -> None:
-    """Overloads without a kernel, then dtypes that the op is not said to take."""
+    """Tries overloads without a kernel, then dtypes that the database does not list for the op."""
     with ctx.running(UNSUPPORTED, REFUSALS):
         record = ctx.recorder.get(UNSUPPORTED)
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
-        # Kernels of a tensor subclass that dispatches in Python are in no table.
+        # Kernels of a tensor subclass with __torch_dispatch__ are in no table.
         tabled = (
             type(ctx.place(torch.ones(1))).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         )
@@ -323,13 +330,13 @@ def unsupported(ctx: ItemContext) -> None:
             return
         works: list[str] = []
         listed, families = ctx.op.dtypes_on(descriptor.torch_type), ctx.traits.families
-        # "nn.functional.max_pool2d" -> max_pool2d; the kernel may be that of another packet
+        # For example "nn.functional.max_pool2d" -> max_pool2d. The kernel may belong to another packet.
         names = sorted({ctx.op.id, *(packet.partition("::")[2] for packet in ctx.op.packets)})
         for dtype in (name for name in _TRIED if name not in listed):
             free = "values.free" in families
             free = free or (dtype in _UNSIGNED and "values.undefined_unsigned" in families)
             given: dict[str, Any] = {"dtype": dtype, "drawn": ctx.dtype}
-            # A call that ends the process is charged to the last one.
+            # A call that ends the process is attributed to the last of these clauses.
             judges: list[tuple[str, Any, dict[str, Any]]] = [
                 (REFUSALS, says_why, {**given, "names": names}),
                 (UNSUPPORTED, refuses_dtype, {**given, "free": free}),
@@ -340,7 +347,7 @@ def unsupported(ctx: ItemContext) -> None:
                 )
                 for clause, judge, parameters in judges
                 if ctx.recorder.get(clause) is not None
-                # What a device does not declare at all is refused by more than the op.
+                # A dtype that the device does not declare at all is not only refused by the op.
                 and (clause != REFUSALS or dtype in descriptor.dtypes)
             }
             allowed = [clause for clause in made if made[clause].may_run()]
@@ -358,13 +365,13 @@ def unsupported(ctx: ItemContext) -> None:
                 works.append(dtype)
         refused = ctx.recorder.get(REFUSALS)
         if refused is not None and not refused.checks:
-            refused.pass_over("the descriptor declares no dtype that the op does not take")
+            refused.pass_over("the op takes every dtype that the descriptor declares")
         if works and record is not None:
             record.note(f"works for {', '.join(works)}, which the database does not list")
 
 
 def _smallest(samples: list[Sample], dtype: str) -> Sample | None:
-    """The smallest sample with a tensor of the dtype that has elements."""
+    """Returns the smallest sample that has a tensor of the dtype with elements."""
     found = [
         s for s in samples if any(str(t.dtype) == f"torch.{dtype}" and t.numel() for t in s.tensors)
     ]
@@ -390,14 +397,14 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
         elif kind in plain or kind.startswith("Optional"):
             value = plain.get(kind)
         else:
-            raise NotApplicable(f"there is no known value for an argument of type {kind}")
+            raise NotApplicable(f"no value is known for an argument of type {kind}")
         if argument.kwarg_only:
             kwargs[argument.name] = value
         else:
             args.append(value)
     if not tensors:
-        raise NotApplicable("no argument says which device is meant")
-    what = f"aten::{name}, which has no kernel"
+        raise NotApplicable("no argument determines the device")
+    what = f"aten::{name}, which has no kernel for the device"
     try:
         result = overloaded(*args, **kwargs)
     except NotImplementedError:
@@ -416,17 +423,17 @@ def refuses_dtype(
 
 @dataclass
 class GivenDtype:
-    """What became of a call whose tensors have a dtype that the op is not said to take."""
+    """The outcome of a call whose tensors have a dtype that the database does not list for the op."""
 
     returned: bool = False
-    wrong: Any = None  # with what it returned
-    error: Any = None  # that it raised
+    wrong: Any = None  # what is wrong with the result
+    error: Any = None  # the exception of the call
 
 
 def given_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> GivenDtype:
-    """Make the call with another dtype in the place of the drawn one."""
+    """Makes the call with another dtype in place of the sample's dtype."""
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]
     try:
@@ -434,29 +441,31 @@ def given_dtype(
     except Exception:
         return GivenDtype()
     if any(a.dtype != b.dtype for a, b in zip(given, there)):
-        return GivenDtype()  # the device has no such dtype: device.capability
+        return GivenDtype()  # the device lacks this dtype; device.capability judges that
     try:
         args, kwargs = arguments(there)
         got = op(*args, **kwargs)
         got = back(got) if isinstance(got, torch.Tensor) else got
-        back(move(torch.ones(1)))  # after it, a non-blocking copy to the host is complete
-    except Exception as error:  # refused, as a dtype that the op does not take is to be
+        back(move(torch.ones(1)))  # completes non-blocking copies to the host
+    except Exception as error:  # refused, as expected for a dtype that the op does not take
         return GivenDtype(error=error)
     try:
         args, kwargs = arguments([t.clone() for t in given])
         want = op(*args, **kwargs)
     except Exception:
         if not (kind.is_floating_point and own.is_floating_point):
-            return GivenDtype(True)  # what it would be is not known
+            return GivenDtype(True)  # the right result is not known
         args, kwargs = arguments([t.to(own) if t.dtype == kind else t.clone() for t in given])
         want = op(*args, **kwargs)
     if free or not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor):
         return GivenDtype(True)
     if want.device.type != "cpu" or not want.layout == got.layout == torch.strided:
-        return GivenDtype(True)  # the call names the device, or the values lie otherwise
+        return GivenDtype(True)  # the call names a device, or the layouts differ
     if got.shape != want.shape:
         expected = f"shape {tuple(want.shape)}"
-        return GivenDtype(True, Wrong("shape", expected, tuple(got.shape), dtype))
+        return GivenDtype(
+            True, Wrong("shape", expected, tuple(got.shape), f"with {dtype} operands")
+        )
     step = 4 * torch.finfo(kind).eps if kind.is_floating_point or kind.is_complex else 1e-3
     a, b = got.to(torch.complex128), want.to(torch.complex128)
     if torch.allclose(a, b, rtol=step, atol=step, equal_nan=True):
@@ -466,17 +475,18 @@ def given_dtype(
         if as_exact(got, want, true, {dtype: (step, step)}, 0.0):
             return GivenDtype(True)
     shown = [each.reshape(-1)[:4].tolist() for each in (want, got)]
-    return GivenDtype(True, Wrong("values", shown[0], shown[1], dtype))
+    return GivenDtype(True, Wrong("values", shown[0], shown[1], f"with {dtype} operands"))
 
 
-#: How torch's messages name a dtype, or the kind of dtype that was expected.
+#: Matches the names of a dtype, or of a kind of dtype, in torch's messages.
 _NAMES_DTYPE = re.compile(
     r"d-?types?\b|scalar ?type|data ?type|\btypes?\b|\b(u?int|float|complex|bfloat)\d|\bu?int\b|\b(long|short|char|byte|half|"
     r"bfloat16|float|double|bool(ean)?|complex|(non-?)?floating|(non-?)?integ(er|ral)s?|real|(un)?signed)\b|"
     r"\b(complex)?(float|double|half)\b",
     re.IGNORECASE,
 )
-#: How an internal assertion names itself (c10/util/Exception.h, TORCH_INTERNAL_ASSERT; torch._check_with).
+#: Matches the message of an internal assertion (c10/util/Exception.h, TORCH_INTERNAL_ASSERT;
+#: torch._check_with).
 _INTERNAL = re.compile(r"INTERNAL ASSERT|report a bug", re.IGNORECASE)
 
 
@@ -498,8 +508,9 @@ def judged_refusal(
     drawn: Any,
     names: Any,
 ) -> Wrong | None:
-    """What is wrong with the exception by which a dtype was refused. What it may be depends on the CPU's: its type is
-    always right, and where it does not say what is not taken either, no message is judged."""
+    """Returns what is wrong with the exception by which a dtype was refused, or None. The exception type of
+    the CPU is always accepted, and if the CPU's message names neither the op nor a dtype, the message is not
+    judged."""
     if error is None:
         return None
     internal, named = _INTERNAL.search(str(error)) is not None, says(str(error), names)
@@ -507,7 +518,9 @@ def judged_refusal(
         return None
     if internal:
         return raised(
-            error, "an error about the op or the dtype, not an internal assertion", subject=dtype
+            error,
+            "an error about the op or the dtype, not an internal assertion",
+            subject=f"with {dtype} operands",
         )
     kind, own, known = getattr(torch, dtype), getattr(torch, drawn), None
     try:
@@ -520,19 +533,23 @@ def judged_refusal(
     if not isinstance(error, (NotImplementedError, RuntimeError)):
         if known is not None and isinstance(error, type(known)):
             return None
-        return raised(error, "NotImplementedError or RuntimeError", subject=dtype)
-    return raised(error, "a message that names the op or the dtype", subject=dtype)
+        return raised(
+            error, "NotImplementedError or RuntimeError", subject=f"with {dtype} operands"
+        )
+    return raised(
+        error, "a message that names the op or the dtype", subject=f"with {dtype} operands"
+    )
 
 
 def says(message: str, names: Any) -> bool:
-    """Whether a message names the op, by the last part of one of its names, or a dtype."""
+    """True if a message names a dtype, or the op by the last part of one of its names."""
     text = message.lower().replace("_", "")
     parts = [name.rpartition(".")[2].rstrip("_").lower().replace("_", "") for name in names]
     return any(part in text for part in parts) or _NAMES_DTYPE.search(message) is not None
 
 
 def without_kernel(packet: str, key: str) -> list[str]:
-    """The overloads of an op that the device has no kernel for, nor what one is composed of."""
+    """Returns the overloads of an op for which the device has neither a kernel nor a composite one."""
     fallback = "[backend fallback]"
     names = all_overloads().get(packet, ())
     return [n for n in names if all(line.endswith(fallback) for line in kernels(n, key))]

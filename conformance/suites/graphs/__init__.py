@@ -1,4 +1,4 @@
-"""Graphs: work that is captured, and replayed."""
+"""The graphs suite: capturing work and replaying it."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
 from conformance.suites.graphs import capture, every_op, programs, replays

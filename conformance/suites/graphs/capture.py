@@ -1,4 +1,4 @@
-"""What a capture takes and refuses, and how graphs live and die."""
+"""Cases about what a capture accepts and refuses, and about the lifecycle of graphs."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @cases("graphs.capture_defers", over={f"sentinel_{name}": (name,) for name in WRITES})
 def sentinel(context: Context, name: str) -> None:
-    """A buffer that recorded work writes to is unchanged after the capture, and written to by a replay."""
+    """Work that changes a buffer in place is captured. The buffer is unchanged after the capture and changed
+    after a replay."""
     write, x = WRITES[name], there(context, counting(8))
     with captured(context) as graph:
         write(x)
     context.settle()
-    context.equal(x, counting(8), "recorded work does not run")
+    context.equal(x, counting(8), "captured work ran during the capture")
     replay(context, graph)
-    context.equal(x, write(counting(8)), "a replay runs it")
+    context.equal(x, write(counting(8)), "a replay did not run the captured work")
 
 
 @cases("graphs.capture_defers")
 def is_capturing(context: Context) -> None:
-    """is_capturing is False before a capture, True during it and False after it."""
+    """is_capturing() of a stream is False before a capture, True during it and False after it."""
     x, stream, graph = there(context, counting(4)), context.stream(), new_graph(context)
     said = [context.is_capturing(stream)]
     with stream, graph:
@@ -60,22 +61,26 @@ def is_capturing(context: Context) -> None:
         said.append(context.is_capturing(stream))
         said.append(context.is_capturing(context.current_stream()))
     said.append(context.is_capturing(stream))
-    context.same(said, [False, True, True, False], "is_capturing before, twice during and after")
+    context.same(
+        said,
+        [False, True, True, False],
+        "is_capturing() is wrong (before, twice during, after the capture)",
+    )
 
 
 @cases("graphs.capture_defers")
 def is_capturing_elsewhere(context: Context) -> None:
-    """A stream outside of a capture does not say that it is capturing."""
+    """is_capturing() of a stream that takes no part in a capture is False."""
     x, (stream, other) = there(context, counting(4)), context.streams()
     with captured(context, stream):
         x.add_(1)
         said = context.is_capturing(other)
-    context.same(said, False, "is_capturing of another stream")
+    context.same(said, False, "is_capturing() of a stream outside the capture is True")
 
 
 @cases("graphs.nesting", over={"second_capture": (False,), "same_graph": (True,)})
 def nested(context: Context, same: bool) -> None:
-    """A second capture_begin on the capturing stream raises, and the stream captures again afterwards."""
+    """A second capture_begin on a capturing stream raises, and the stream can capture again afterwards."""
     x, stream, outer = there(context, counting(4)), context.stream(), new_graph(context)
     inner = outer if same else new_graph(context)
     began = []
@@ -87,13 +92,13 @@ def nested(context: Context, same: bool) -> None:
         inner.capture_end()
 
     refusal(stream, outer, begin)
-    context.check(not began, "capture_begin on a capturing stream raises")
-    works(context, stream, "the stream captures again")
+    context.check(not began, "a second capture_begin on a capturing stream did not raise")
+    works(context, stream, "the stream cannot capture again")
 
 
 @cases("graphs.devices")
 def empty_capture(context: Context) -> None:
-    """A capture that recorded nothing warns."""
+    """Capturing no work gives a warning, and the empty graph can be replayed."""
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
@@ -103,14 +108,14 @@ def empty_capture(context: Context) -> None:
                 pass
     finally:
         torch.set_warn_always(always)
-    context.check(given, "a capture that recorded nothing warns")
+    context.check(given, "an empty capture gave no warning")
     replay(context, graph)
-    context.check(True, "an empty graph can be replayed")
+    context.check(True, "an empty graph cannot be replayed")
 
 
 @cases("graphs.devices", indices=2)
 def work_for_another_index(context: Context) -> None:
-    """Work for another index during a capture raises or runs at once, and never vanishes."""
+    """Work on another device index during a capture raises RuntimeError or runs at once. It is never lost."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
     graph = new_graph(context)
     refused, ended = refusal(context.stream(), graph, lambda: (x.add_(1), other.add_(10)))
@@ -119,24 +124,25 @@ def work_for_another_index(context: Context) -> None:
         raise raised
     context.settle()
     want = counting(4) if raised is not None else counting(4) + 10
-    context.equal(other, want, "work for another index raises and does nothing, or is done")
+    context.equal(other, want, "work on another index was lost, or ran although it raised")
 
 
 @cases("graphs.devices", indices=2)
 def capture_on_another_index(context: Context) -> None:
-    """A graph that is captured on the second index holds that index's work, wherever it is replayed."""
+    """A graph that was captured on the second device index computes there when it is replayed."""
     x = there(context, counting(4), 1)
     with context.on(1), captured(context, context.stream(1)) as graph:
         y = x * 3
-    context.same(y.device, context.at(1), "the result's device")
+    context.same(y.device, context.at(1), "the result is on the wrong device")
     with context.on(1):
         replay(context, graph, stream=context.stream(1))
-    context.equal(y, counting(4) * 3, "the replay's result")
+    context.equal(y, counting(4) * 3, "the replay gave a wrong result")
 
 
 @cases("graphs.devices", indices=2, over={"second_from_first": (1, 0), "first_from_second": (0, 1)})
 def replayed_from_another_index(context: Context, own: int, other: int) -> None:
-    """A replay while another index is current is part of the current stream of the graph's own index, in its order."""
+    """A graph is replayed while another device index is current. The replay runs on the current stream of the
+    graph's own index, in the order of that stream."""
     x, stream = there(context, counting(2**12), own), context.stream(own)
     with context.on(own), captured(context, stream) as graph:
         y = x * 3
@@ -148,37 +154,43 @@ def replayed_from_another_index(context: Context, own: int, other: int) -> None:
         z = y + 1
         x.zero_()
     context.settle()
-    context.same(y.device, context.at(own), "the result's device")
+    context.same(y.device, context.at(own), "the result is on the wrong device")
     want = (counting(2**12) + 1) * 3
-    context.equal(y, want, "the replay sees the work before it, and not the work after it")
-    context.equal(z, want + 1, "the work after the replay sees its result")
+    context.equal(y, want, "the replay did not run in the order of its own index's stream")
+    context.equal(z, want + 1, "work that was queued after the replay did not see its result")
 
 
-# The state after a refused call is undefined on some devices, so this runs in a subprocess.
+# This case runs in a subprocess, because on some devices the state after a refused call is undefined.
 @cases("graphs.errors", own_process=True)
 def waiting_is_refused(context: Context) -> None:
-    """Every call that would wait for recorded work raises while capturing."""
+    """During a capture, every call that would wait for captured work raises RuntimeError: item(), cpu(),
+    bool(), nonzero() and all kinds of synchronize()."""
     x = there(context, counting(4))
     for name, call in WAITING.items():
         stream = context.stream()
         refused, _ = refusal(stream, new_graph(context), partial(_waits, call, x, stream))
         right = isinstance(refused, RuntimeError)
-        context.check(right, f"{name} raises RuntimeError", found=refused)
+        context.check(right, f"{name} inside a capture did not raise RuntimeError", found=refused)
 
 
 def _waits(call: Callable[..., Any], x: torch.Tensor, stream: Any) -> None:
-    """Queue work, and call what waits for it."""
+    """Queues work and makes a call that waits for it."""
     call(x.add_(1), stream)
 
 
 @cases("graphs.errors")
 def out_of_memory(context: Context) -> None:
-    """A request that cannot be met raises OutOfMemoryError while capturing, as it does elsewhere."""
+    """A request for too much memory during a capture raises torch.OutOfMemoryError, and the stream can
+    capture again."""
     x, stream = there(context, counting(4)), context.stream()
     refused, _ = refusal(stream, new_graph(context), lambda: (x.add_(1), context.bytes_of(2**50)))
     right = isinstance(refused, torch.OutOfMemoryError)
-    context.check(right, "it raises OutOfMemoryError", found=refused)
-    works(context, stream, "the stream captures again")
+    context.check(
+        right,
+        "a request for too much memory inside a capture did not raise torch.OutOfMemoryError",
+        found=refused,
+    )
+    works(context, stream, "the stream cannot capture again")
 
 
 @cases(
@@ -186,31 +198,37 @@ def out_of_memory(context: Context) -> None:
     over={"replay_before_capture": ("replay",), "end_without_begin": ("capture_end",)},
 )
 def before_capture(context: Context, call: str) -> None:
-    """A graph that holds nothing refuses to be replayed, and capture_end without capture_begin raises."""
+    """replay() of a graph that captured nothing yet raises RuntimeError, and so does capture_end() without
+    capture_begin()."""
     with context.stream():
-        text = f"{call} before a capture raises"
+        text = f"{call}() before a capture did not raise RuntimeError"
         context.raises(RuntimeError, getattr(new_graph(context), call), text=text)
 
 
 @cases("graphs.errors")
 def default_stream(context: Context) -> None:
-    """A capture on the default stream is refused if the descriptor says so, and works otherwise."""
+    """Capturing on the default stream works if the descriptor declares captures_default_stream, and raises
+    RuntimeError otherwise."""
     x, graph = there(context, counting(4)), new_graph(context)
     made: list[torch.Tensor] = []
-    (default,) = context.together(context.current_stream)  # a new thread's current stream
+    (default,) = context.together(context.current_stream)  # the current stream of a new thread
     raised = broken(default, graph, lambda: made.append(x + 1))
     if context.descriptor.captures_default_stream:
-        context.check(raised is None, "the default stream is captured", found=raised)
+        context.check(raised is None, "capturing on the default stream raised", found=raised)
         replay(context, graph)
-        context.equal(made[0], counting(4) + 1, "the replay's result")
+        context.equal(made[0], counting(4) + 1, "the replay gave a wrong result")
     else:
-        context.check(isinstance(raised, RuntimeError), "the default stream is refused")
-        works(context, context.stream(), "another stream captures")
+        context.check(
+            isinstance(raised, RuntimeError),
+            "capturing on the default stream did not raise RuntimeError",
+        )
+        works(context, context.stream(), "another stream cannot capture afterwards")
 
 
 @cases("graphs.recovery")
 def error_of_the_program(context: Context) -> None:
-    """An exception inside a capture is raised, or is the cause of what is; then the device captures again."""
+    """A program raises an exception inside a capture. The exception reaches the caller, directly or as the
+    context of another one, and the stream can capture again."""
     x, stream, ours = there(context, counting(4)), context.stream(), KeyError("of the program")
 
     def work() -> None:
@@ -218,57 +236,74 @@ def error_of_the_program(context: Context) -> None:
         raise ours
 
     raised = broken(stream, new_graph(context), work)
-    text = "the program's own exception is raised, or stands in its __context__"
+    text = (
+        "the program's exception was lost: it was neither raised nor in the chain of the raised one"
+    )
     context.check(ours in chain(raised), text, found=raised)
-    context.same(context.is_capturing(stream), False, "is_capturing afterwards")
+    context.same(
+        context.is_capturing(stream), False, "is_capturing() is True after a failed capture"
+    )
     context.settle()
-    context.equal(x, counting(4), "what was recorded did not run")
-    works(context, stream, "the stream captures again")
+    context.equal(x, counting(4), "work of a failed capture ran")
+    works(context, stream, "the stream cannot capture again")
 
 
 @cases("graphs.recovery")
 def error_of_an_op(context: Context) -> None:
-    """The same of an op that refuses its arguments."""
+    """An op with invalid arguments raises inside a capture. Its error message reaches the caller, and the
+    stream can capture again."""
     x, longer = there(context, counting(4)), there(context, counting(5))
     stream = context.stream()
     raised = broken(stream, new_graph(context), lambda: x.add_(1) + longer)
     said = [str(each) for each in chain(raised)]
     named = any("size" in each for each in said)
-    context.check(named, "the op's own error is reported", found=said)
-    works(context, stream, "the stream captures again")
+    context.check(named, "the error message of the op was lost", found=said)
+    works(context, stream, "the stream cannot capture again")
 
 
 @cases("graphs.recovery", own_process=True, requires={"generator"})
 def random_numbers(context: Context) -> None:
-    """After a refused call has ended a capture, the default generator gives what it gave before with the same seed."""
+    """A refused call ends a capture. Afterwards the default generator draws the same numbers from the same
+    seed as before."""
     x = there(context, counting(4))
     torch.manual_seed(5)
     want = torch.rand(8, device=context.device)
     for name, call in WAITING.items():
         stream = context.stream()
         raised = broken(stream, new_graph(context), partial(_waits, call, x, stream))
-        context.must(raised is not None, f"{name} was refused")
+        context.must(raised is not None, f"{name} inside a capture did not raise")
         torch.manual_seed(5)
-        context.equal(torch.rand(8, device=context.device), want, f"numbers drawn after {name}")
+        context.equal(
+            torch.rand(8, device=context.device),
+            want,
+            f"the numbers drawn after {name} ended a capture differ from those drawn before",
+        )
 
 
 @cases("graphs.recovery", own_process=True)
 def invalidated_capture(context: Context) -> None:
-    """After a refused call has ended a capture the same stream captures, and so does another one."""
+    """A refused call ends a capture. Afterwards the same stream and another stream can capture, and no memory
+    stays reserved."""
     x = there(context, counting(4))
     for name, call in WAITING.items():
         stream = context.stream()
         raised = broken(stream, new_graph(context), partial(_waits, call, x, stream))
-        context.must(raised is not None, f"{name} was refused")
-        context.same(context.is_capturing(stream), False, f"is_capturing after {name}")
-        works(context, stream, f"after {name} the same stream captures again")
-        works(context, context.stream(), f"after {name} another stream captures")
+        context.must(raised is not None, f"{name} inside a capture did not raise")
+        context.same(
+            context.is_capturing(stream),
+            False,
+            f"is_capturing() is True after {name} ended the capture",
+        )
+        works(context, stream, f"the stream cannot capture again after {name} ended a capture")
+        works(
+            context, context.stream(), f"another stream cannot capture after {name} ended a capture"
+        )
     if context.has("allocator_statistics"):
         fresh(context)
         before = context.counters().reserved
         context.bytes_of(48 * 2**20)
         fresh(context)
-        text = "bytes that stay reserved when the cache is emptied afterwards"
+        text = "memory stays reserved after empty_cache (bytes)"
         context.same(context.counters().reserved - before, 0, text)
 
 
@@ -276,7 +311,7 @@ MODES = ("default", "global", "thread_local", "relaxed")
 
 
 def _asks_for_a_segment(context: Context) -> bool:
-    """Whether a request that no cached memory can meet is met on a stream of this thread."""
+    """True if a request that needs a new segment succeeds on a stream of this thread."""
     try:
         with context.stream():
             context.bytes_of(48 * 2**20)
@@ -287,21 +322,23 @@ def _asks_for_a_segment(context: Context) -> bool:
 
 @cases("graphs.modes", over={f"{mode}_tolerates": (mode,) for mode in MODES[2:]})
 def tolerated(context: Context, mode: str) -> None:
-    """While another thread is given a fresh segment, the capture goes on."""
+    """In modes thread_local and relaxed, another thread allocates a new segment during a capture. The
+    allocation succeeds, and the capture continues."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, capture_error_mode=mode)) as graph:
         y = x + 1
         (given,) = context.together(lambda: _asks_for_a_segment(context))
         z = y * 2
-    context.check(given, "another thread is given a segment")
+    context.check(given, "another thread could not allocate during the capture")
     give(context, x, counting(4, start=3))
     replay(context, graph)
-    context.equal(z, (counting(4, start=3) + 1) * 2, "the graph is whole")
+    context.equal(z, (counting(4, start=3) + 1) * 2, "the captured graph gave a wrong result")
 
 
 @cases("graphs.modes", own_process=True)
 def refused(context: Context) -> None:
-    """In mode global another thread's request of a fresh segment is refused, or ends the capture."""
+    """In mode global, another thread allocates a new segment during a capture. The allocation or the capture
+    fails."""
     x, given = there(context, counting(4)), [True]
 
     def work() -> None:
@@ -310,60 +347,70 @@ def refused(context: Context) -> None:
 
     raised = broken(context.stream(), new_graph(context, capture_error_mode="global"), work)
     ended = isinstance(raised, RuntimeError)
-    context.check(given == [False] or ended, "the request, or the capture, fails", found=raised)
+    context.check(
+        given == [False] or ended,
+        "neither the allocation of the other thread nor the capture failed",
+        found=raised,
+    )
 
 
 @cases("graphs.modes")
 def unknown_mode(context: Context) -> None:
-    """An unknown mode is refused."""
+    """capture_begin with an unknown capture_error_mode raises ValueError, RuntimeError or TypeError, and the
+    device can capture afterwards."""
 
     def begin() -> None:
         new_graph(context, capture_error_mode="everything").capture_begin()
 
-    errors, text = (ValueError, RuntimeError, TypeError), "capture_error_mode='everything' raises"
+    errors, text = (
+        (ValueError, RuntimeError, TypeError),
+        "capture_error_mode='everything' did not raise as documented",
+    )
     with context.stream():
         context.raises(errors, begin, text=text)
-    works(context, context.stream(), "the device captures afterwards")
+    works(context, context.stream(), "the device cannot capture afterwards")
 
 
 @cases("graphs.modes", over={f"{mode}_alone": (mode,) for mode in MODES})
 def alone(context: Context, mode: str) -> None:
-    """Without other users of the device, every mode captures."""
+    """A capture works in each capture_error_mode if nothing else uses the device."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, capture_error_mode=mode)) as graph:
         y = x * 5
     replay(context, graph)
-    context.equal(y, counting(4) * 5, "the replay's result")
+    context.equal(y, counting(4) * 5, "the replay gave a wrong result")
 
 
 @cases("graphs.lifecycle", over={"kept": (False,), "kept_and_instantiated": (True,)})
 def keep_graph(context: Context, ask: bool) -> None:
-    """A kept graph is instantiated on request, or by its first replay."""
+    """A graph made with keep_graph=True is instantiated by instantiate() or by its first replay."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, keep_graph=True)) as graph:
         x.add_(1)
     if ask:
         graph.instantiate()
     replay(context, graph, times=2)
-    context.equal(x, counting(4) + 2, "two replays")
+    context.equal(x, counting(4) + 2, "two replays left wrong values")
 
 
 @cases("graphs.lifecycle")
 def reset(context: Context) -> None:
-    """After reset a graph holds nothing, and refuses to be replayed."""
+    """replay() after reset() raises RuntimeError and does nothing."""
     x = there(context, counting(4))
     with captured(context) as graph:
         x.add_(1)
     graph.reset()
     with context.stream():
-        context.raises(RuntimeError, graph.replay, text="replay after reset raises")
+        context.raises(
+            RuntimeError, graph.replay, text="replay() after reset() did not raise RuntimeError"
+        )
     context.settle()
-    context.equal(x, counting(4), "nothing was done")
+    context.equal(x, counting(4), "replay() after reset() changed a tensor")
 
 
 @cases("graphs.lifecycle")
 def captured_again(context: Context) -> None:
-    """After reset a graph is captured again, and replays only the new work."""
+    """After reset() a graph can capture again, and replays only the new work."""
     x = there(context, counting(4))
     with captured(context) as graph:
         x.add_(1)
@@ -372,13 +419,14 @@ def captured_again(context: Context) -> None:
     with captured(context, graph=graph):
         x.mul_(3)
     replay(context, graph, times=2)
-    context.equal(x, (counting(4) + 1) * 9, "the new work, twice")
+    context.equal(x, (counting(4) + 1) * 9, "two replays of the second capture left wrong values")
 
 
 @cases("graphs.lifecycle", over={"destroyed_while_queued": (False,)}, requires={"streams"})
 @cases("graphs.lifecycle", over={"reset_while_queued": (True,)}, requires={"streams"})
 def destroyed_while_queued(context: Context, reset: bool) -> None:
-    """What is queued of a graph is done, though the graph is gone by then; its memory is not reused before."""
+    """A replay is queued on a held stream, and the graph is deleted or reset. The replay still does its work,
+    and its memory is not reused before that."""
     x, stream = there(context, counting(4096)), context.stream()
     with captured(context, stream) as graph:
         y = x * 2
@@ -392,14 +440,15 @@ def destroyed_while_queued(context: Context, reset: bool) -> None:
         del graph
         noise = [torch.zeros(4096, device=context.device) for _ in range(4)]
     context.settle()
-    context.equal(x, counting(4096) * 3, "the queued replay")
+    context.equal(x, counting(4096) * 3, "the queued replay of a deleted graph left wrong values")
     for each in noise:
-        context.equal(each, torch.zeros(4096), "what was allocated in between")
+        context.equal(each, torch.zeros(4096), "the queued replay overwrote newly allocated memory")
 
 
 @cases("graphs.lifecycle", requires={"streams"})
 def random_while_queued(context: Context) -> None:
-    """What is queued of a graph draws its random numbers, though the graph is gone by then."""
+    """A replay that draws random numbers is queued on a held stream, and the graph is deleted. The replay
+    still draws its numbers, and writes nowhere else."""
     x, stream = there(context, torch.zeros(4096)), context.stream()
     x.uniform_().zero_()
     with captured(context, stream) as graph:
@@ -411,15 +460,16 @@ def random_while_queued(context: Context) -> None:
         noise = [torch.zeros(4096, device=context.device) for _ in range(4)]
     context.settle()
     drawn = context.from_device(x)
-    text = "the queued replay has drawn numbers from 1 to 2"
+    text = "the queued replay did not draw numbers between 1 and 2"
     context.check(bool(((drawn >= 1) & (drawn <= 2)).all()), text, found=drawn[:4].tolist())
     for each in noise:
-        context.equal(each, torch.zeros(4096), "what was allocated in between")
+        context.equal(each, torch.zeros(4096), "the queued replay overwrote newly allocated memory")
 
 
 @cases("graphs.lifecycle")
 def debug_dump(context: Context) -> None:
-    """debug_dump writes a file where debugging was enabled before the capture."""
+    """debug_dump() writes a file if enable_debug_mode() was called before the capture, and the graph can be
+    replayed afterwards."""
     x, graph = there(context, counting(4)), new_graph(context)
     graph.enable_debug_mode()
     with captured(context, graph=graph):
@@ -427,16 +477,19 @@ def debug_dump(context: Context) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "graph.dot"
         graph.debug_dump(str(path))
-        context.check(path.is_file() and path.stat().st_size > 0, "debug_dump writes a file")
+        context.check(
+            path.is_file() and path.stat().st_size > 0,
+            "debug_dump() wrote no file, or an empty one",
+        )
     replay(context, graph)
-    context.equal(x, counting(4) + 1, "the graph can still be replayed")
+    context.equal(x, counting(4) + 1, "a replay after debug_dump() left wrong values")
 
 
 def _square(x: torch.Tensor) -> torch.Tensor:
     return x * x
 
 
-#: Functions, and how many arguments they take.
+#: Functions, and the number of their arguments.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "one_argument": (_square, 1),
     "two_of_each": (lambda x, y: (x * y, x - y), 2),
@@ -447,7 +500,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 def _gradients(
     context: Context, function: Callable[..., Any], values: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The results, and the gradients of their sum, weighted differently."""
+    """Returns the results of a function, and the gradients of a weighted sum of the results."""
     given = [context.to_device(each).requires_grad_() for each in values]
     results = function(*given)
     several = results if isinstance(results, tuple) else (results,)
@@ -463,19 +516,23 @@ def _compared(
     eager: Callable[..., Any],
     values: list[torch.Tensor],
 ) -> None:
-    """A check that both give the same results and gradients for these values."""
+    """Checks that two functions give the same results and gradients for these values."""
     got, want = (_gradients(context, function, values) for function in (graphed, eager))
     for place, (mine, theirs) in enumerate(zip(got, want, strict=True)):
         if mine is not None and theirs is not None:
-            context.equal(mine, theirs, f"result or gradient {place}")
+            context.equal(mine, theirs, f"result or gradient {place} differs from eager execution")
             continue
         zero = theirs is None or not context.from_device(theirs).any()
-        context.check(mine is None and zero, f"result or gradient {place} is none, as eagerly")
+        context.check(
+            mine is None and zero,
+            f"result or gradient {place} is missing in one of graphed and eager execution",
+        )
 
 
 @cases("graphs.callables", over={name: (name,) for name in FUNCTIONS})
 def a_function(context: Context, name: str) -> None:
-    """A graphed function gives the eager results and gradients, call after call."""
+    """A function made by make_graphed_callables gives the results and gradients of the eager function in each
+    call."""
     function, count = FUNCTIONS[name]
     sample = tuple(context.to_device(counting(4, start=1)).requires_grad_() for _ in range(count))
     unused = name == "unused_input"
@@ -495,7 +552,8 @@ def _module(context: Context) -> torch.nn.Module:
 
 @cases("graphs.callables")
 def a_module(context: Context) -> None:
-    """A graphed module trains as the eager one does."""
+    """A module made by make_graphed_callables gets the same gradients as the eager module over three training
+    steps."""
     eager, source = _module(context), _module(context)
     graphed = context.own("graph_callables")(source, (context.to_device(counting(2, 4)),))
     for step in range(3):
@@ -506,9 +564,11 @@ def a_module(context: Context) -> None:
         context.settle()
         for (name, mine), theirs in zip(graphed.named_parameters(), eager.parameters()):
             got, want = mine.grad, theirs.grad
-            context.check(got is not None and want is not None, f"{name} has a gradient")
+            context.check(got is not None and want is not None, f"{name} has no gradient")
             if got is not None and want is not None:
-                context.equal(got, want, f"the gradient of {name}, step {step}")
+                context.equal(
+                    got, want, f"the gradient of {name} in step {step} differs from eager execution"
+                )
         with torch.no_grad():
             for each in (*graphed.parameters(), *eager.parameters()):
                 each.sub_(each.grad, alpha=0.125)
@@ -516,7 +576,8 @@ def a_module(context: Context) -> None:
 
 @cases("graphs.callables", requires={"autocast"})
 def under_autocast(context: Context) -> None:
-    """A module graphed under autocast, without its cache, gives what it gives eagerly there."""
+    """A module that was graphed under autocast (with cache_enabled=False) gives the results of the eager
+    module under autocast."""
     eager, source, x = _module(context), _module(context), context.to_device(counting(2, 4))
     with torch.autocast(context.kind, dtype=torch.bfloat16, cache_enabled=False):
         graphed = context.own("graph_callables")(source, (x,))
@@ -524,13 +585,14 @@ def under_autocast(context: Context) -> None:
             given = context.to_device(counting(2, 4, start=step))
             got, want = graphed(given), eager(given)
             context.settle()
-            context.same(got.dtype, torch.bfloat16, "the dtype of the result")
-            context.equal(got, want, f"the result of call {step}")
+            context.same(got.dtype, torch.bfloat16, "the result has the wrong dtype")
+            context.equal(got, want, f"the result of call {step} differs from eager execution")
 
 
 @cases("graphs.callables")
 def several(context: Context) -> None:
-    """Callables that are graphed together are called one after another, as they would be eagerly."""
+    """Two functions that were graphed together and are called one after the other give the results and
+    gradients of eager execution."""
     samples = tuple((context.to_device(counting(4)).requires_grad_(),) for _ in range(2))
     first, second = context.own("graph_callables")((_square, _square), samples)
     for step in range(2):

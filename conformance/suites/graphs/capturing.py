@@ -1,4 +1,5 @@
-"""What the cases of graphs share: making graphs, capturing a block, replaying, calls that a capture refuses."""
+"""What the graph cases share: making graphs, capturing a block, replaying, and calls that a capture must
+refuse."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from conformance.checks.cases.context import Context
 
 
 class OwnGraph:
-    """A graph of the device's own module, with the interface of ``torch.accelerator.Graph``: ``wants`` are its
-    ``pool`` and ``capture_error_mode``."""
+    """Wraps a graph of the device's own module so that it has the interface of ``torch.accelerator.Graph``.
+    ``wants`` are the arguments ``pool`` and ``capture_error_mode``."""
 
     def __init__(self, made: Any, **wants: Any) -> None:
         self._made = made
@@ -35,18 +36,19 @@ class OwnGraph:
 
 
 def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
-    """``torch.accelerator.Graph``. Where it does not serve the device: None, or its error if it is ``required``."""
-    general: Any = getattr(torch.accelerator, "Graph", None)  # older torch has none
+    """Returns a ``torch.accelerator.Graph``, or None if torch has none for this device. If the graph is
+    ``required``, raises torch's error instead."""
+    general: Any = getattr(torch.accelerator, "Graph", None)  # missing in older versions of torch
     try:
         return general and general(*given, **wants)
-    except RuntimeError:  # nothing is registered for the device
+    except RuntimeError:  # no graph implementation is registered for the device
         if required:
             raise
     return None
 
 
 def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> Any:
-    """``torch.accelerator.Graph``; where it does not serve the device, the class of the device's own module that
+    """Returns a ``torch.accelerator.Graph``, or, if torch has none for this device, a graph of the class that
     the descriptor names."""
     general = general_graph("graph" not in context.descriptor.functions, keep_graph, **wants)
     return OwnGraph(context.own("graph")(keep_graph), **wants) if general is None else general
@@ -54,14 +56,14 @@ def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> An
 
 @contextmanager
 def captured(context: Context, stream: Any = None, graph: Any = None) -> Iterator[Any]:
-    """What the block queues on a stream, of its own where none is given, as a graph."""
+    """Captures the block as a graph, on the given stream or on a new one, and yields the graph."""
     made = new_graph(context) if graph is None else graph
     with context.stream() if stream is None else stream, made:
         yield made
 
 
 def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None:
-    """What capturing this work raises."""
+    """Returns the exception that is raised when this work is captured; None if there is none."""
     try:
         with stream, graph:
             work()
@@ -71,8 +73,8 @@ def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None
 
 
 def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """What a call raises inside a capture, and the RuntimeError with which the capture then ends: whether it
-    survives the refusal is the backend's choice."""
+    """Makes a call inside a capture. Returns the exception of the call and the RuntimeError that ended the
+    capture, each None if there is none. The backend may choose whether a capture survives a refused call."""
     refused = None
     try:
         with stream, graph:
@@ -86,7 +88,7 @@ def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]
 
 
 def replay(context: Context, graph: Any, times: int = 1, stream: Any = None) -> None:
-    """Replay on a stream, and wait."""
+    """Replays a graph on a stream and waits for it."""
     with context.stream() if stream is None else stream:
         for _ in range(times):
             graph.replay()
@@ -94,25 +96,26 @@ def replay(context: Context, graph: Any, times: int = 1, stream: Any = None) -> 
 
 
 def counting(*shape: int, start: int = 0) -> torch.Tensor:
-    """start, start + 1, ... as float32 on the CPU."""
+    """Returns a float32 CPU tensor with the values start, start + 1, ..."""
     return torch.arange(start, start + torch.Size(shape).numel(), dtype=torch.float32).view(shape)
 
 
 def there(context: Context, values: torch.Tensor, index: int = 0) -> torch.Tensor:
-    """The values on the device, when nothing is queued any more: as a capture finds them."""
+    """Copies values to the device and waits, so that a capture finds no queued work."""
     made = context.to_device(values, index)
     context.settle()
     return made
 
 
 def give(context: Context, target: torch.Tensor, values: torch.Tensor) -> None:
-    """New contents for a static input, when nothing is queued any more."""
+    """Copies new values into a static input and waits for the copy."""
     target.copy_(context.to_device(values, target.device.index))
     context.settle()
 
 
 def works(context: Context, stream: Any, text: str) -> None:
-    """A check that a stream captures and replays: after something went wrong there."""
+    """Checks that a stream can capture and replay, for use after an error on the stream. ``text`` says what
+    is wrong if it cannot."""
     x = there(context, counting(4))
     with captured(context, stream) as graph:
         y = x * 2
@@ -122,7 +125,7 @@ def works(context: Context, stream: Any, text: str) -> None:
 
 
 def chain(error: BaseException | None) -> list[BaseException]:
-    """An exception and what caused it: ``__context__`` and ``__cause__``."""
+    """Returns an exception with its chain of ``__cause__`` and ``__context__``."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
@@ -130,7 +133,7 @@ def chain(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-#: Calls that wait for work of the capturing stream, which does not run.
+#: Calls that wait for work of the capturing stream, which does not run during the capture.
 WAITING: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "item": lambda x, stream: x.sum().item(),
     "copy_to_the_host": lambda x, stream: x.cpu(),

@@ -1,4 +1,5 @@
-"""graphs.every_op: each op that the device declares capturable, captured on blank inputs and replayed on real ones."""
+"""graphs.every_op: each op that the device declares capturable is captured on inputs of zeros and replayed on
+real ones."""
 
 from __future__ import annotations
 
@@ -23,12 +24,14 @@ from opinfo.samples import Traits
 
 CLAUSE = "graphs.every_op"
 
-#: The database's own functions seed with it before they draw; a replay draws from what it is seeded with.
+#: The seed set before each eager call and before each replay, so that both draw the same random numbers.
+#: Functions of torch's database use the same seed.
 SEED = 42
 
 
 def applies(traits: Traits) -> bool:
-    """Ops that return tensors whose shapes are known without their inputs' values, as the schemas' tags say."""
+    """True for ops that return dense tensors whose shapes do not depend on the values of the inputs,
+    according to the tags of their schemas."""
     op = catalogue()[traits.op]
     return (
         traits.returns_tensors and traits.dense and traits.reads_strided and not op.unsafe_in_graphs
@@ -36,7 +39,8 @@ def applies(traits: Traits) -> bool:
 
 
 def untried(descriptor: Descriptor, op: str) -> str:
-    """Why the device is not tried with an op: the descriptor declares that graphs cannot hold it."""
+    """Why an op is not tried on the device: the descriptor declares that graphs cannot contain it. Empty if
+    the op is tried."""
     if any(fnmatchcase(op, glob) for glob in descriptor.not_captured):
         return "by declaration: the descriptor says that graphs cannot contain the op"
     return ""
@@ -64,8 +68,9 @@ def check(ctx: ItemContext) -> None:
 
 @dataclass(slots=True)
 class Replayed:
-    """What became of a call, run eagerly and then in a graph. ``refused`` is why it did not run eagerly: other
-    clauses judge that. ``error`` is what was raised while it was captured or replayed."""
+    """The result of a call that ran eagerly and then in a graph. ``refused`` is the exception of the eager
+    call, which other clauses judge. ``error`` is the exception raised while the call was captured or
+    replayed."""
 
     refused: Exception | None = None
     eager: Any = None
@@ -75,7 +80,7 @@ class Replayed:
 
 
 def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
-    """Run the call eagerly, capture it on inputs of zeros, and replay it on the real ones."""
+    """Runs the call eagerly, captures it on inputs of zeros, and replays it on the real inputs."""
     made = Replayed()
     moved = map(call.move, call.values)
     static = [
@@ -93,7 +98,7 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
     torch.accelerator.synchronize()
     graph, stream = make_graph(own, call.device), torch.Stream(device=call.device)
     try:
-        made.stage = "while it was captured"
+        made.stage = "while the call was captured"
         with stream, graph:
             got = call.function(*args, **kwargs)
     except Exception as error:
@@ -106,7 +111,7 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
     torch.manual_seed(seed)
     torch.accelerator.synchronize()
     try:
-        made.stage = "while it was replayed"
+        made.stage = "while the graph was replayed"
         with stream:
             graph.replay()
         torch.accelerator.synchronize()
@@ -117,8 +122,8 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
 
 
 def end_capture(own: str, device: torch.device) -> None:
-    """After a capture that failed, make one that succeeds. Until then, a device may refuse to draw random numbers
-    (``graphs.recovery`` judges that), and the next call is not to blame."""
+    """Makes a capture that succeeds, after one that failed. Until then a device may refuse to draw random
+    numbers, which would fail the next call; ``graphs.recovery`` judges that."""
     x = torch.zeros(1, device=device)
     torch.accelerator.synchronize()
     with suppress(Exception), torch.Stream(device=device), make_graph(own, device):
@@ -127,8 +132,8 @@ def end_capture(own: str, device: torch.device) -> None:
 
 
 def make_graph(own: str, device: torch.device) -> Any:
-    """``torch.accelerator.Graph``; where it does not serve the device, the class of this name in the device's own
-    module."""
+    """Returns a ``torch.accelerator.Graph``, or, if torch has none for this device, a graph of the class with
+    this name in the device's own module."""
     general = general_graph(not own)
     if general is None:
         return OwnGraph(attrgetter(own)(getattr(torch, device.type))(False))
@@ -136,7 +141,7 @@ def make_graph(own: str, device: torch.device) -> Any:
 
 
 def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong | None]:
-    """A replay gives what the call gives eagerly."""
+    """Compares the result of the replay with the result of the eager call."""
     if answer.refused is not None:
         return
     if answer.error is not None:
@@ -149,4 +154,4 @@ def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong
         yield None if got == want else Wrong("shape", want, got, "the replay")
         return
     wrong = differs(answer.read, answer.eager, reference)
-    yield wrong.about("the replay against eager execution") if wrong is not None else None
+    yield wrong.about("the replay compared with eager execution") if wrong is not None else None

@@ -1,15 +1,16 @@
-"""Programs of graphs, drawn: captured and replayed on new inputs, they leave what an eager run leaves.
+"""Drawn graph programs: captured and replayed on new inputs, a program leaves the same values as an eager
+run.
 
-A program is a list of steps, each a list of whole numbers or words, that means something whatever the numbers are:
-places are taken modulo what there is. So every part of a program is one, and a failing one shrinks.
+A program is a list of steps, each a word and whole numbers. Numbers are taken modulo what exists, so that
+every part of a program is a program and failing programs can be shrunk.
 
-- ``("make", stream, kind, a, b)``: a new value from two that the stream sees;
-- ``("write", kind, a, b)``: the main stream changes a value in place, where no fork is open;
-- ``("fork", side)``, ``("join", side)``: a side stream begins after the main one, and comes back to it;
-- ``("free", a)``: the main stream lets go of a value that it made.
+- ``("make", stream, kind, a, b)``: computes a new value from two values that the stream may use;
+- ``("write", kind, a, b)``: the main stream changes a value in place, if no fork is open;
+- ``("fork", side)``, ``("join", side)``: a side stream begins after the main stream, and is joined to it;
+- ``("free", a)``: the main stream deletes a value that it made.
 
-What a run queues are operations on values that have numbers: the same ones, line by line, are in a repro script.
-Values are small and whole, so that every order of a sum gives the same bits.
+A run turns the steps into operations on numbered values; a repro script contains the same operations line by
+line. Values are small whole numbers, so that a sum has the same bits in every order.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ SHAPE = (8, 8)
 INPUTS = 3
 SIDES = 2
 REPLAYS = 3
-STEPS = (12, 24)  # of a program: fewer do little, and are what shrinking is for
-_FEW, _MORE = (0, 8), (1, 90)  # seed, programs: of every plan, and of those beyond quick
-_CHOICES = 3  # steps drawn of each kind, of a program that is steered
+STEPS = (12, 24)  # least and most steps of a program; shrinking may go below
+_FEW, _MORE = (0, 8), (1, 90)  # (seed, number of programs): in every plan; beyond quick
+_CHOICES = 3  # steps of each kind proposed for a steered program
 
 MAKES: tuple[Make, ...] = (
     lambda a, b: a + b,
@@ -64,13 +65,13 @@ WRITES: tuple[Make, ...] = (
 
 @dataclass(slots=True)
 class Running:
-    """What the operations of a run work on. Stream 0 is the capturing one."""
+    """The objects that the operations of a run use. Stream 0 is the capturing stream."""
 
     values: dict[int, torch.Tensor]
     streams: dict[int, Any] = field(default_factory=dict)
 
 
-#: How a script names what is in the tables of a run.
+#: The prefixes of the variables in a script, by table of the run.
 _NAMES = {"values": "v", "streams": "s"}
 
 
@@ -92,7 +93,7 @@ def write(run: Running, change: Make, a: int, b: int) -> None:
 
 @operation
 def wait(run: Running, stream: int, other: int) -> None:
-    """A stream goes on after another: a fork, or a join."""
+    """Makes a stream wait for another one, for a fork or a join."""
     run.streams[stream].wait_stream(run.streams[other])
 
 
@@ -103,11 +104,12 @@ def free(run: Running, value: int) -> None:
 
 @dataclass(slots=True)
 class Lowering:
-    """From the steps of a program to operations; without streams, they are those of an eager run in one order."""
+    """Translates the steps of a program into operations. Without ``streams`` these are the operations of an
+    eager run in one order."""
 
     streams: bool
-    main: list[int] = field(default_factory=lambda: list(range(INPUTS)))  # values that it sees
-    #: Values that each side stream sees, and how many at first.
+    main: list[int] = field(default_factory=lambda: list(range(INPUTS)))  # values it may use
+    #: For each open side stream: the values that it may use, and how many there were at the fork.
     sides: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     count: int = INPUTS
     operations: list[Operation] = field(default_factory=list)
@@ -150,7 +152,8 @@ class Lowering:
 
 
 def lowered(program: Iterable[Step], *, streams: bool) -> Lowering:
-    """All steps; open forks are joined. ``main`` is what the program leaves: the inputs, and values it made."""
+    """Translates all steps and joins the forks that are still open. ``main`` of the result lists what the
+    program leaves: the inputs and the values it made."""
     made = Lowering(streams)
     for step in program:
         made.step(step)
@@ -165,26 +168,27 @@ def inputs(number: int) -> list[torch.Tensor]:
 
 
 def noise(context: Context, number: int) -> None:
-    """Blocks that are taken, written to and freed between replays."""
+    """Allocates, writes and frees blocks between replays."""
     for size in (number + 1, 64, 300):
         torch.full((size,), -7.0, device=context.device)
 
 
 def check(context: Context, queue: Queued, eager: Queued) -> None:
-    """Capture what is queued, replay it on new inputs, and compare all that it leaves with an eager run.
+    """Captures what ``queue`` queues, replays it on new inputs, and compares everything that it leaves with
+    an eager run.
 
-    ``queue`` takes the inputs and the streams, the capturing one first; ``eager`` takes inputs.
+    ``queue`` takes the inputs and the streams, the capturing stream first; ``eager`` takes the inputs.
     """
     static = [there(context, each) for each in inputs(0)]
     streams = context.streams(1 + SIDES)
     before = [each.clone() for each in static]
     context.settle()
     with captured(context, streams[0]) as graph:
-        static[0].add_(0)  # so that no program is empty
+        static[0].add_(0)  # so that the graph is never empty
         left = queue(*static, *streams)
     context.settle()
     for place, (now, then) in enumerate(zip(static, before)):
-        context.equal(now, then, "the capture runs nothing", at=f"input {place}")
+        context.equal(now, then, "the capture changed an input", at=f"input {place}")
     for number in range(1, REPLAYS + 1):
         values = inputs(number)
         for target, value in zip(static, values):
@@ -192,17 +196,17 @@ def check(context: Context, queue: Queued, eager: Queued) -> None:
         wanted = eager(*(there(context, each) for each in values))
         noise(context, number)
         for value in left[INPUTS:]:
-            value.fill_(-99)  # what an earlier run left there must not pass for a result
+            value.fill_(-99)  # so that a value of an earlier replay is not taken for a result
         context.settle()
         replay(context, graph, stream=streams[0])
-        context.same(len(left), len(wanted), "values that the program leaves")
+        context.same(len(left), len(wanted), "the program left the wrong number of values")
         for place, (found, want) in enumerate(zip(left, wanted)):
             at = f"value {place} of {len(wanted)}, replay {number}"
-            context.equal(found, want, "a replay leaves what an eager run leaves", at=at)
+            context.equal(found, want, "a replay left other values than an eager run", at=at)
 
 
 def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
-    """Run a program on inputs; with streams after them, on these. What it leaves."""
+    """Runs a program on inputs, and on streams if any follow the inputs. Returns what the program leaves."""
     streams = dict(enumerate(given[INPUTS:]))
     lowering = lowered(program, streams=bool(streams))
     running = Running(dict(enumerate(given[:INPUTS])), streams)
@@ -216,7 +220,7 @@ def run_program(context: Context, program: Sequence[Step]) -> None:
 
 
 def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
-    """The same as functions, line by line."""
+    """Returns the program as the source of functions, line by line."""
     given = ", ".join(f"v{place}" for place in range(INPUTS))
     streams = ", ".join(f"s{place}" for place in range(1 + SIDES))
 
@@ -231,11 +235,11 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
     return f"{queue}\n\n{eager}\n\n{head}    check(context, queue, eager)\n"
 
 
-# -- what programs reach
+# -- coverage of programs
 
 
 class Walk:
-    """A program as it grows, and what its next step would reach."""
+    """The state of a program that is built step by step, and the coverage that its next step would add."""
 
     def __init__(self, forks: bool) -> None:
         self.forks = forks
@@ -243,7 +247,7 @@ class Walk:
         self.last = ""
 
     def reaches(self, step: Step) -> set[Key]:
-        """Nothing, if the step does nothing."""
+        """Returns the coverage that a step adds; empty if the step does nothing."""
         model, sides = self.model, self.model.sides
         name, *numbers = step
         made = range(INPUTS, len(model.main))
@@ -308,7 +312,7 @@ def _value(place: int, number: int) -> str:
 
 @cache
 def table(forks: bool) -> frozenset[Key]:
-    """All that programs can reach, with forks or without."""
+    """Returns everything that programs can cover, with forks or without."""
     names = ["make", "write", "free", *(["make aside", "fork", "join"] if forks else [])]
     found: set[Key] = {("pair", one, other) for one in names for other in names}
     given = {
@@ -348,17 +352,17 @@ def all_reached(forks: bool, program: Sequence[Step]) -> set[Key]:
 
 
 def steered_programs(forks: bool, reach: Reach, seed: int) -> Iterator[list[Step]]:
-    """The programs that reach what is missing."""
+    """Yields programs that cover what is missing."""
     for _, steps in steered(reach, seed, STEPS[1], lambda _: (Walk(forks), None)):
         yield steps
 
 
-#: How many numbers each step takes.
+#: The number of arguments of each step.
 _NUMBERS = {"make": 4, "write": 3, "fork": 1, "join": 1, "free": 1}
 
 
 def validate(program: Sequence[Step]) -> None:
-    """Raises an exception if this is not a program."""
+    """Raises ValueError if a step is not valid."""
     for name, *numbers in program:
         if _NUMBERS.get(name) != len(numbers) or not all(type(each) is int for each in numbers):
             raise ValueError(f"not a step: {(name, *numbers)!r}")
@@ -372,7 +376,8 @@ def told(program: Sequence[Step]) -> str:
 
 @cache
 def _programs(forks: bool) -> Any:
-    """A strategy for programs. One for all searches: hypothesis keeps what it sees."""
+    """Returns a strategy for programs. All searches use one strategy, because hypothesis keeps data about
+    every strategy."""
     from hypothesis.strategies import integers, just, lists, one_of, tuples
 
     place, kind = integers(0, 11), integers(0, 7)
@@ -389,7 +394,8 @@ _DRAWN = Drawn(run_program, told, validate, source)
 
 
 def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
-    """Drawn programs leave after each replay what they leave when they are run eagerly, in one order."""
+    """Programs of ops, in-place writes, frees, forks and joins are drawn at random, captured, and replayed on
+    new inputs. Each replay leaves the same values as an eager run of the program."""
     trial, reach = Trial(context, _DRAWN), Reach(table(forks))
 
     def holds(program: list[Step]) -> None:
@@ -405,7 +411,7 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, program: list[Step]) -> None:
-    """Leave out the steps that a failure does not need."""
+    """Removes the steps that a failure does not need."""
     trial.shorten(program, lambda fewer: (list(fewer),), partial(run_program, trial.context))
 
 

@@ -1,4 +1,4 @@
-"""What replays do: results, memory, side streams, random numbers."""
+"""Cases about replays: results, memory, side streams and random numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-#: What is captured, of two inputs: several results.
+#: The functions that are captured: each takes two inputs and returns a tuple of results.
 BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "pointwise": lambda x, y: (x * 2 + y, (x * 2 + y - 1).abs()),
     "in_place": lambda x, y: (x.clone().add_(y).mul_(2),),
@@ -38,7 +38,8 @@ BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...
 
 @cases("graphs.replay_equals_eager", over={name: (name,) for name in BODIES})
 def present_contents(context: Context, name: str) -> None:
-    """Replays give the eager result for what the static inputs hold by then, each time."""
+    """A function is captured and replayed after each change of its static inputs. Each replay gives the
+    result of eager execution on the present values of the inputs."""
     body = BODIES[name]
     inputs = there(context, counting(4, 4)), there(context, counting(4, 4, start=7))
     with captured(context) as graph:
@@ -50,12 +51,15 @@ def present_contents(context: Context, name: str) -> None:
         eager = body(*(there(context, each) for each in values))
         replay(context, graph)
         for place, (got, want) in enumerate(zip(results, eager)):
-            context.equal(got, want, f"output {place} of replay {step} is that of eager execution")
+            context.equal(
+                got, want, f"output {place} of replay {step} differs from eager execution"
+            )
 
 
 @cases("graphs.replay_equals_eager")
 def any_number_of_times(context: Context) -> None:
-    """Every replay does the work again, on what the one before left."""
+    """A graph that changes a tensor in place is replayed seven times. Each replay continues from the result
+    of the one before."""
     x = there(context, counting(4))
     with captured(context) as graph:
         x.add_(1)
@@ -64,12 +68,13 @@ def any_number_of_times(context: Context) -> None:
     want = counting(4)
     for _ in range(7):
         want = (want + 1) * 2
-    context.equal(x, want, "seven replays do the work seven times")
+    context.equal(x, want, "seven replays did not do the captured work seven times")
 
 
 @cases("graphs.replay_equals_eager")
 def in_stream_order(context: Context) -> None:
-    """A replay runs in the order of the stream that it is replayed on."""
+    """A replay runs in the order of the stream on which it is called: it sees the work before it, and the
+    work after it sees its result."""
     x, stream = there(context, counting(4)), context.stream()
     with captured(context, stream) as graph:
         y = x + 1
@@ -82,13 +87,18 @@ def in_stream_order(context: Context) -> None:
         graph.replay()
         after = y.clone()
     context.settle()
-    context.equal(before, torch.full((4,), 6.0), "work before the replay is seen by it")
-    context.equal(after, torch.full((4,), 9.0), "work after it sees its result")
+    context.equal(
+        before, torch.full((4,), 6.0), "the replay did not see the work that was queued before it"
+    )
+    context.equal(
+        after, torch.full((4,), 9.0), "work that was queued after the replay did not see its result"
+    )
 
 
 @cases("graphs.replay_equals_eager", requires={"streams"})
 def with_the_stream_held(context: Context) -> None:
-    """The host goes on while replays are queued, and each does its work."""
+    """Three replays are queued on a held stream without blocking the host. When the stream is released, each
+    of them does its work."""
     x, stream = there(context, counting(4)), context.stream()
     with captured(context, stream) as graph:
         x.add_(1)
@@ -97,12 +107,13 @@ def with_the_stream_held(context: Context) -> None:
         for _ in range(3):
             graph.replay()
     context.settle()
-    context.equal(x, counting(4) + 3, "three queued replays")
+    context.equal(x, counting(4) + 3, "three queued replays left wrong values")
 
 
 @cases("graphs.replay_equals_eager", requires={"streams"})
 def on_two_streams(context: Context) -> None:
-    """Replays of one graph come one after the other, on two streams too: a graph does not run beside itself."""
+    """One graph is replayed on two streams, the first of which is held. The second replay runs after the
+    first: a graph does not run concurrently with itself."""
     x, streams = there(context, counting(4)), context.streams()
     with captured(context, streams[0]) as graph:
         x.add_(1)
@@ -118,12 +129,15 @@ def on_two_streams(context: Context) -> None:
 
     value_behind(context.hold(streams[0], needed=False), replays)
     context.settle()
-    context.equal(x, torch.full((4,), 26.0), "what two replays leave, the first of them held")
+    context.equal(
+        x, torch.full((4,), 26.0), "two replays of one graph on two streams left wrong values"
+    )
 
 
 @cases("graphs.replay_equals_eager")
 def host_scalar(context: Context) -> None:
-    """A CPU tensor of no dimensions is recorded by its value at the capture."""
+    """A CPU tensor without dimensions is used in a capture. Replays use its value at the time of the capture,
+    unless the capture refuses the tensor with a RuntimeError."""
     x, scalar = there(context, counting(4)), torch.tensor(3.0)
     graph, made = new_graph(context), []
 
@@ -133,18 +147,26 @@ def host_scalar(context: Context) -> None:
 
     refused = broken(context.stream(), graph, work)
     if refused is not None:
-        context.check(isinstance(refused, RuntimeError), "a capture that refuses it raises")
+        context.check(
+            isinstance(refused, RuntimeError),
+            "a capture with a CPU scalar tensor raised another exception than RuntimeError",
+        )
         return
     (y,) = made
     scalar.fill_(100)
     replay(context, graph)
-    context.equal(y, counting(4) * 3, "the product with the scalar")
-    context.equal(x, counting(4) + 3, "the sum with the scalar")
+    context.equal(
+        y, counting(4) * 3, "the replayed product did not use the scalar's value at the capture"
+    )
+    context.equal(
+        x, counting(4) + 3, "the replayed sum did not use the scalar's value at the capture"
+    )
 
 
 @cases("graphs.replay_equals_eager", requires={"pinned_memory"})
 def from_pinned_memory(context: Context) -> None:
-    """A captured copy from pinned memory brings what is there at each replay, and one to it takes the present values."""
+    """Copies from and to pinned memory are captured. Each replay copies the values that the source has at
+    that time."""
     host, back = counting(16).pin_memory(), torch.zeros(16).pin_memory()
     x = there(context, torch.zeros(16))
     with captured(context) as graph:
@@ -156,13 +178,21 @@ def from_pinned_memory(context: Context) -> None:
         host.copy_(counting(16, start=10 * step))
         replay(context, graph)
         context.settle()
-        context.equal(y, counting(16, start=10 * step) + 1, f"replay {step} reads what is there")
-        context.equal(back.clone(), counting(16, start=10 * step) + 1, f"replay {step} writes it")
+        context.equal(
+            y,
+            counting(16, start=10 * step) + 1,
+            f"replay {step} did not read the present values of pinned memory",
+        )
+        context.equal(
+            back.clone(),
+            counting(16, start=10 * step) + 1,
+            f"replay {step} did not write the result to pinned memory",
+        )
 
 
 @cases("graphs.replay_equals_eager")
 def backward(context: Context) -> None:
-    """A captured backward pass gives the gradients of an eager one."""
+    """A captured backward pass gives the same gradients as an eager one, for each new input."""
     x = there(context, counting(2, 3))
     weight = context.to_device(counting(3, 2, start=1)).requires_grad_()
 
@@ -170,7 +200,7 @@ def backward(context: Context) -> None:
         return ((x @ weight).relu() * 2).sum()
 
     with context.stream():
-        torch.autograd.grad(loss(), weight)  # what a first pass sets up is not part of the graph
+        torch.autograd.grad(loss(), weight)  # one-time setup, not captured
     context.settle()
     with captured(context) as graph:
         (got,) = torch.autograd.grad(loss(), weight)
@@ -178,16 +208,17 @@ def backward(context: Context) -> None:
         give(context, x, counting(2, 3, start=step))
         (want,) = torch.autograd.grad(loss(), weight)
         replay(context, graph)
-        context.equal(got, want, f"the gradient of replay {step}")
+        context.equal(got, want, f"the gradient of replay {step} differs from eager execution")
 
 
-#: Layers of a deep network: its training step has thousands of kernels.
+#: The number of layers of a deep network whose training step has thousands of kernels.
 _LAYERS = 3000
 
 
 @cases("graphs.replay_equals_eager")
 def thousands_of_kernels(context: Context) -> None:
-    """A step through thousands of layers, there and back, is captured, replayed, and let go."""
+    """A forward and backward pass through 3,000 layers is captured, replayed twice and deleted. The results
+    are right, and the device works afterwards."""
     x = there(context, counting(4))
     weight = context.to_device(torch.ones(4)).requires_grad_()
 
@@ -198,22 +229,33 @@ def thousands_of_kernels(context: Context) -> None:
         return found.detach(), torch.autograd.grad(found.sum(), weight)[0]
 
     with context.stream():
-        step(2)  # what a first pass sets up is not part of the graph
+        step(2)  # one-time setup, not captured
     context.settle()
     with captured(context) as graph:
         result, gradient = step(_LAYERS)
     for start in (1, -7):
         give(context, x, counting(4, start=start))
         replay(context, graph)
-        context.equal(result, counting(4, start=start) + _LAYERS, "what the layers add up to")
-        context.equal(gradient, torch.full((4,), float(_LAYERS)), "the gradient of all layers")
+        context.equal(
+            result,
+            counting(4, start=start) + _LAYERS,
+            "the replayed forward pass gave a wrong result",
+        )
+        context.equal(
+            gradient,
+            torch.full((4,), float(_LAYERS)),
+            "the replayed backward pass gave a wrong gradient",
+        )
     del graph
-    context.equal(x + 1, counting(4, start=-7) + 1, "the device works when the graph is gone")
+    context.equal(
+        x + 1, counting(4, start=-7) + 1, "eager work after the graph was deleted gave wrong values"
+    )
 
 
 @cases("graphs.addresses", requires={"pointers"})
 def outputs_stay(context: Context) -> None:
-    """Outputs keep their addresses over replays, and hold each replay's result there."""
+    """The outputs of a graph keep their addresses over several replays, and have the result of each replay
+    there."""
     x = there(context, counting(16))
     with captured(context) as graph:
         results = [x + 1, (x * 2)[4:]]
@@ -221,13 +263,18 @@ def outputs_stay(context: Context) -> None:
     for step in range(3):
         give(context, x, counting(16, start=step))
         replay(context, graph)
-        context.same([each.data_ptr() for each in results], before, "the outputs' addresses")
-        context.equal(results[0], counting(16, start=step) + 1, "the first output")
+        context.same(
+            [each.data_ptr() for each in results], before, "the outputs' addresses changed"
+        )
+        context.equal(
+            results[0], counting(16, start=step) + 1, "the first output has a wrong value"
+        )
 
 
 @cases("graphs.addresses", requires={"pointers"}, over={"small": (1000,), "large": (2**19,)})
 def handed_to_nobody(context: Context, count: int) -> None:
-    """While a graph lives, memory allocated in its capture is not used outside its pool, freed or not."""
+    """While a graph exists, memory that was allocated during its capture is not used by tensors outside its
+    pool, even if it was freed during the capture."""
     x, stream = there(context, counting(1)), context.stream()
     with captured(context, stream) as graph:
         first = x.expand(count) + 1
@@ -235,14 +282,16 @@ def handed_to_nobody(context: Context, count: int) -> None:
         own = [span(first), span(second)]
         del first
     context.settle()
-    with stream:  # the stream that the blocks belong to
+    with stream:  # the stream on which the blocks were allocated
         others = [torch.full((count,), 7.0, device=context.device) for _ in range(3)]
     wrong = [span(each) for each in others if inside(each, own)]
-    context.same(wrong, [], "addresses of the graph that others were given")
+    context.same(wrong, [], "tensors outside the graph got memory of the graph (addresses)")
     replay(context, graph, times=2)
     for each in others:
-        context.equal(each, torch.full((count,), 7.0), "a replay writes only to its own memory")
-    context.equal(second, torch.full((count,), 2.0), "the graph's own result")
+        context.equal(
+            each, torch.full((count,), 7.0), "a replay overwrote a tensor outside the graph"
+        )
+    context.equal(second, torch.full((count,), 2.0), "the replay gave a wrong result")
 
 
 SIZE, LARGE = 4096, 2**19  # elements
@@ -250,85 +299,109 @@ SIZE, LARGE = 4096, 2**19  # elements
 
 @cases("graphs.pool")
 def shared_in_order(context: Context) -> None:
-    """Graphs that share a pool and are replayed in the order of their capture are right."""
+    """Two graphs share a memory pool and are replayed in the order of their capture. Their outputs are
+    right."""
     x, stream = there(context, counting(SIZE)), context.stream()
     with captured(context, stream) as first:
         y = (x + 1) * 2
     with captured(context, stream, new_graph(context, pool=first.pool())) as second:
         z = (y + 3) * 4
-    context.same(tuple(second.pool()), tuple(first.pool()), "the pool that both report")
+    context.same(
+        tuple(second.pool()),
+        tuple(first.pool()),
+        "the second graph reports another pool than the one that it was given",
+    )
     for step in range(3):
         give(context, x, counting(SIZE, start=step))
         replay(context, first, stream=stream)
         replay(context, second, stream=stream)
         want = (counting(SIZE, start=step) + 1) * 2
-        context.equal(y, want, "the first graph's output")
-        context.equal(z, (want + 3) * 4, "the second graph's output")
+        context.equal(y, want, "the first graph's output is wrong")
+        context.equal(z, (want + 3) * 4, "the second graph's output is wrong")
 
 
 @cases("graphs.pool")
 def unshared_in_any_order(context: Context) -> None:
-    """Graphs with separate pools may be replayed in any order, and do not change one another's outputs."""
+    """Two graphs with separate memory pools are replayed in several orders. Their outputs are right in
+    each."""
     x, stream = there(context, counting(SIZE)), context.stream()
     with captured(context, stream) as first:
         y = (x + 1) * 2
     with captured(context, stream) as second:
         z = (x + 3) * 4
-    context.check(tuple(first.pool()) != tuple(second.pool()), "two graphs have two pools")
+    context.check(
+        tuple(first.pool()) != tuple(second.pool()),
+        "two graphs that share no pool report the same pool",
+    )
     for order in ((second, first), (first, second), (second, first, first, second)):
         for each in (y, z):
             each.fill_(-1)
         context.settle()
         for graph in order:
             replay(context, graph, stream=stream)
-        context.equal(y, (counting(SIZE) + 1) * 2, "the first graph's output")
-        context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output")
+        context.equal(y, (counting(SIZE) + 1) * 2, "the first graph's output is wrong")
+        context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output is wrong")
 
 
 def _reserved(context: Context) -> int:
-    """Bytes that are reserved when nothing is cached."""
+    """Returns the reserved bytes after emptying the cache."""
     fresh(context)
     return context.counters().reserved
 
 
 @cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
 def memory_comes_back(context: Context, count: int) -> None:
-    """After a graph has died, with no tensor of its pool alive, empty_cache returns the pool's memory."""
+    """After a graph was deleted, a live tensor of its pool keeps its memory and values. After the tensor was
+    deleted too, empty_cache releases the pool's memory."""
     x, stream = there(context, counting(1)), context.stream()
-    gc.collect()  # what others left
+    gc.collect()  # frees graphs of other cases
     before = _reserved(context)
     with captured(context, stream) as graph:
         y = x.expand(count) + 1
-    context.must(_reserved(context) > before, "the capture took memory, which the graph holds")
+    context.must(_reserved(context) > before, "the capture did not raise the reserved bytes")
     replay(context, graph, stream=stream)
     del graph
     held = _reserved(context)
-    context.check(held > before, "a tensor of the pool keeps its memory", found=held - before)
-    context.equal(y[-1:], torch.ones(1), "and its values, once its graph is gone")
+    context.check(
+        held > before,
+        "deleting the graph released the memory of a live tensor",
+        found=held - before,
+    )
+    context.equal(
+        y[-1:], torch.ones(1), "a tensor of the pool lost its value when the graph was deleted"
+    )
     del y
-    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+    context.same(
+        _reserved(context) - before, 0, "memory of the deleted graph stays reserved (bytes)"
+    )
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def a_shared_pool_lives_on(context: Context) -> None:
-    """A pool lives until the last of its graphs is gone, which goes on being right."""
+    """Two graphs share a memory pool, and the first one is deleted. The pool lives on, the second graph still
+    replays correctly, and its memory is released after its deletion."""
     x, stream = there(context, counting(1)), context.stream()
-    gc.collect()  # what others left
+    gc.collect()  # frees graphs of other cases
     before = _reserved(context)
     with captured(context, stream) as first:
         (x.expand(LARGE) + 1).sum()
     with captured(context, stream, new_graph(context, pool=first.pool())) as second:
-        z = (x.expand(LARGE) + 3).sum()  # of a block that is free when the capture ends
+        z = (x.expand(LARGE) + 3).sum()  # uses a block that is free when the capture ends
     del first
-    context.check(_reserved(context) > before, "the pool's memory is kept for the second graph")
+    context.check(
+        _reserved(context) > before,
+        "deleting the first graph released the memory of the shared pool",
+    )
     _replays_in_its_own_memory(context, second, stream, z)
     del second, z
-    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+    context.same(
+        _reserved(context) - before, 0, "memory of the deleted graphs stays reserved (bytes)"
+    )
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def empty_cache_spares_it(context: Context) -> None:
-    """empty_cache takes nothing from a graph that lives, not even blocks that were freed in its capture."""
+    """empty_cache releases no memory of an existing graph, not even blocks that were freed during its capture: replays afterwards give the right result."""
     x, stream = there(context, counting(1)), context.stream()
     with captured(context, stream) as graph:
         z = (x.expand(LARGE) + 3).sum()
@@ -338,17 +411,17 @@ def empty_cache_spares_it(context: Context) -> None:
 
 
 def _replays_in_its_own_memory(context: Context, graph: Any, stream: Any, z: torch.Tensor) -> None:
-    with stream:  # the stream that the graph's blocks belong to
+    with stream:  # the stream on which the graph's blocks were allocated
         noise = [torch.zeros(LARGE, device=context.device) for _ in range(4)]
     replay(context, graph, stream=stream)
-    context.equal(z, torch.tensor(3.0 * LARGE), "the graph's own result")
+    context.equal(z, torch.tensor(3.0 * LARGE), "the replay gave a wrong result")
     for each in noise:
-        context.equal(each, torch.zeros(LARGE), "memory of others")
+        context.equal(each, torch.zeros(LARGE), "a replay overwrote a tensor outside the graph")
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def memory_comes_back_after_an_error(context: Context) -> None:
-    """A capture that ended with an error, and its graph, hold no memory either."""
+    """A program raises an exception inside a capture. The memory of the capture is released: no reserved bytes remain."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()
     before, made = _reserved(context), []
@@ -359,12 +432,14 @@ def memory_comes_back_after_an_error(context: Context) -> None:
 
     broken(stream, new_graph(context), work)
     made.clear()
-    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+    context.same(
+        _reserved(context) - before, 0, "memory of a failed capture stays reserved (bytes)"
+    )
 
 
 @cases("graphs.pool", requires={"allocator_statistics"}, own_process=True)
 def memory_comes_back_after_a_failed_capture(context: Context) -> None:
-    """Nor does one that could not end, because a call in it was refused."""
+    """A capture fails because a call in it is refused. Its memory is released: no reserved bytes remain."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()
     before, made = _reserved(context), []
@@ -374,13 +449,15 @@ def memory_comes_back_after_a_failed_capture(context: Context) -> None:
         stream.synchronize()
 
     raised = broken(stream, new_graph(context), work)
-    context.must(raised is not None, "waiting for the stream was refused")
+    context.must(raised is not None, "a synchronizing call inside a capture did not raise")
     del raised
     made.clear()
-    context.same(_reserved(context) - before, 0, "bytes that are still reserved")
+    context.same(
+        _reserved(context) - before, 0, "memory of a failed capture stays reserved (bytes)"
+    )
 
 
-#: Ways to let the second stream go on after the first.
+#: Ways to make the second stream wait for the first.
 ORDERS: dict[str, Callable[[Any, Any], None]] = {
     "wait_stream": lambda first, second: second.wait_stream(first),
     "event": lambda first, second: second.wait_event(first.record_event()),
@@ -389,7 +466,8 @@ ORDERS: dict[str, Callable[[Any, Any], None]] = {
 
 @cases("graphs.fork_join", over={f"captured_by_{name}": (name,) for name in ORDERS})
 def side_stream(context: Context, order: str) -> None:
-    """A stream that is forked from the capture and joined to it is captured with it, in its place."""
+    """A side stream is forked from the capturing stream and joined to it. Its work is captured, does not run
+    during the capture, and is replayed in the right order."""
     x, y = there(context, counting(4)), there(context, counting(4, start=9))
     (stream, side), then = context.streams(), ORDERS[order]
     with captured(context, stream) as graph:
@@ -402,20 +480,21 @@ def side_stream(context: Context, order: str) -> None:
         then(side, stream)
         z = x + y
     context.settle()
-    context.check(within, "the side stream says that it is capturing")
-    context.equal(x, counting(4), "work of the side stream does not run at capture")
+    context.check(within, "is_capturing() of the side stream is False during the capture")
+    context.equal(x, counting(4), "work of the side stream ran during the capture")
     for step in range(3):
         give(context, x, counting(4, start=step))
         give(context, y, counting(4))
         replay(context, graph)
         want = (counting(4, start=step) + 1) * 2
-        context.equal(x, want, "what the side stream's work leaves")
-        context.equal(z, want + counting(4) + 5, "what is after the join sees both branches")
+        context.equal(x, want, "the replayed work of the side stream gave a wrong result")
+        context.equal(z, want + counting(4) + 5, "work after the join did not see both branches")
 
 
 @cases("graphs.fork_join")
 def order_is_kept(context: Context) -> None:
-    """However long a branch takes, what comes after it waits, replay after replay."""
+    """A side stream with 50 kernels is forked, joined and replayed four times. Work after the join waits for
+    the side stream in each replay."""
     x, stream, side = there(context, counting(2**16)), context.stream(), context.stream()
     with captured(context, stream) as graph:
         side.wait_stream(stream)
@@ -427,12 +506,15 @@ def order_is_kept(context: Context) -> None:
         x.copy_(y)
     for _ in range(4):
         replay(context, graph)
-    context.equal(x, counting(2**16) + 200, "four replays of fifty steps on a side stream")
+    context.equal(
+        x, counting(2**16) + 200, "four replays of 50 kernels on a side stream left wrong values"
+    )
 
 
 @cases("graphs.fork_join")
 def fork_of_a_fork(context: Context) -> None:
-    """A stream that is forked from a side stream and joined to it is captured too."""
+    """A stream is forked from a side stream and joined to it. Its work is captured and replayed in the right
+    order."""
     x, (stream, one, two) = there(context, counting(4)), context.streams(3)
     with captured(context, stream) as graph:
         one.wait_stream(stream)
@@ -446,14 +528,17 @@ def fork_of_a_fork(context: Context) -> None:
             x.sub_(2)
         stream.wait_stream(one)
     context.settle()
-    context.equal(x, counting(4), "nothing runs at capture")
+    context.equal(x, counting(4), "captured work ran during the capture")
     replay(context, graph)
-    context.equal(x, (counting(4) + 1) * 3 - 2, "the three branches, one after the other")
+    context.equal(
+        x, (counting(4) + 1) * 3 - 2, "the replayed branches did not run one after the other"
+    )
 
 
 @cases("graphs.fork_join")
 def two_branches(context: Context) -> None:
-    """Two branches of one fork both come before their join."""
+    """Two side streams are forked from the capturing stream and joined to it. Work after the joins sees the
+    results of both."""
     x, (stream, *sides) = there(context, counting(4)), context.streams(3)
     with captured(context, stream) as graph:
         made = []
@@ -467,12 +552,13 @@ def two_branches(context: Context) -> None:
     give(context, x, counting(4, start=2))
     replay(context, graph)
     values = counting(4, start=2)
-    context.equal(total, values * (values + 1), "the product of both branches")
+    context.equal(total, values * (values + 1), "work after the joins did not see both branches")
 
 
 @cases("graphs.fork_join")
 def unjoined(context: Context) -> None:
-    """A fork that is not joined raises at the end of the capture, and both streams are free afterwards."""
+    """A capture ends while a forked stream is not joined. It raises RuntimeError, and both streams can
+    capture again afterwards."""
     x, (stream, side) = there(context, counting(4)), context.streams()
 
     def fork() -> None:
@@ -482,17 +568,22 @@ def unjoined(context: Context) -> None:
             x.mul_(2)
 
     raised = broken(stream, new_graph(context), fork)
-    context.check(isinstance(raised, RuntimeError), "a fork that is not joined raises")
-    context.same(
-        [context.is_capturing(stream), context.is_capturing(side)], [False] * 2, "is_capturing"
+    context.check(
+        isinstance(raised, RuntimeError),
+        "a capture with a fork that is not joined did not raise RuntimeError",
     )
-    works(context, stream, "the capturing stream captures again")
-    works(context, side, "the side stream captures")
+    context.same(
+        [context.is_capturing(stream), context.is_capturing(side)],
+        [False] * 2,
+        "is_capturing() of the two streams after the failed capture is wrong",
+    )
+    works(context, stream, "the capturing stream cannot capture again")
+    works(context, side, "the side stream cannot capture")
 
 
 @cases("graphs.fork_join")
 def side_stream_is_free_again(context: Context) -> None:
-    """After the capture a side stream runs its work at once."""
+    """After a capture, a stream that was a side stream of the capture executes eager work."""
     x, stream, side = there(context, counting(4)), context.stream(), context.stream()
     with captured(context, stream):
         side.wait_stream(stream)
@@ -502,12 +593,12 @@ def side_stream_is_free_again(context: Context) -> None:
     with side:
         y = x * 2
     context.settle()
-    context.equal(y, counting(4) * 2, "eager work on the side stream")
+    context.equal(y, counting(4) * 2, "eager work on the former side stream gave wrong values")
 
 
 SEED = 1234
 
-#: What draws on a device, with a generator or the default one (None).
+#: Functions that draw random numbers on a device, with a generator or with the default one (None).
 DRAWS: dict[str, Callable[[torch.device, Any], torch.Tensor]] = {
     "uniform": lambda at, g: torch.rand(64, device=at, generator=g),
     "normal": lambda at, g: torch.randn(64, device=at, generator=g),
@@ -539,35 +630,53 @@ _KINDS = ("default", "registered")
 
 @cases("graphs.random", over={f"{name}_{kind}": (name, kind) for name in DRAWS for kind in _KINDS})
 def as_eager(context: Context, name: str, kind: str) -> None:
-    """Replays draw what eager calls draw from the same seed, one after another; so does what comes after."""
+    """Replays draw the same random numbers as eager calls from the same seed, one replay after the other. An
+    eager call after the replays continues the sequence."""
     generator = torch.Generator(device=context.device) if kind == "registered" else None
     eager = _eager(context, name, 4, generator)
     context.must(
-        not torch.equal(eager[0], eager[1]), "eager draws differ", by="random.distribution"
+        not torch.equal(eager[0], eager[1]), "two eager draws are equal", by="random.distribution"
     )
     graph, drawn = _capture(context, name, generator)
-    for again in ("", ", seeded again"):
+    for again in ("", " after setting the seed again"):
         _seed(generator)
         for step in range(3):
             replay(context, graph)
-            context.equal(drawn, eager[step], f"replay {step}{again}")
+            context.equal(
+                drawn,
+                eager[step],
+                f"the numbers of replay {step}{again} differ from eager execution",
+            )
         later = DRAWS[name](context.device, generator)
-        context.equal(later, eager[3], f"an eager draw after three replays{again}")
+        context.equal(
+            later,
+            eager[3],
+            f"an eager draw after three replays{again} does not continue the sequence",
+        )
 
 
 @cases("graphs.random")
 def capture_draws_nothing(context: Context) -> None:
-    """A capture leaves the generator as it was."""
+    """Capturing a function that draws random numbers does not change the state of the generator."""
     first, second = _eager(context, "uniform", 2)
     _seed()
-    context.equal(DRAWS["uniform"](context.device, None), first, "the first draw")
+    context.equal(
+        DRAWS["uniform"](context.device, None),
+        first,
+        "drawing again from the same seed gave other numbers",
+    )
     _capture(context, "uniform")
-    context.equal(DRAWS["uniform"](context.device, None), second, "the draw after a capture")
+    context.equal(
+        DRAWS["uniform"](context.device, None),
+        second,
+        "a capture changed the state of the generator: the next draw differs",
+    )
 
 
 @cases("graphs.random", requires={"streams"})
 def seeded_while_queued(context: Context) -> None:
-    """A seed that is given while a replay is queued holds: what is drawn next is the first draw from it."""
+    """A replay is queued on a held stream, then the seed is set. The replay uses the state from before, and
+    the next eager draws are the first ones from the new seed."""
     first, second = _eager(context, "uniform", 2)
     (graph, drawn), stream = _capture(context, "uniform"), context.stream()
     _seed()
@@ -575,25 +684,32 @@ def seeded_while_queued(context: Context) -> None:
         graph.replay()
         _seed()
     context.settle()
-    context.equal(drawn, first, "the replay draws from the state at its call")
-    for want, text in ((first, "the first draw from the new seed"), (second, "the second one")):
+    context.equal(
+        drawn, first, "the replay did not use the generator's state at the time of its call"
+    )
+    for want, text in (
+        (first, "the first draw after setting the seed is wrong"),
+        (second, "the second draw after setting the seed is wrong"),
+    ):
         context.equal(DRAWS["uniform"](context.device, None), want, text)
 
 
 @cases("graphs.random")
 def two_graphs_take_turns(context: Context) -> None:
-    """Each of two graphs with one generator continues where the other one stopped."""
+    """Two graphs draw from one generator and are replayed alternately. Each continues the sequence where the
+    other stopped."""
     eager = _eager(context, "normal", 4)
     first, second = (_capture(context, "normal") for _ in range(2))
     _seed()
     for step, (graph, drawn) in enumerate([first, second, second, first]):
         replay(context, graph)
-        context.equal(drawn, eager[step], f"draw {step} in turn")
+        context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
 
 
 @cases("graphs.random", requires={"streams"})
 def two_streams_take_turns(context: Context) -> None:
-    """They do so on two streams, of which the first is held, and an eager draw comes after both."""
+    """Two graphs that draw from one generator are replayed on two streams, the first of which is held,
+    followed by an eager draw. Each continues the sequence where the one before stopped."""
     eager, streams = _eager(context, "uniform", 3), context.streams()
     graphs = [_capture(context, "uniform") for _ in streams]
     _seed()
@@ -605,17 +721,17 @@ def two_streams_take_turns(context: Context) -> None:
         with streams[1]:
             return DRAWS["uniform"](context.device, None)
 
-    later = value_behind(
-        context.hold(streams[0]), replays
-    )  # what they write before a replay may be one
+    # A replay first writes the generator's seed and offset, to memory that both graphs may share.
+    later = value_behind(context.hold(streams[0]), replays)
     context.settle()
     for step, drawn in enumerate([*(drawn for _, drawn in graphs), later]):
-        context.equal(drawn, eager[step], f"draw {step} in turn")
+        context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
 
 
 @cases("graphs.random")
 def two_branches_draw(context: Context) -> None:
-    """Branches of one capture draw in the order of the calls, as eager ones do."""
+    """Two branches of one capture draw random numbers. The replays give the numbers of eager execution in the
+    order of the calls."""
     eager, (stream, side) = _eager(context, "uniform", 6), context.streams()
     with captured(context, stream) as graph:
         side.wait_stream(stream)
@@ -628,25 +744,30 @@ def two_branches_draw(context: Context) -> None:
     for step in range(2):
         replay(context, graph)
         for place, drawn in enumerate((first, second, third)):
-            context.equal(drawn, eager[3 * step + place], f"draw {place} of replay {step}")
+            context.equal(
+                drawn,
+                eager[3 * step + place],
+                f"draw {place} of replay {step} differs from eager execution",
+            )
 
 
 @cases("graphs.random")
 def shared_state(context: Context) -> None:
-    """A generator that is given another one's state by graphsafe_set_state shares it: each continues where the other
-    stopped."""
+    """generator.graphsafe_set_state makes a generator share the state of another. Each of the two continues
+    the sequence where the other stopped."""
     first, second = (torch.Generator(device=context.device) for _ in range(2))
     eager = _eager(context, "uniform", 3, first)
     second.graphsafe_set_state(first.graphsafe_get_state())
     _seed(first)
     for step, generator in enumerate((second, first, second)):
         drawn = DRAWS["uniform"](context.device, generator)
-        context.equal(drawn, eager[step], f"draw {step} in turn")
+        context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
 
 
 @cases("graphs.random", requires={"streams"})
 def state_while_queued(context: Context) -> None:
-    """The state of a generator is that after all replays that were called, though they are still queued."""
+    """A replay that draws random numbers is queued on a held stream. Generator.get_state() already returns
+    the state after the replay."""
     generator, stream = torch.Generator(device=context.device), context.stream()
     _eager(context, "uniform", 1, generator)
     want = generator.get_state()
@@ -660,23 +781,28 @@ def state_while_queued(context: Context) -> None:
 
     found = value_behind(context.hold(stream, needed=False), state)
     context.settle()
-    context.equal(found, want, "the state after the replay")
+    context.equal(found, want, "get_state() does not include the queued replay")
 
 
 @cases("graphs.random")
 def generators_are_apart(context: Context) -> None:
-    """A graph that draws from one generator leaves another as it was."""
+    """Replaying a graph that draws from one generator does not change another generator."""
     mine, other = (torch.Generator(device=context.device) for _ in range(2))
     (want,) = _eager(context, "uniform", 1, other)
     graph, _ = _capture(context, "uniform", mine)
     _seed(other)
     replay(context, graph, times=2)
-    context.equal(DRAWS["uniform"](context.device, other), want, "the other generator's draw")
+    context.equal(
+        DRAWS["uniform"](context.device, other),
+        want,
+        "replays changed the state of another generator: its draw differs",
+    )
 
 
 @cases("graphs.random")
 def dropout(context: Context) -> None:
-    """Dropout in a graph drops other elements at each replay, and the same from the same seed."""
+    """Dropout in a graph drops different elements at each replay, and the same elements after the same
+    seed."""
     x = there(context, torch.ones(4096))
     with captured(context) as graph:
         y = torch.nn.functional.dropout(x, 0.5)
@@ -687,7 +813,13 @@ def dropout(context: Context) -> None:
         replay(context, graph)
         runs.append(context.from_device(y))
     first, second, *again = runs
-    context.check(not torch.equal(first, second), "two replays drop other elements")
-    context.equal(again[0], first, "the first replay from the same seed")
-    context.equal(again[1], second, "the second one")
-    context.check(set(first.unique().tolist()) <= {0.0, 2.0}, "elements are dropped or doubled")
+    context.check(not torch.equal(first, second), "two replays dropped the same elements")
+    context.equal(
+        again[0], first, "the first replay after setting the same seed dropped other elements"
+    )
+    context.equal(
+        again[1], second, "the second replay after setting the same seed dropped other elements"
+    )
+    context.check(
+        set(first.unique().tolist()) <= {0.0, 2.0}, "dropout gave values other than 0 and 2"
+    )

@@ -1,5 +1,5 @@
-"""The layout suite: kernels keep values, strides and storage right. Which clauses apply to an op and dtype is a pure
-function of its traits."""
+"""The layout suite checks the values, strides and storage of every op's results. The clauses that apply to an op and
+dtype depend only on its traits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opinfo.samples import Traits
 
 _FLOATING = frozenset({"float16", "bfloat16", "float32", "float64"})
 _INTEGER = rules.INTEGERS | {"bool"}
-#: dtypes that have no arithmetic of their own on any backend: storage formats.
+#: Dtypes without arithmetic on any backend: they are storage formats.
 _STORAGE_ONLY_PREFIX = ("float8", "float4", "uint16", "uint32", "uint64", "complex32")
 
 

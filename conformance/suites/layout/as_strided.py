@@ -1,5 +1,5 @@
-"""layout.as_strided: gaps, overlap and offsets address the right elements of a storage; storage is large enough; requests
-out of range raise. The reference is index arithmetic."""
+"""layout.as_strided: strides with gaps, overlaps and offsets address the right elements of a storage, new tensors get a
+large enough storage, and requests out of range raise. The reference is index arithmetic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VIEWS = (
     ((0, 3), (3, 1), 4),
 )
 
-#: Shapes of what is viewed: of many sizes and ranks, with elements, rows and corners that are left over.
+#: Shapes of the viewed tensors, of many sizes and ranks. Most sizes are not multiples of usual tile and vector sizes.
 _BASES = (
     *((7,), (17,), (65,), (1025,), (3, 1), (3, 1025), (331, 2), (300, 300)),
     *((2, 3, 3), (3, 16, 2), (2, 33, 65), (2, 5, 1, 17), (2, 3, 1, 5, 4)),
@@ -62,13 +62,13 @@ def as_strided(ctx: ItemContext) -> None:
 
 
 def overlaps(size: Any, stride: Any) -> bool:
-    """Whether two elements of a view share an address."""
+    """Return True if two elements of a view with this size and stride share an address."""
     places = element_places(size, stride, 0)
     return len(set(places)) < len(places)
 
 
 def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
-    """The storage element of each element of a view."""
+    """Return the index in the storage of each element of a view, in row-major order."""
     index = torch.full(size, offset)
     for dim, (n, step) in enumerate(zip(size, stride)):
         index = index + (torch.arange(n) * step).view(
@@ -79,12 +79,12 @@ def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
 
 
 def numbered(dtype: Any) -> torch.Tensor:
-    """What storages hold here: 60 elements, each its own number where the dtype can."""
+    """Return the 60 elements with which a storage is filled: the numbers 0 to 59, or 0 and 1 in turn for bool."""
     return (torch.arange(60) % (2 if dtype == "bool" else 60)).to(getattr(torch, dtype))
 
 
 def misread(got: Any, base: Any, size: Any, stride: Any, offset: Any, what: Any) -> Wrong | None:
-    """What is wrong with the elements of a view of ``base``; both are on the CPU."""
+    """Report a view ``got`` of ``base`` whose elements are not those that index arithmetic gives. Both are on the CPU."""
     want = base.to(torch.complex64).real[element_places(size, stride, offset)].tolist()
     held = got.to(torch.complex64).real.reshape(-1).tolist()
     return None if held == want else Wrong("values", f"elements {want}", held, what)
@@ -103,11 +103,12 @@ def addresses(
 def addresses_of_view(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """The same of a transposed view and of a square: the storage is addressed, whatever their own strides are."""
+    """Call as_strided on a transposed view and on a square matrix. The result must address the storage, whatever the
+    strides of the input are."""
     base = numbered(dtype)
     for what, of in (
-        ("of a transposed view", move(base).view(6, 10).t()),
-        ("of a square", move(base)[:36].view(6, 6)),
+        ("as_strided of a transposed view", move(base).view(6, 10).t()),
+        ("as_strided of a square matrix", move(base)[:36].view(6, 6)),
     ):
         wrong = misread(back(op(of, size, stride, offset)), base, size, stride, offset, what)
         if wrong is not None:
@@ -118,7 +119,8 @@ def addresses_of_view(
 def restrides(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """The same in place, of vectors, matrices, a transposed view, a square and one that begins at element 3."""
+    """Call as_strided_ on a vector, a matrix, a transposed view, a square matrix and one that begins at element 3. Size,
+    stride and storage offset must be the requested ones, and the view must address the right elements."""
     base = numbered(dtype)
     for shape, start, transposed in (
         ((60,), 0, False),
@@ -135,7 +137,7 @@ def restrides(
         of = "a transposed view" if transposed else f"shape {shape}"
         what = f"as_strided_ of {of}" + (f" from element {start} on" if start else "")
         if made != (size, stride, offset):
-            expected = f"size, stride and offset {(size, stride, offset)}"
+            expected = f"size, stride and storage offset {(size, stride, offset)}"
             return Wrong("strides", expected, made, what)
         if (wrong := misread(back(view), base, size, stride, offset, what)) is not None:
             return wrong
@@ -143,9 +145,10 @@ def restrides(
 
 
 def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
-    """Two views of a tensor of this shape, by the function and in place: of as many elements with the dimensions in reverse,
-    and of each third one from the second on. The tensor begins its storage, or begins after an element, or has every second
-    one, or is transposed: the storage is addressed. Where the dtype has them, infinity, NaN and -0.0 are among them."""
+    """Call as_strided and as_strided_ on a tensor of this shape for two views: all elements with the dimensions reversed,
+    and every third element from the second on. The tensor starts at storage offset 0 or 1, consists of every second element
+    of its storage, or is transposed; the result must address the storage in each case. Floating-point values include
+    infinity, NaN and -0.0."""
     size = math.prod(shape)
     flat = (torch.arange(2 * size + 1) % (2 if dtype == "bool" else 61)).to(getattr(torch, dtype))
     if flat.dtype.is_floating_point and flat.dtype.itemsize > 1:
@@ -154,8 +157,8 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
     backwards, thirds = tuple(reversed(range(len(shape)))), flat[1:size:3]
     bases: dict[str, Any] = {
         "": lambda held: held[:size].view(shape),
-        " that begins after an element": lambda held: held[1 : size + 1].view(shape),
-        " of every second element": lambda held: held[1:].view(*shape, 2)[..., 1],
+        " at storage offset 1": lambda held: held[1 : size + 1].view(shape),
+        " made of every second element": lambda held: held[1:].view(*shape, 2)[..., 1],
         " that is transposed": lambda held: held[:size].view(shape[::-1]).permute(backwards),
     }
     for given, want in (
@@ -164,7 +167,7 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
     ):
         for how, base in bases.items():
             for name, call in (("", op), ("as_strided_: ", torch.Tensor.as_strided_)):
-                asked = "{}size {}, stride {} and offset {}".format(name, *given)
+                asked = "{}size {}, stride {} and storage offset {}".format(name, *given)
                 what = f"{asked} of a tensor of shape {shape}{how}"
                 wrong = other_bits(back(call(base(move(flat)), *given)), want, what)
                 if wrong is not None:
@@ -173,10 +176,10 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
 
 
 def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
-    """Where a tensor is another one, bit by bit; both are on the CPU."""
+    """Report the first element of ``got`` whose bits differ from ``want``, or a different shape. Both are on the CPU."""
     if got.shape != want.shape:
         return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
-    # Contiguous, a single element may have any stride, and then is no view of bytes.
+    # A tensor of one element is contiguous with any stride, but view(torch.uint8) needs the standard one.
     dense = [t.clone(memory_format=torch.contiguous_format).view(-1) for t in (got, want)]
     held, expected = (t.view(torch.uint8) for t in dense)
     if torch.equal(held, expected):
@@ -187,14 +190,16 @@ def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
 
 
 def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
-    """Each third element of a tensor of this shape, from the second on, exchanged."""
+    """Call as_strided_scatter to replace every third element of a tensor of this shape, from the second on, and compare
+    the bits of the result."""
     most = 2 if dtype == "bool" else 61
     flat = torch.arange(math.prod(shape))
     base, other = ((flat + more) % most for more in (0, 1))
     want = torch.where(flat % 3 == 1, other, base).to(getattr(torch, dtype)).view(shape)
     base, source = (t.to(want.dtype) for t in (base.view(shape), other[1::3]))
     got = back(op(move(base), move(source), tuple(source.shape), (3,), 1))
-    return other_bits(got, want, f"each third element of shape {shape}, from the second on")
+    what = f"every third element of a tensor of shape {shape}, from the second on, replaced"
+    return other_bits(got, want, what)
 
 
 def set_addresses(
@@ -205,7 +210,7 @@ def set_addresses(
     view.set_(move(base).untyped_storage(), offset, size, stride)
     made = tuple(view.stride()), view.storage_offset()
     if made != (stride, offset):
-        return Wrong("strides", f"strides and offset {(stride, offset)}", made, "set_")
+        return Wrong("strides", f"strides and storage offset {(stride, offset)}", made, "set_")
     return misread(back(view), base, size, stride, offset, "set_")
 
 
@@ -227,7 +232,9 @@ def scatters(
 def allocates(
     op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any, like: Any
 ) -> Wrong | None:
-    """Request a tensor of this size and stride: ``like`` another one, or of a dtype and on a device."""
+    """Create an uninitialised tensor of this size and stride, by ``new_empty_strided`` on a tensor if ``like``, otherwise
+    by ``empty_strided``. Its dtype, device, shape, strides and storage size must be right, and it must hold what is
+    copied into it."""
     other = move(torch.zeros(2).to(getattr(torch, dtype)))
     if like:
         made = op(other, size, stride)
@@ -248,7 +255,7 @@ def allocates(
         made.copy_(move(values))
         held = back(made)
         if not torch.equal(held.to(torch.complex64), values.to(torch.complex64)):
-            return Wrong("values", f"{values.tolist()} after a copy into it", held.tolist())
+            return Wrong("values", f"{values.tolist()} after copy_", held.tolist())
     return None
 
 
@@ -265,8 +272,8 @@ def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
                 call(base.view(12), size, stride, offset)
             except NotImplementedError:
                 raise
-            except Exception:  # which type is the question of dispatch.error_inputs
+            except Exception:  # dispatch.error_inputs judges the exception's type
                 continue
-            asked = f"{name}size {size}, stride {stride} and offset {offset} of 12 elements"
-            return Wrong("not_raised", f"an exception for {asked}", "no exception")
+            asked = f"{name}size {size}, stride {stride}, storage offset {offset} of 12 elements"
+            return Wrong("not_raised", "an exception", "no exception", asked)
     return None

@@ -1,8 +1,8 @@
 """layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
 (https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html).
 
-A kernel that reads memory before it wrote it gives equal results by luck, as long as the allocator hands out the same bytes.
-So on the CPU the two calls are given different ones: see fresh_memory.
+A kernel that reads uninitialised memory gives equal results by luck, as long as the allocator returns memory with the same
+bytes. On the CPU, ``fresh_memory`` therefore fills newly allocated memory with different bytes for the two calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opinfo.memory import fresh_memory
 
 DETERMINISM = "layout.determinism"
 
-#: Layouts that take different paths through a kernel; more would only repeat them.
+#: Layouts that take different paths through a kernel; more layouts would only repeat these paths.
 _LAYOUTS = frozenset(
     {
         "contiguous",
@@ -33,7 +33,7 @@ _LAYOUTS = frozenset(
 
 
 def determinism(ctx: ItemContext) -> None:
-    with ctx.running(DETERMINISM), deterministic():  # once for all calls: switching is slow
+    with ctx.running(DETERMINISM), deterministic():  # once for all calls, because switching is slow
         for sample in ctx.common:
             for laid in ctx.laid_out(sample, _LAYOUTS):
                 reference = Reference(ctx, laid)
@@ -46,14 +46,14 @@ def determinism(ctx: ItemContext) -> None:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Deterministic algorithms on, and off again as it was."""
+    """Switch deterministic algorithms on inside the block, and restore both settings afterwards."""
     settings: Any = torch.utils.deterministic  # a module whose class makes this a property
     before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     if before and not fill:
         yield
         return
     torch.use_deterministic_algorithms(True)
-    # Filling every fresh tensor with NaN would hide what this clause looks for: memory left unwritten.
+    # Filling every new tensor with NaN would hide memory that a kernel left unwritten, which this clause looks for.
     settings.fill_uninitialized_memory = False
     try:
         yield
@@ -63,12 +63,12 @@ def deterministic() -> Iterator[None]:
 
 
 def called_twice(call: Call, mutable: bool) -> list[Answer]:
-    """Make the call twice, over fresh memory that holds other bytes."""
+    """Make the call twice. Newly allocated memory holds different bytes in the second call."""
     answers = []
     for byte in (0, 1):
         with deterministic(), fresh_memory(call.device, byte):
             answers.append(called(call))
-        if mutable:  # the result may be the input itself, which is put back
+        if mutable:  # the result may be an input, which the next lines restore
             answers[-1].read = replace_tensors(answers[-1].read, torch.Tensor.clone)
             for each in call.inputs:
                 if isinstance(each, Guarded):
@@ -78,25 +78,28 @@ def called_twice(call: Call, mutable: bool) -> list[Answer]:
 
 
 def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Found:
-    """Both of two equal calls raise, or give the same bits."""
+    """Check that two equal calls give the same bits, or that both raise."""
     first, second = answer
     kind = "not_deterministic"
     if first.raised is not None and second.raised is not None:
-        yield None  # a refusal, or what layout.values judges
+        yield None  # a permitted refusal, or a fault that layout.values reports
         return
     if first.raised is not None or second.raised is not None:
         which = "first" if first.raised is not None else "second"
-        yield Wrong(kind, "the same of two equal calls", f"an exception from the {which}")
+        expected = "two equal calls to return the same bits or both raise"
+        yield Wrong(kind, expected, f"an exception from the {which} call only")
         return
     pairs = list(zip(tensors_of(first.read), tensors_of(second.read)))
     for place, (one, other) in enumerate(pairs):
         if one.layout != torch.strided:
             one, other = one.to_dense(), other.to_dense()
         if not bit_equal(one, other):
-            yield Wrong(kind, "the same bits from two equal calls", "other bits", f"output {place}")
+            expected = "the same bits from two equal calls"
+            yield Wrong(kind, expected, "different bits", f"output {place}")
             return
     if not pairs and first.read != second.read and first.read == first.read:
-        yield Wrong(kind, f"{first.read!r} from two equal calls", repr(second.read))
+        expected = f"{first.read!r} from both of two equal calls"
+        yield Wrong(kind, expected, f"{second.read!r} from the second")
         return
     yield None
 

@@ -1,4 +1,4 @@
-"""layout.fp32_precision: matrix products in float32 are as precise as float32."""
+"""layout.fp32_precision: a float32 matrix product is computed with the precision of float32, not of TF32 or bfloat16."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from opinfo.compare import Wrong, raised, tensors_of
 
 PRECISION = "layout.fp32_precision"
 
-#: Largest relative error (Frobenius norm) that float32 arithmetic leaves: measured errors lie near 1e-7; TF32 leaves
-#: 3e-4, bfloat16 3e-3.
+#: Largest accepted relative error (Frobenius norm). float32 arithmetic gives about 1e-7, TF32 3e-4, bfloat16 3e-3.
 FLOAT32_LEVEL = 1e-5
 
 
 def precision(ctx: ItemContext) -> None:
-    """Compare every sample with the CPU in float64, at matmul precision "highest", which every check has."""
+    """Compare the result of every sample with the CPU's result in float64. All checks run with
+    ``torch.set_float32_matmul_precision("highest")``."""
     with ctx.running(PRECISION):
         for sample in ctx.common:
             laid = ctx.plain(sample)
@@ -31,12 +31,13 @@ def precision(ctx: ItemContext) -> None:
 
 
 def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The values with floating-point tensors in float64."""
+    """Return the tensors with floating-point ones converted to float64."""
     return [each.double() if each.is_floating_point() else each for each in values]
 
 
 def judge_precision(call: Call, answer: Answer, reference: Any) -> Found:
-    """Each floating-point output is as near to the result in float64 as float32 arithmetic leaves it."""
+    """Check that the relative error of each floating-point output against the float64 result is at most
+    ``FLOAT32_LEVEL``."""
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError):
             yield raised(answer.raised)

@@ -1,4 +1,4 @@
-"""Calls whose operands are lazily conjugated or negated views."""
+"""Calls whose operands are lazy views: tensors with the conj bit or the neg bit set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opinfo.torch_private import negated
 
 
 def lazy_bits(ctx: ItemContext) -> None:
-    """Give the op conjugated and negated views: the bits are the CPU's, and so are the values."""
+    """Call a view op on inputs with the conj or neg bit set, and compare the result's bits and values with the CPU's."""
     for turn, sample in product(_turns(ctx), ctx.common):
         first = sample.call.args[0]
         if isinstance(first, torch.Tensor) and first.numel():
@@ -27,11 +27,11 @@ def lazy_bits(ctx: ItemContext) -> None:
 
 
 def lazy_operands(ctx: ItemContext) -> None:
-    """Give an op that is no view each operand as such a view, and all of them: some kernels read them as they are. Of
-    one sample of each number of operands, as the bits are read, or resolved, before anything that depends on the
-    sample."""
+    """Call an op that is not a view op with the conj or neg bit set on each operand in turn, then on all of them. A kernel
+    that ignores the bits gives wrong values. One sample for each number of operands is enough, because a kernel handles
+    the bits before anything that depends on the sample."""
     if ctx.cases[:1] != covering_set().cases[:1]:
-        return  # one layout is asked for: that of a pinned or minimised call
+        return  # the run is limited to the layout of a pinned or minimised call
     if ctx.mutates or "values.free" in ctx.traits.families:
         return
     kind, seen = getattr(torch, ctx.dtype), set()
@@ -47,7 +47,7 @@ def lazy_operands(ctx: ItemContext) -> None:
 
 
 def _turns(ctx: ItemContext) -> list[str]:
-    """The bits that operands may have: the CPU's op takes them."""
+    """Return the bits ("conj", "neg") that the CPU's op accepts on operands of this dtype."""
     kind = getattr(torch, ctx.dtype)
     turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
     real = kind.is_complex or kind.is_floating_point
@@ -82,7 +82,7 @@ def _turned(
 def lazily_turned(
     values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
 ) -> list[torch.Tensor]:
-    """The tensors, some of them as views with the conj or neg bit set."""
+    """Return the tensors; those whose index is in ``group`` become views with the conj or neg bit set."""
     view = torch.conj if turn == "conj" else negated
     return [view(each) if place in group else each for place, each in enumerate(values)]
 
@@ -90,28 +90,29 @@ def lazily_turned(
 def turned_and_resolved(
     values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
 ) -> list[torch.Tensor]:
-    """The same values without the bits."""
+    """Return tensors with the values of :func:`lazily_turned`, computed, without conj and neg bits."""
     return [each.resolve_conj().resolve_neg() for each in lazily_turned(values, turn, group)]
 
 
 def resolve(result: Any) -> Any:
-    """A result whose tensors have no bits set."""
+    """Return the result with conj and neg bits resolved in all of its tensors."""
     return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
 def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
-    """Make the call with some tensors as such views; a device that makes no such view fails in it."""
+    """Make the call with the conj or neg bit set on the tensors of ``group``. If the device cannot create such a view, the
+    exception is the answer, so the check fails."""
     given = copies(call)
     try:
         given = lazily_turned(given, turn, group)
-    except Exception as error:  # anything may come out of a kernel; it is judged, not swallowed
+    except Exception as error:  # a kernel may raise any type; judge_turned_values judges it
         return Answer(raised=error)
     return called_on(call, given)
 
 
 def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
-    """The same of operands that have their bits; nothing where the device makes no such view, or loses the bits: that is
-    for layout.views to say."""
+    """Make the call with the conj or neg bit set on the tensors of ``group``. If the device cannot create such a view, or
+    loses the bit, the answer is not judged, because layout.views reports that fault."""
     given = copies(call)
     try:
         given = lazily_turned(given, turn, group)
@@ -124,7 +125,7 @@ def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
 
 
 def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
-    """Make the call with these inputs, and read its result without their bits."""
+    """Make the call with the inputs ``given``, and read its result with conj and neg bits resolved."""
     answer = called(replace(call, inputs=given), False)
     if answer.raised is None:
         answer.read = resolve(replace_tensors(answer.result, call.back))
@@ -132,23 +133,23 @@ def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
 
 
 def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
-    """The result of a call with a lazily conjugated or negated input has the CPU's bits and values."""
+    """Check that the result of a call on inputs with the conj or neg bit set has the CPU's bits and values."""
     if answer.raised is None:
         pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
         wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
         if wrong is not None:
-            yield wrong.about(f"{reference.turn} view as input")
+            yield wrong.about(f"input with the {reference.turn} bit set")
             return
     yield from judge_turned_values(call, answer, reference)
 
 
 def judge_turned_values(call: Call, answer: Answer, reference: Any) -> Found:
-    """The result of a call with lazily conjugated or negated inputs has the CPU's values."""
-    what = f"{reference.turn} view as input"
+    """Check that the result of a call on inputs with the conj or neg bit set has the CPU's values."""
+    what = f"input with the {reference.turn} bit set"
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError) or not reference.raises:
             yield raised(answer.raised).about(what)
-        else:  # FakeTensor raises too: the call is not one for this device
+        else:  # FakeTensor raises too, so the device may refuse the call
             yield None
         return
     if answer.result is None:

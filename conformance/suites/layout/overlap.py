@@ -1,10 +1,10 @@
-"""Writing to memory that overlaps raises or warns where the reference does.
+"""A write to overlapping memory must raise or warn if the reference raises or warns.
 
-Where the device is not the CPU, the reference is the CPU. On the CPU it is TensorIterator's documented rule for
-elementwise ops (``ATen/TensorIterator.h``, ``check_mem_overlap``: internal overlap of an output, and partial overlap
-of an output with an input, are errors; an op that opts out must be idempotent, so it must give the functional
-result), and FakeTensor for the rest. Where nothing must raise, the memory outside the target is still compared:
-every check here can fail.
+If the device is not the CPU, the reference is the CPU. If the device is the CPU, the reference for elementwise ops is
+TensorIterator's documented rule (``check_mem_overlap`` in ``ATen/TensorIterator.h``): internal overlap of an output and
+partial overlap of an output with an input are errors, and an op that skips the check must still give the functional
+result. For other ops, the reference is FakeTensor. If the call need not raise, the memory outside the target must still
+be unchanged, so every check here can fail.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ OVERLAP = "layout.overlap_raises"
 
 _EXPANDED = Layout("contiguous", expand="first")
 
-#: Samples that are enough: the question is about the op's entry, not about its values.
+#: Samples for each attempt. Three are enough, because the overlap check does not depend on the values.
 _ENOUGH = 3
 
 
 class _Attempt(NamedTuple):
-    """A call that overlaps, and what it takes. FakeTensor is asked about ``inputs`` and ``targets`` of these
-    geometries; ``expanded`` is the dimension of the first input that has stride 0, if one has."""
+    """A call with overlapping memory: its procedure and the procedure's arguments ``given``. ``inputs`` and ``targets``
+    are the geometries for which FakeTensor makes the same call. ``expanded`` is the dimension in which the first input
+    has stride 0, or None."""
 
     procedure: Callable[..., Answer]
     given: tuple[Any, ...] = ()
@@ -44,7 +45,8 @@ class _Attempt(NamedTuple):
 
 
 def overlap(ctx: ItemContext) -> None:
-    """Expanded self, expanded ``out=``, and an ``out=`` shifted by one element against the input."""
+    """Write to an expanded ``self``, to an expanded ``out=``, and to an ``out=`` that starts one element after the input
+    in the same storage."""
     attempts: dict[str, Callable[[ItemContext, Sample], _Attempt | None]] = {}
     if ctx.op.inplace is not None:
         attempts["self=expanded"] = _expanded_self
@@ -70,7 +72,7 @@ def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 
 def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
-    """Make the call in place, on a self that is expanded."""
+    """Make the in-place call on an expanded ``self``."""
     target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 
@@ -94,7 +96,8 @@ def called_into_expanded(
 
 
 def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
-    """The target starts one element after the input's start, in the same storage."""
+    """Return the attempt whose ``out=`` starts one element after the input in the same storage; None if the op is not
+    unary or binary or has no single output of the input's dtype and shape."""
     if ctx.traits.ufunc not in ("unary", "binary"):
         return None
     outputs, first = outputs_of(_functional(ctx, sample)), sample.call.args[0]
@@ -106,7 +109,7 @@ def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 
 def called_into_its_input(call: Call) -> Answer:
-    """Make the call into a target that starts one element after the first input, in the same storage."""
+    """Make the call with an ``out=`` that starts one element after the first input in the same storage."""
     first = call.values[0]
     count, shape = first.numel() + 1, tuple(first.shape)
     both = call.guarded(
@@ -115,33 +118,37 @@ def called_into_its_input(call: Call) -> Answer:
     view = both.view[:-1].view(shape)
     view.copy_(call.move(first))
     both.remember(call.back)
-    both.view = both.view[1:].view(shape)  # what is judged; the storage around it stays guarded
+    both.view = both.view[1:].view(
+        shape
+    )  # judge only the target; the storage around it stays guarded
     both.geometry = Geometry(shape, tuple(both.view.stride()), 1, count)
     inputs = [view, *copies(call)[1:]]
     return called_and_warned(replace(call, inputs=inputs), [both], "tensor")
 
 
 def is_refused(answer: Answer) -> bool:
-    """Whether the call raised, or warned of memory."""
+    """Return True if the call raised, or gave a warning that mentions memory."""
     return answer.raised is not None or any("memory" in text for text in answer.warnings)
 
 
 def judge_overlap(call: Call, answer: Answer, reference: Any) -> Found:
-    """A call that must refuse overlapping memory raises or warns; none writes outside of the target."""
+    """Check that a call that must refuse overlapping memory raises or warns, and that no call changes memory outside the
+    target."""
     if (
         reference.must
         and not is_refused(answer)
         and not (reference.idempotent and holds_result(call, answer, reference))
     ):
-        yield Wrong("not_raised", "an error or a warning for overlapping memory", "neither")
+        expected = "an exception or a warning for overlapping memory"
+        yield Wrong("not_raised", expected, "no exception and no warning")
     elif not all(each.outside_intact(call.back) for each in answer.targets):  # type: ignore[union-attr]
-        yield Wrong("bytes", "no change outside the overlapping target", "changed bytes")
+        yield Wrong("bytes", "unchanged bytes outside the overlapping target", "changed bytes")
     else:
         yield None
 
 
 def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
-    """Whether the overlapping targets hold the functional result all the same."""
+    """Return True if the overlapping targets hold the functional result despite the overlap."""
     want = reference.functional
     wanted = outputs_of(want.result) if want.raises is None else None
     targets = views(answer.targets)
@@ -154,7 +161,7 @@ def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
 
 
 def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torch.Tensor]:
-    """The values, the first tensor's expanded in this dimension."""
+    """Return the tensors with the first one expanded from its first element along ``dim``; unchanged if ``dim`` is None."""
     if dim is None:
         return list(values)
     return [values[0].narrow(dim, 0, 1).expand(values[0].shape), *values[1:]]
@@ -180,14 +187,14 @@ def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) ->
 
 
 def _functional(ctx: ItemContext, sample: Sample) -> Any:
-    """The CPU's result; None if it raises."""
+    """Return the CPU's result of the functional call; None if the CPU raises."""
     return ctx.expected(ctx.first(sample)).result
 
 
 def _fake_raises(
     ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
 ) -> bool:
-    """Whether FakeTensor refuses the call on tensors of these geometries."""
+    """Return True if FakeTensor refuses the call on tensors of the attempt's geometries."""
     call, outs = sample.call, [torch.empty(0, dtype=dtype) for dtype, _ in made.targets]
     if outs:
         given = {**call.kwargs, "out": container(form_of(_functional(ctx, sample)), outs)}

@@ -1,4 +1,4 @@
-"""Calls that read: one call for each sample in each layout, judged for seven clauses at once."""
+"""Plain calls of an op: one call for each sample in each layout. Each call is judged for seven clauses at once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def reads(ctx: ItemContext) -> None:
         if not (ctx.device.lays_out or ctx.device.slices):
             for clause in ("layout.bounds", "layout.expanded_read"):
                 if (record := ctx.recorder.get(clause)) is not None:
-                    record.pass_over("it declares no strides, and makes no views by slicing")
-        # Calls without elements last: they work where all others end the process, which is then known.
+                    record.pass_over("the device has neither strides nor views made by slicing")
+        # Calls without elements come last: on a device where every other call ends the process, they still pass.
         for sample in sorted(ctx.samples, key=lambda s: any(not t.numel() for t in s.tensors)):
             for laid in ctx.laid_out(sample):
                 _one_call(ctx, laid)
@@ -58,13 +58,13 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
     failed = intact.failed if intact is not None else 0
     answer = ctx.judge(judges, called, unread, reference)
     if intact is not None and intact.failed > failed:
-        ctx.rebuild(laid.sample)  # an input may have other strides now
+        ctx.rebuild(laid.sample)  # the call may have changed an input's strides
     if "storage" not in ctx.device.descriptor.capabilities:
-        ctx.rebuild(laid.sample)  # outputs were written to
+        ctx.rebuild(laid.sample)  # judge_fresh writes to the outputs, which may be inputs
     if answer is not None and reference.mutable:
         ctx.rebuild(
             laid.sample
-        )  # the next call begins with the values that the reference begins with
+        )  # the next call needs the inputs' original values, as the reference assumes
         return
     if answer is None or answer.damages is None:
         return
@@ -74,14 +74,15 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
 
 
 def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
-    """Whether the device built the requested layout; otherwise nothing can be checked."""
+    """Return True if the device built every input in the requested layout. If not, the call cannot be judged: mark the
+    records of all reading clauses as blocked and return False."""
     for guarded in laid.inputs:
         if isinstance(guarded, Guarded) and not guarded.built_as_asked:
             view = guarded.view
             text = (
                 f"[{laid.case.id}] the device did not build the layout: expected strides "
-                f"{guarded.geometry.stride} at offset {guarded.geometry.offset}, found "
-                f"{tuple(view.stride())} at {view.storage_offset()}"
+                f"{guarded.geometry.stride} and storage offset {guarded.geometry.offset}, found "
+                f"strides {tuple(view.stride())} and storage offset {view.storage_offset()}"
             )
             for clause in READS:
                 if (record := ctx.recorder.get(clause)) is not None:
@@ -91,13 +92,13 @@ def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
 
 
 def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
-    """The result has the reference's values, and so have the inputs that the call updates; where they are unspecified,
-    its shapes and dtypes. Raising is correct if the CPU raises for contiguous copies, or FakeTensor for this
-    layout."""
+    """Compare the result, and each input that the op updates, with the CPU's values. If the op's values are
+    unspecified, compare only shapes and dtypes. An exception is accepted if the CPU raises for contiguous copies of the
+    inputs, or if FakeTensor raises for this layout."""
     want = reference.value
     if answer.raised is not None:
         refused = want.raises is not None or reference.raises
-        expected = "no exception, as from the reference"
+        expected = "no exception, as on the CPU"
         yield None if refused else raised(answer.raised, expected)
     elif want.raises is not None:
         yield Wrong("not_raised", f"{raised(want.raises).found}, as on the CPU", "a result")
@@ -115,12 +116,12 @@ def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def exact_after(reference: Any, place: int) -> Any:
-    """An input after the call in float64, if that has an answer."""
+    """Return a list with input ``place`` as the float64 reference leaves it, or an empty list if there is none."""
     return list(reference.exact.after)[place : place + 1]
 
 
 def other_zeros(read: Any, want: Any) -> Wrong | None:
-    """The first zero with another sign than the reference's, where both results are zero."""
+    """Report the first element that is zero in both results but has a different sign; None if there is none."""
     for got, wanted in zip(tensors_of(read), tensors_of(want)):
         if got.is_floating_point() and got.dtype == wanted.dtype:
             both = (got == 0) & (wanted == 0)
@@ -133,13 +134,14 @@ def other_zeros(read: Any, want: Any) -> Wrong | None:
 
 
 def other_form(read: Any, want: Any) -> Wrong | None:
-    """How the shapes and dtypes of what was read back differ from the reference's."""
+    """Report shapes or dtypes of the result that differ from the reference's; None if they are the same."""
     got, wanted = ([(tuple(t.shape), t.dtype) for t in tensors_of(each)] for each in (read, want))
     return None if got == wanted else Wrong("shape", f"shapes and dtypes {wanted}", got)
 
 
 def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
-    """Outputs have the strides that the meta device says, or FakeTensor, or eager CPU."""
+    """Check that the outputs' strides are those of the meta device, of FakeTensor or of eager CPU. If FakeTensor and
+    eager CPU disagree with each other and with the device, the verdict is Ambiguous."""
     if answer.raised is not None:
         return
     outputs = strided(answer.result)
@@ -152,8 +154,8 @@ def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
         if wanted is None and eager is None:
             return  # no reference has an answer for this call
         if eager != found:
-            by_fake = f"{wanted} as FakeTensor says" if wanted is not None else ""
-            by_cpu = f"{eager} as eager CPU says" if eager is not None else ""
+            by_fake = f"{wanted} (FakeTensor)" if wanted is not None else ""
+            by_cpu = f"{eager} (eager CPU)" if eager is not None else ""
             expected = " or ".join(filter(None, (by_fake, by_cpu)))
             wrong = Wrong("strides", expected, found, "output strides")
             yield from [None] * (len(found) - 1)
@@ -166,7 +168,8 @@ def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
 def comparable(
     specs: Sequence[OutputSpec] | None, outputs: Sequence[torch.Tensor]
 ) -> list[tuple[int, ...]] | None:
-    """A reference's significant strides, where it describes outputs of the same shapes."""
+    """Return a reference's significant strides, one tuple per output; None if the reference describes a different
+    number of outputs or other shapes."""
     if specs is None or len(specs) != len(outputs):
         return None
     if any(s.shape != tuple(t.shape) for s, t in zip(specs, outputs)):
@@ -175,7 +178,8 @@ def comparable(
 
 
 def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
-    """What the eager CPU returns for the same layout; None on the CPU itself, which is not a second opinion."""
+    """Return the shapes and strides of eager CPU's outputs for inputs of the same layout. None if eager CPU raises, or
+    if the device is the CPU, which cannot be its own reference."""
     if ctx.device.fake_only:
         return None
     tensors = []
@@ -191,10 +195,10 @@ def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
 
 
 def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
-    """Outputs have separate memory, and enough of it.
+    """Check that outputs share no memory with the inputs and that their storage is large enough.
 
-    Some ops hand an input through (``dropout`` in evaluation, ``Tensor.float`` of float32): they are written above
-    the kernels, the same for every device, and FakeTensor shows it for the same call.
+    Some ops return an input unchanged (``dropout`` in evaluation, ``Tensor.float`` of float32). Such an op is
+    implemented above the kernels, the same for every device, so FakeTensor returns the input for this call too.
     """
     if answer.raised is not None:
         return
@@ -213,12 +217,12 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
         if wrong is not None:
             yield wrong.about(f"output {place}")
             return
-        if out.numel():  # no memory shows nothing
+        if out.numel():  # an empty output has no memory to check
             yield None
 
 
 def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) -> int | None:
-    """The input that FakeTensor hands through as this output."""
+    """Return the number of the input that FakeTensor returns unchanged as output ``place``, or None."""
     specs = reference.specs
     alias: int | None = specs[place].alias if specs and len(specs) == len(outputs) else None
     return alias
@@ -227,54 +231,57 @@ def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) 
 def written_to_inputs(
     call: Call, answer: Answer, out: torch.Tensor, through: int | None
 ) -> Wrong | None:
-    """Whether what is written to an output is seen in an input: of devices that declare no storage. An output that is
-    input number ``through`` is not written to."""
+    """Write to an output and report an input that changes with it. This replaces the comparison of storages on devices
+    that do not declare ``storage``. Nothing is written if the output is input number ``through`` itself."""
     if through is not None:
         return None
-    changed = damages(call, answer)  # by the call itself
+    changed = damages(call, answer)  # changes made by the call itself
     try:
         with torch.no_grad():
             out.fill_(1)
-    except Exception as exc:  # elements that overlap, or no fill_
+    except Exception as exc:  # the output's elements overlap, or the device has no fill_
         answer.unjudged = exc
         return None
     for number, each in enumerate(call.inputs):
         if isinstance(each, Guarded) and changed[number] is None and not each.intact(call.back):
             each.restore(call.move)
-            return Wrong("alias", "separate memory", f"a write to it is seen in input {number}")
+            found = f"a write to the output changes input {number}"
+            return Wrong("alias", "memory that no input shares", found)
     return None
 
 
 def aliases(call: Call, out: torch.Tensor, through: int | None) -> Wrong | None:
-    """Whether a tensor shares memory with one of the inputs but number ``through``: by identity, or by overlapping
-    addresses."""
+    """Report an input whose memory ``out`` shares, by the identity of the storage or by overlapping addresses. Input
+    number ``through`` is allowed to share it. None if no other input does."""
     storage = out.untyped_storage()
     for number, each in enumerate(call.inputs):
         if not isinstance(each, Guarded) or number == through:
             continue
         if storage_id(out) == storage_id(each.base):
-            return Wrong("alias", "separate memory", f"the storage of input {number}")
+            return Wrong("alias", "its own storage", f"the storage of input {number}")
         if not call.pointers:
             continue
         start, size = storage.data_ptr(), storage.nbytes()
         other = each.base.untyped_storage()
         at = other.data_ptr()
         if start and at and size and at < start + size and start < at + other.nbytes():
-            return Wrong("alias", "separate memory", f"an overlap with input {number}")
+            return Wrong("alias", "its own memory", f"addresses that overlap input {number}")
     return None
 
 
 def outside_storage(out: torch.Tensor) -> Wrong | None:
-    """Whether some element of a tensor is beyond the end of its storage."""
+    """Report a tensor whose storage is too small for its size, strides and storage offset; None if it is large enough."""
     if out.numel() == 0:
         return None
     last = out.storage_offset() + sum((n - 1) * s for n, s in zip(out.shape, out.stride()))
     need, have = (last + 1) * out.element_size(), out.untyped_storage().nbytes()
-    return Wrong("storage", f"a storage of {need} bytes or more", have) if need > have else None
+    expected, found = f"a storage of at least {need} bytes", f"{have} bytes"
+    return Wrong("storage", expected, found) if need > have else None
 
 
 def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
-    """The elements of inputs, and the bytes between them, are as they were; so are shape, strides and offset."""
+    """Check that the call left each input's elements, the bytes between them, and its shape, strides and storage offset
+    unchanged. Elements of inputs that the op updates may change."""
     for place, damage in enumerate(damages(call, answer)):
         each = call.inputs[place]
         if isinstance(each, Guarded) and place not in reference.mutable and not each.as_asked():
@@ -285,22 +292,23 @@ def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
         if damage and (damage.between or (damage.inside and place not in reference.mutable)):
             found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
             found = f"{found}, the first at storage byte {damage.first_offset}"
-            yield Wrong("bytes", "no change", found, f"input {place}")
+            yield Wrong("bytes", "unchanged bytes", found, f"input {place}")
         elif isinstance(each, Guarded):
             yield None
 
 
 def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
-    """The bytes of an input's storage outside of the view are as they were."""
+    """Check that the call changed no byte of an input's storage before or after the input's elements."""
     for place, damage in enumerate(damages(call, answer)):
         each = call.inputs[place]
         if not isinstance(each, Guarded) or (isinstance(each, ByValues) and each.whole):
             continue
         wrong = None
         if damage and damage.outside:
-            at = f"{damage.first_offset} (the view begins at element {each.geometry.offset})"
+            at = f"{damage.first_offset} (the input's storage offset is {each.geometry.offset})"
             found = f"{damage.outside} changed bytes, the first at storage byte {at}"
-            wrong = Wrong("bytes", "no change outside its elements", found, f"input {place}")
+            expected = "unchanged bytes outside its elements"
+            wrong = Wrong("bytes", expected, found, f"input {place}")
         yield wrong
 
 
@@ -315,5 +323,5 @@ _PLAIN: dict[str, Judge] = {
 _EXPANDED: dict[str, Judge] = {"layout.expanded_read": judge_values, **_PLAIN}
 del _EXPANDED["layout.values"]
 
-#: The clauses that the calls of :func:`reads` are judged for.
+#: The clauses for which the calls of :func:`reads` are judged.
 READS = ("layout.values", *_EXPANDED)

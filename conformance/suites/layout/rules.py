@@ -1,4 +1,4 @@
-"""Documented rules, each tried on small tensors made for it: see :mod:`conformance.checks.ops.directed`."""
+"""Checks of documented rules, each on small tensors built for the rule (see :mod:`conformance.checks.ops.directed`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SPECIAL_VALUES = "layout.special_values"
 BETA_ZERO, EMPTY_REDUCE = "layout.beta_zero", "layout.empty_reduce"
 
 
-#: Dtypes whose division by zero has no value.
+#: Dtypes in which the result of a division by zero is undefined.
 INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 
 
 def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
-    """What a unary op takes after its input (the order of ``polygamma``, the value of ``fill``), from the
-    first sample that holds no other tensor."""
+    """Return the arguments that a unary op takes after its input, for example the order of ``polygamma`` or the value of
+    ``fill``. They come from the first sample whose only tensor is the input."""
     for sample in ctx.samples:
         if len(sample.tensors) == 1 and sample.call.args[0] is sample.tensors[0]:
             return tuple(sample.call.args[1:])
@@ -33,19 +33,20 @@ def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
 # -- layout.memory_format: ops that take ``memory_format`` honour it
 # (https://docs.pytorch.org/docs/stable/tensor_attributes.html#torch-memory-format).
 
-#: Size of the input, and its memory orders: dense, so that preserve_format has one right answer.
+#: Sizes of the input and orders of its dimensions in memory. All are dense, so preserve_format has one right answer.
 _DENSE_4D = ((2, 3, 4, 5), ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 3)))
 _DENSE_5D = ((2, 3, 2, 4, 5), ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)))
 
 
 def memory_format(ctx: ItemContext) -> None:
-    """Every format on every dense input order of rank 4, and the 3d format on rank 5."""
+    """Call the op with every memory format: the 2d formats on dense inputs of rank 4 in four dimension orders, and
+    ``channels_last_3d`` on inputs of rank 5 in two."""
     families = ctx.traits.families
     extras: list[tuple[Any, ...]] = [()]
     if "memory_format.needs_value" in families:
         extras = [(1,)]
     elif "memory_format.needs_dtype" in families:
-        # Its own dtype, where nothing needs converting, and another, where something does.
+        # Convert to the input's own dtype (no conversion needed) and to another dtype.
         other = torch.float64 if ctx.dtype != "float64" else torch.float32
         extras = [(getattr(torch, ctx.dtype),), (other,)]
     formats = ["contiguous_format", "channels_last", "preserve_format"]
@@ -91,28 +92,29 @@ def honours(
     if copies:
         held, want = back(got).to(torch.complex64), values.to(got.dtype).to(torch.complex64)
         if not torch.equal(held, want):
-            return Wrong("values", "the input's values", "other values", name)
+            return Wrong("values", "a copy of the input's values", "different values", name)
     return None
 
 
 # -- layout.type_promotion: result dtypes for mixed dtypes, 0-d tensors and Python scalars; 64-bit integers keep all
 # bits (https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc). The reference for the dtype
-# is the meta device: in 25,200 calls of all binary ops, dtypes and scalars it answered as FakeTensor did. Where the device is
-# not the CPU, eager CPU is a second one: either's dtype is right.
+# is the meta device, which agreed with FakeTensor in 25,200 calls of all binary ops, dtypes and scalars. If the device
+# is not the CPU, the dtype that eager CPU gives is accepted too.
 
 _OTHERS = ("bool", "uint8", "int64", "bfloat16", "float32", "float64", "complex64")
 _SCALARS: tuple[Any, ...] = (True, 2, 0.5, 0.5j)
 
 
 def type_promotion(ctx: ItemContext) -> None:
-    """Binary ops with every other dtype; unary ops that promote integers to floating point."""
+    """Check the result dtype of a binary op for operands of every declared dtype and for Python scalars, or that a unary
+    op promotes integers to floating point."""
     with ctx.running(TYPE_PROMOTION):
         if ctx.traits.ufunc == "unary":
             extra = other_arguments(ctx)
             run(ctx, TYPE_PROMOTION, "int_to_float", int_to_float, dtype=ctx.dtype, extra=extra)
             return
         declared = sorted(ctx.device.descriptor.dtypes)
-        # Some ops take two of one dtype only.
+        # Some ops take only two operands of the same dtype.
         others = [each for each in dict.fromkeys((ctx.dtype, *_OTHERS)) if each in declared]
         operands: list[tuple[str, Any]] = [
             (form, other) for other in others for form in ("tensors", "0-d")
@@ -130,8 +132,8 @@ def type_promotion(ctx: ItemContext) -> None:
 def promotes(
     op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any, declared: Any
 ) -> Wrong | None:
-    """Whether the result of two operands has the dtype that the meta device says, or eager CPU. ``other`` is a dtype, or
-    a Python scalar. A dtype that the device does not declare is not asked of it."""
+    """Report a result of two operands whose dtype is neither the meta device's nor eager CPU's. ``other`` is the dtype of
+    the second operand, or a Python scalar. Result dtypes that the descriptor does not declare are not checked."""
     left, is_tensor = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype)), form != "python_scalar"
     if is_tensor:
         right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))
@@ -146,11 +148,11 @@ def promotes(
         raise NotForThisDevice("the result has a dtype that the descriptor does not declare")
     try:
         got = back(op(move(left), move(right) if is_tensor else right))
-    except Exception as exc:  # of whatever type: a framework below has exceptions of its own
+    except Exception as exc:  # any type: a vendor's framework may raise exceptions of its own
         try:
             op(left, right)
         except Exception:
-            # The clause is about results.
+            # The clause only judges results, not refusals.
             raise NotApplicable("the CPU refuses the operands too") from exc
         if isinstance(exc, NotImplementedError):
             raise
@@ -164,14 +166,14 @@ def keeps_bits(op: Any, move: Any, back: Any) -> Wrong | None:
     big = 2**53 + 1  # the first integer that float64 cannot hold
     left = torch.tensor([0, 1, 2**53, 2**53 + 1, -(2**53) - 1])
     try:
-        # Asked with a small operand first: an op that computes in floating point may loop that often.
+        # Try a small operand first: an op may loop as many times as its operand says.
         if op(left, torch.ones_like(left)).dtype not in (torch.int64, torch.bool):
             raise NotApplicable("the op computes in floating point")
         want = op(left, torch.full_like(left, big))
     except RuntimeError as exc:
         raise NotApplicable("the CPU refuses the operands") from exc
     got = back(op(move(left), big))
-    wanted, what = f"{want.tolist()} as with a tensor", f"with the Python scalar {big}"
+    wanted, what = f"{want.tolist()}, as with a tensor", f"with the Python scalar {big}"
     return None if torch.equal(got, want) else Wrong("values", wanted, got.tolist(), what)
 
 
@@ -224,8 +226,8 @@ def special_values(ctx: ItemContext) -> None:
 
 
 def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
-    """Divide integers by zero among others. An exception is right (the CPU's is ZeroDivisionError), and so is any
-    value (as on CUDA); the quotients of the others are documented, and the process goes on."""
+    """Divide integers, some of them by zero. For a zero divisor, an exception (ZeroDivisionError on the CPU) and any
+    value (as on CUDA) are both accepted. The quotients by other divisors must be right, and the process must survive."""
     left, right = (
         torch.tensor(values).to(getattr(torch, dtype)) for values in ([7, 9, 0, 5], [0, 2, 0, 3])
     )
@@ -236,7 +238,11 @@ def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
     want = op(left[1::2], right[1::2])
     same = tuple(got.shape) == (4,) and torch.equal(got[1::2], want)
     return (
-        None if same else Wrong("values", want.tolist(), got[1::2].tolist(), "9 and 5 by 2 and 3")
+        None
+        if same
+        else Wrong(
+            "values", want.tolist(), got[1::2].tolist(), "results for 9 and 2, and for 5 and 3"
+        )
     )
 
 
@@ -251,7 +257,7 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
         raise NotApplicable("not defined for bool") from exc
     got = back(op(odd, move(other)) if binary else op(odd, *extra))
     if got.dtype == torch.bool:
-        # Written bytes are normalised for the comparison: the question is how they are read.
+        # Any non-zero output byte counts as true: the check is about reading such bytes, not about writing them.
         got = got.view(torch.uint8).bool()
     if want.dtype == torch.complex32:  # has no comparison kernels
         want = want.to(torch.complex64)
@@ -260,7 +266,7 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
 
 
 def near(got: torch.Tensor, want: torch.Tensor, atol: float = 1e-8) -> bool:
-    """Whether two results on the CPU agree. In which dtype, layout.values judges."""
+    """Return True if two CPU tensors have the same shape and close values. The dtype is judged by layout.values."""
     if got.shape != want.shape:
         return False
     got = got.to(want.dtype)
@@ -268,7 +274,7 @@ def near(got: torch.Tensor, want: torch.Tensor, atol: float = 1e-8) -> bool:
 
 
 def spread(values: torch.Tensor, move: Any, strided: Any) -> torch.Tensor:
-    """The values on the device, with gaps between them in memory where ``strided``."""
+    """Return the values on the device. If ``strided``, they are every second element of a larger tensor."""
     there: torch.Tensor = move(values.repeat_interleave(2, -1) if strided else values)
     return there[..., ::2] if strided else there
 
@@ -285,17 +291,18 @@ def reduces_nan(
     got = back(got[0] if isinstance(got, (tuple, list)) else got)
     last = bool(torch.isnan(got.reshape(-1)[-1]))
     if last == omits:
-        rule = "NaN is ignored" if omits else "NaN propagates"
-        return Wrong("values", f"that {rule}, as documented", got.tolist())
+        rule = "no NaN in the result (NaN is ignored)" if omits else "NaN for the row with a NaN"
+        return Wrong("values", f"{rule}, as documented", got.tolist())
     if got.dim() and bool(torch.isnan(got[0])):
-        return Wrong("values", "a number for a row without NaN", got.tolist())
+        return Wrong("values", "no NaN for the row without a NaN", got.tolist())
     return None
 
 
 def nan_at(got: Any, want: Any) -> Wrong | None:
-    """Whether NaN is where it is expected: ``want`` is a list of 0 and 1, and the first five are shown."""
+    """Report NaN in other places than expected. ``want`` is a list of 0 and 1; a failure shows the first five entries."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
-    return None if held == want else Wrong("values", f"NaN where {want[:5]}", f"where {held[:5]}")
+    text = "isnan() to begin with {}"
+    return None if held == want else Wrong("values", text.format(want[:5]), held[:5])
 
 
 def binary_nan(
@@ -335,7 +342,7 @@ def sorts_nan_last(op: Any, move: Any, back: Any, dtype: Any, strided: Any) -> W
 
 # -- layout.beta_zero: with beta = 0 the input is not read.
 
-#: Shapes of (input, first, second) by the name of the op's family.
+#: Shapes of (input, first factor, second factor) by the name of the op's family.
 _SHAPES = {
     "beta_zero.mm": ((4, 5), (4, 3), (3, 5)),
     "beta_zero.mv": ((4,), (4, 3), (3,)),
@@ -346,7 +353,7 @@ _SHAPES = {
 
 
 def beta_zero(ctx: ItemContext) -> None:
-    """An input full of NaN or infinity, and a product over K = 0."""
+    """With ``beta=0``, pass an input full of NaN or infinity, and multiply matrices whose inner dimension K is 0."""
     with ctx.running(BETA_ZERO):
         for family, shapes in _SHAPES.items():
             if family not in ctx.traits.families:
@@ -363,7 +370,7 @@ def ignores_input(
 ) -> Wrong | None:
     kind = getattr(torch, dtype)
     if not (kind.is_floating_point or kind.is_complex):
-        # These have no NaN: beta = 0 must still leave the input out.
+        # Integers and bool have no NaN; a large input must be ignored all the same.
         poison = True if kind == torch.bool else torch.iinfo(kind).max
     first = (torch.arange(torch.Size(shapes[1]).numel()) % 3).reshape(shapes[1]).to(kind)
     second = (torch.arange(torch.Size(shapes[2]).numel()) % 2).reshape(shapes[2]).to(kind)
@@ -390,11 +397,11 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
     return None if same else Wrong("values", "zeros", held.tolist(), what)
 
 
-# -- layout.empty_reduce: reductions over nothing give the identity, or raise as the CPU does.
+# -- layout.empty_reduce: a reduction of an empty tensor gives the op's identity, or raises as the CPU does.
 
 
 def empty_reduce(ctx: ItemContext) -> None:
-    """Over a dimension of size 0, and over all of an empty tensor."""
+    """Reduce a tensor of shape (2, 0, 3) over dimension 1, and a tensor of shape (0,) over all dimensions."""
     with ctx.running(EMPTY_REDUCE):
         given: dict[str, Any] = {
             "dtype": ctx.dtype,
@@ -432,16 +439,16 @@ def reduces_nothing(
             raise
         if identity is not None:
             return raised(exc, f"the identity {identity}")
-        return None if fake_only or refused else raised(exc, f"{want}, as the CPU gives")
+        return None if fake_only or refused else raised(exc, f"{want}, as on the CPU")
     if dim is not None and tuple(got.shape) != (2, 3):
         return Wrong("shape", "shape (2, 3)", tuple(got.shape))
     if identity is not None:
         same = bool((got == identity).all())
         return None if same else Wrong("values", f"the identity {identity}", got.tolist())
     if fake_only:
-        # No identity is declared: a finite number would be made up; NaN and infinity say that there is none.
+        # The op declares no identity, so a finite number would be invented; NaN and infinity are accepted.
         made_up = got.is_floating_point() and bool(got.isfinite().any())
-        rule = "NaN, infinity or an exception, as the op has no identity"
+        rule = "NaN, infinity or an exception, because the op has no identity"
         return Wrong("not_raised", rule, got.tolist()) if made_up else None
     if refused:
         return Wrong("not_raised", f"{type(refused).__name__}, as on the CPU", got.tolist())

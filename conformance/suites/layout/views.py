@@ -1,4 +1,4 @@
-"""The judge of layout.views: what a view shares with its base."""
+"""The judge of layout.views: whether a view shares the right memory with its base."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from opinfo.torch_private import storage_id
 
 
 def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
-    """An op that declares aliasing shares the base's storage where its reference does, at the reference's offset and
-    strides; a write through the view is seen in the base and the other way round; conj and neg bits are the CPU's."""
+    """Check the outputs of an op that declares aliasing. If the reference's output is a view, the device's must share the
+    base's storage, with the reference's storage offset and strides, and a write to either must change the other. The conj
+    and neg bits must be the CPU's."""
     if answer.raised is not None:
         return
     found = list(_views(call, answer, reference, reference.meta_specs))
@@ -26,7 +27,7 @@ def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def _views(call: Call, answer: Answer, reference: Any, specs: Sequence[OutputSpec] | None) -> Found:
-    """The same, with what one reference says of the outputs."""
+    """Judge the outputs as :func:`judge_views` does, against the ``specs`` of one reference."""
     outputs = strided(answer.result)
     if specs is None or len(specs) != len(outputs):
         return
@@ -47,7 +48,7 @@ def _views(call: Call, answer: Answer, reference: Any, specs: Sequence[OutputSpe
 
 
 def other_bits(out: torch.Tensor, cpu: torch.Tensor) -> Wrong | None:
-    """Whether the conj and neg bits differ."""
+    """Report a conj or neg bit that differs from the CPU's; None if both bits are the same."""
     if out.is_conj() != cpu.is_conj():
         return Wrong("bits", f"conj bit {cpu.is_conj()}, as on the CPU", out.is_conj())
     if out.is_neg() != cpu.is_neg():
@@ -56,12 +57,12 @@ def other_bits(out: torch.Tensor, cpu: torch.Tensor) -> Wrong | None:
 
 
 def not_its_view(call: Call, out: torch.Tensor, spec: OutputSpec) -> Wrong | None:
-    """Whether an output is not the view of an input that it should be."""
+    """Report an output that is not the view of an input described by ``spec``; None if it is."""
     base = call.inputs[spec.alias or 0]
     if not isinstance(base, Guarded):
         return None
     if call.storage and storage_id(out) != storage_id(base.base):
-        return Wrong("not_aliased", f"the storage of input {spec.alias}", "another storage")
+        return Wrong("not_aliased", f"the storage of input {spec.alias}", "a different storage")
     if not isinstance(base, ByValues):
         if significant(out.shape, out.stride()) != spec.significant:
             return Wrong("strides", f"strides {spec.stride}", tuple(out.stride()))
@@ -70,15 +71,16 @@ def not_its_view(call: Call, out: torch.Tensor, spec: OutputSpec) -> Wrong | Non
     if out.numel() == 0 or out.is_conj() or out.is_neg() or 0 in spec.significant:
         return None
     if may_overlap(spec.shape, spec.stride):
-        return None  # writes through it are not defined
+        return None  # writes to a view whose elements overlap are undefined
     return not_written_through(call, base, out, spec)
 
 
 def not_written_through(
     call: Call, base: Guarded, out: torch.Tensor, spec: OutputSpec
 ) -> Wrong | None:
-    """Fill the view, and see exactly its elements change in the base; put the base back, and see the view follow."""
-    reaches = "a write through the view to reach the base"
+    """Fill the view with 1: exactly its elements must change in the base. Then restore the base: the view must show the
+    restored values. Returns what failed, or None."""
+    reaches = "a write through the view to change exactly its elements in the base"
     known, wanted = base.before, base.before.clone()
     usable = len(wanted) // out.element_size() * out.element_size()
 
@@ -90,7 +92,7 @@ def not_written_through(
         with torch.no_grad():
             out.fill_(1)
     except NotImplementedError:
-        return None  # the cells of fill say so
+        return None  # the cells of fill report the missing op
     except RuntimeError as error:
         return raised(error, reaches)
     base.before = wanted
@@ -98,14 +100,16 @@ def not_written_through(
     base.before = known
     base.restore(call.move)
     if not written:
-        return Wrong("not_aliased", reaches, "other bytes")
+        return Wrong("not_aliased", reaches, "different bytes in the base")
     if differing(call.back(out), elements(known)).any():
-        return Wrong("not_aliased", "a write to the base to reach the view", "other values")
+        expected = "a write to the base to change the view"
+        return Wrong("not_aliased", expected, "different values in the view")
     return None
 
 
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether two elements of the view may share an address (sufficient test: sorted strides nest)."""
+    """Return False if the sorted strides nest, so that no two elements share an address; otherwise True, although the
+    elements of a few such views do not overlap."""
     reach = 1
     for step, size in sorted((s, n) for s, n in zip(stride, shape) if n > 1):
         if step < reach:

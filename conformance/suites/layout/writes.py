@@ -1,5 +1,5 @@
-"""Calls that write: ``out=`` targets that fit and that do not, in-place variants, and the variants of an op against each
-other."""
+"""Checks of calls that write: ``out=`` tensors that fit the result or do not, in-place variants, and a comparison of an
+op's variants with its function."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ OUT_KEPT, OUT_RESIZE, IN_PLACE = "layout.out_kept", "layout.out_resize", "layout
 
 
 def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
-    """The CPU's outputs; None if it raises, or ``out=`` takes none."""
+    """Return the CPU's outputs; None if the CPU raises or the result is not what ``out=`` can receive."""
     return outputs_of(reference.value.result) if reference.value.raises is None else None
 
 
 def form_of(result: Any) -> str:
-    """In which container ``out=`` takes the targets."""
+    """Return how ``out=`` takes the targets for this result: as a "tensor", a "list" or a "tuple"."""
     if isinstance(result, torch.Tensor):
         return "tensor"
     return "list" if isinstance(result, list) else "tuple"
 
 
 def takes_no_out(error: BaseException) -> bool:
-    """Whether the argument parser says that this form of the call has no ``out``: ``nonzero(as_tuple=True)``,
-    or a packet of ``torch.ops`` whose overload gives its targets other names."""
+    """Return True if torch's argument parser raised ``error`` because this form of the call has no ``out`` argument, as in
+    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload that names its targets differently."""
     text = str(error)
     if isinstance(error, TypeError):
         return "'out'" in text
@@ -63,7 +63,7 @@ def takes_no_out(error: BaseException) -> bool:
 
 
 def prefill(dtype: torch.dtype) -> Any:
-    """What a target holds before: a value that no result is made of by chance."""
+    """Return the value with which a target is filled before the call, chosen so that results rarely contain it."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:
@@ -71,20 +71,21 @@ def prefill(dtype: torch.dtype) -> Any:
     return torch.iinfo(dtype).max
 
 
-#: The layout of the inputs where the target has an offset, if the op takes it: of two strides a kernel may use one.
+#: The layout of the inputs when the target has an offset. A kernel that uses the input's strides for the target, or the
+#: target's for the input, then gives wrong values.
 _STRIDED = uniform(Layout("transposed", "outer", offset=True))
 
 
-#: Upstream's samples, in turn, among which the targets are shared out: they differ in their arguments.
+#: torch's own samples differ only in their arguments, so each of them gets one in three of the target layouts, in turn.
 _TURNS = 3
 
 
 def out_kept(ctx: ItemContext) -> None:
-    """Give the op targets of the right shape in many layouts."""
+    """Call the op with ``out=`` tensors of the right shape in many layouts."""
     if not ctx.traits.has_out or not ctx.traits.returns_tensors:
         return
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
-    shared = any(sample.axis for sample in ctx.common)  # where one of these takes all targets
+    shared = any(sample.axis for sample in ctx.common)  # samples with an axis get all targets
     with ctx.running(*judges):
         for number, sample in enumerate(ctx.common):
             plain = Reference(ctx, ctx.plain(sample))
@@ -110,7 +111,8 @@ def out_kept(ctx: ItemContext) -> None:
 
 
 def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
-    """The reference of the call with strided operands; None where it takes none."""
+    """Return the reference of the call with strided operands; None if the device cannot build them or the reference raises
+    for them."""
     if not ctx.device.takes(_STRIDED.id) or "as_strided.read" in ctx.traits.families:
         return None
     strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
@@ -128,7 +130,8 @@ def called_into_guarded(
 
 
 def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
-    """What a target holds before, which must not matter: NaN or the like; 1 or -1 where it has an offset."""
+    """Return the value with which a target is filled before the call: NaN or the dtype's largest value, or 1 or -1 if the
+    target has an offset. The result must not depend on the value."""
     if not geometry.offset:
         return prefill(dtype)
     in_rows = geometry.stride[:1] > geometry.stride[-1:]
@@ -136,7 +139,7 @@ def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
 
 
 def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
-    """``out=`` of the right shape keeps address and strides, and takes the functional result whole."""
+    """Check that each ``out=`` tensor keeps its address and strides and receives the complete functional result."""
     if answer.raised is not None:
         if not takes_no_out(answer.raised):
             yield raised(answer.raised)
@@ -151,7 +154,7 @@ def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
-    """How what is in the targets differs from the result."""
+    """Compare the targets' values with the CPU's result; None if they agree."""
     wanted = wanted_outputs(reference) or []
     read = [call.back(each) for each, _ in zip(views(answer.targets), wanted)]
 
@@ -166,8 +169,8 @@ def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
 
 
 def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
-    """Whether a tensor that a call wrote to has another address than ``before``, or other strides. Without addresses:
-    whether what was written is seen in its base."""
+    """Report a tensor that the call wrote to and whose address is no longer ``before``, or whose strides changed. On a
+    device without addresses, report one whose written values do not appear in its base."""
     view, geometry = target.view, target.geometry
     if isinstance(target, ByValues):
         same = tuple(view.shape) == geometry.shape
@@ -181,7 +184,7 @@ def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
         found = f"strides {tuple(view.stride())} at {where}"
     elif same:
         there = target.arrived(call.back)
-        expected, found = "what is written to be seen in its base", "other values in the base"
+        expected, found = "the written values in its base tensor", "different values in the base"
     else:
         there, expected, found = True, f"shape {geometry.shape}", f"shape {tuple(view.shape)}"
         if not isinstance(target, ByValues):
@@ -190,17 +193,17 @@ def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
 
 
 def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
-    """The bytes of a target's storage that belong to none of its elements are as they were."""
+    """Check that the call changed no byte of a target's storage outside the target's elements."""
     for place, target in enumerate(answer.targets if answer.raised is None else ()):
         yield from outside_changed(target, f"out {place}", call.back)
 
 
 def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Found:
-    """Whether bytes changed that belong to none of a tensor's elements."""
+    """Report changed bytes in a tensor's storage that belong to none of the tensor's elements."""
     if not isinstance(target, Guarded) or not target.as_asked():
-        return  # layout.out_kept or layout.inplace judges it
-    where = f"strides {target.geometry.stride}, offset {target.geometry.offset}"
-    expected = f"no change outside its elements ({where})"
+        return  # layout.out_kept or layout.inplace reports the changed strides
+    where = f"strides {target.geometry.stride}, storage offset {target.geometry.offset}"
+    expected = f"unchanged bytes outside its elements ({where})"
     yield None if target.outside_intact(back) else Wrong("bytes", expected, "changed bytes", what)
 
 
@@ -221,12 +224,12 @@ def out_resize(ctx: ItemContext) -> None:
             _unfit(ctx, laid, "wrong_shape")
             if all(each.numel() > 1 for each in wanted):
                 _unfit(ctx, laid, "smaller")
-            # A factory without a dtype takes that of its out=; some dtypes have no unsafe one.
+            # A factory function without a dtype argument takes the dtype of out=. bool casts safely to every dtype.
             factory = ctx.op.is_factory and sample.call.kwargs.get("dtype") is None
             dtypes = [unsafe_dtype(each.dtype) for each in wanted]
             if not factory and None not in dtypes and _must_refuse(ctx, laid, "wrong_dtype"):
                 _unfit(ctx, laid, "wrong_dtype")
-            # On the CPU there is neither a second opinion nor a rule about a wrong device.
+            # On the CPU there is no second reference, and no documented rule about a wrong device.
             if not ctx.device.fake_only and _must_refuse(ctx, laid, "wrong_device"):
                 _unfit(ctx, laid, "wrong_device")
 
@@ -242,13 +245,13 @@ def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer | None:
 
 
 def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
-    """The shapes and dtypes of the targets for a result, and their container."""
+    """Return the (shape, dtype) of each ``out=`` tensor for a result, and the container that takes them."""
     outputs = outputs_of(result) or ()
     return [(tuple(each.shape), each.dtype) for each in outputs], form_of(result)
 
 
 def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
-    """A dtype that ``torch.can_cast`` refuses for results of ``dtype``."""
+    """Return a dtype to which ``torch.can_cast`` forbids casting ``dtype``; None for bool, which casts to every dtype."""
     if dtype.is_complex:
         return torch.float32
     if dtype.is_floating_point:
@@ -257,10 +260,11 @@ def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
 
 
 def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Call) -> Any:
-    """A target that does not fit a result of this shape and dtype."""
+    """Return a target that does not fit a result of this shape and dtype. ``how`` is "empty", "smaller", "wrong_shape",
+    "wrong_dtype" or "wrong_device"."""
     if how == "empty":
         return call.move(torch.empty((0,), dtype=dtype))
-    if how == "smaller":  # it must grow, and is not empty
+    if how == "smaller":  # not empty, and smaller than the result
         return call.move(torch.zeros((1,), dtype=dtype))
     if how == "wrong_shape":
         count = torch.Size(shape).numel()
@@ -282,7 +286,7 @@ def called_into_unfit(
 def called_and_warned(
     call: Call, targets: Sequence[Guarded | torch.Tensor], form: str = ""
 ) -> Answer:
-    """Make the call, into the targets if there is a ``form``, and record its warnings."""
+    """Make the call and record its warnings. If ``form`` is given, the targets are passed as ``out=``."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answer = called(call, False, targets, form)
@@ -291,14 +295,14 @@ def called_and_warned(
 
 
 def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
-    """An empty target is resized without a warning. A wrong shape that is not empty is resized with one
-    (ATen/native/Resize.h), or refused. A dtype to which the result cannot be cast safely is refused
-    (torch.can_cast), and another device is."""
+    """Check what happens to an ``out=`` tensor that does not fit. An empty one must be resized without a warning. A
+    non-empty one of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. One whose dtype the
+    result cannot be cast to (torch.can_cast), or which is on another device, must be refused."""
     how, error = reference.how, answer.raised
     if how in ("wrong_dtype", "wrong_device"):
         if error is None:
             kinds = ", ".join(f"{t.dtype} on {t.device.type}" for t in views(answer.targets))
-            yield Wrong("not_raised", f"an error for out= of {kinds}", "no exception")
+            yield Wrong("not_raised", f"an exception for out= of {kinds}", "no exception")
         elif isinstance(error, (RuntimeError, TypeError)):
             yield None  # NotImplementedError is a RuntimeError: any refusal is correct
         else:
@@ -306,7 +310,7 @@ def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
         return
     if error is not None:
         if how != "empty" and isinstance(error, (RuntimeError, TypeError, ValueError)):
-            yield None  # refusing is what the deprecation warning announces
+            yield None  # the deprecation warning says that a later version will refuse
         elif how != "empty" or not takes_no_out(error):
             yield raised(error)
         return
@@ -335,7 +339,7 @@ def on_cpu(ctx: ItemContext, laid: Laid) -> Call:
 
 
 def _cpu_has_no_out(ctx: ItemContext, laid: Laid) -> bool:
-    """Whether the CPU refuses the ``out=`` form of this call too. On the CPU itself its word counts."""
+    """Return True if the CPU refuses the ``out=`` form of this call too, or if the device is the CPU."""
     if ctx.device.fake_only:
         return True
     given = _specs_and_form(ctx.expected(laid).result)
@@ -347,7 +351,8 @@ def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
 
 
 def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
-    """Whether the CPU warns of a target that is resized. On the CPU itself the documented rule counts: it warns."""
+    """Return True if the CPU warns that it resizes the target. If the device is the CPU, return True, because the
+    documented rule demands the warning."""
     if ctx.device.fake_only:
         return True
     answer = _cpu_into_unfit(ctx, laid, how)
@@ -355,7 +360,8 @@ def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
 
 
 def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
-    """Whether the CPU refuses such a target, a rule on the CPU itself."""
+    """Return True if the CPU refuses this kind of target. If the device is the CPU, return True: the documented rule
+    demands the refusal."""
     return ctx.device.fake_only or _cpu_into_unfit(ctx, laid, how).raised is not None
 
 
@@ -363,7 +369,7 @@ def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
 
 
 def in_place(ctx: ItemContext) -> None:
-    """Run the in-place variant on every sample in every layout in which self has no stride 0."""
+    """Call the in-place variant on every sample in every layout in which ``self`` has no stride 0."""
     variant = ctx.op.inplace
     if variant is None or not ctx.traits.writes_self:
         return
@@ -373,7 +379,7 @@ def in_place(ctx: ItemContext) -> None:
             for laid in ctx.laid_out(sample):
                 target = laid.inputs[0] if laid.inputs else None
                 if not isinstance(target, Guarded) or target.geometry.expanded is not None:
-                    continue  # writing to an expanded self: layout.overlap_raises
+                    continue  # layout.overlap_raises checks writes to an expanded self
                 refuses = partial(_refuses_in_place, ctx, laid)
                 reference = Reference(
                     ctx, laid, raises_in_place=refuses, restrides=ctx.op.restrides_in_place
@@ -393,12 +399,12 @@ def in_place(ctx: ItemContext) -> None:
 
 
 def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
-    """Whether FakeTensor refuses the in-place form (``float_power_`` of a float32 base, say)."""
+    """Return True if FakeTensor refuses the in-place variant, as for ``float_power_`` with a float32 base."""
     return ctx.stride_answer(laid, ctx.op.inplace, "@inplace").raises is not None
 
 
 def called_in_place(call: Call) -> Answer:
-    """Make the call; its first tensor is what it writes to."""
+    """Make the in-place call, and record the address of its first tensor before the call."""
     before = address(call, views(call.inputs)[0])
     answer = called(call, False)
     answer.addresses = (before,)
@@ -406,12 +412,13 @@ def called_in_place(call: Call) -> Answer:
 
 
 def judge_self_bounds(call: Call, answer: Answer, reference: Any) -> Found:
-    """The bytes of self's storage that belong to none of its elements are as they were."""
+    """Check that the in-place call changed no byte of ``self``'s storage outside its elements."""
     yield from outside_changed(call.inputs[0], "self", call.back)
 
 
 def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
-    """In-place variants keep address and strides, give self the functional result, and raise if it does not fit."""
+    """Check that the in-place variant keeps the address and strides of ``self`` and gives it the functional result. It
+    must raise if that result does not fit into ``self``."""
     target, want = call.inputs[0], reference.value
     assert isinstance(target, Guarded)
     dtype, shape = target.view.dtype, target.geometry.shape
@@ -424,15 +431,15 @@ def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
         return
     unfit = None
     if not reference.restrides and want.result.shape != shape:
-        unfit = "the result has another shape"
+        unfit = "the result's shape differs from self's"
     elif not reference.restrides and not torch.can_cast(want.result.dtype, dtype):
         unfit = "the result cannot be cast to self's dtype"
     if answer.raised is not None:
         fits = unfit is None and not reference.raises_in_place
-        expected = "no exception, as from the functional op"
+        expected = "no exception, as from the out-of-place op"
         yield raised(answer.raised, expected) if fits else None
     elif unfit:
-        yield Wrong("not_raised", f"an exception, as {unfit}", "no exception")
+        yield Wrong("not_raised", f"an exception, because {unfit}", "no exception")
     else:
         wrong = None if reference.restrides else moved(call, target, answer.addresses[0])
         if wrong is None and not reference.free:
@@ -450,20 +457,22 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
         op(there, move(large))
     except NotImplementedError:
         raise
-    except Exception:  # which type is the question of dispatch.error_inputs
+    except Exception:  # dispatch.error_inputs judges the exception's type
         return None
-    expected = "an exception for a self of shape (1, 4) and an operand of shape (3, 4)"
-    return Wrong("not_raised", expected, f"a self of shape {tuple(there.shape)}")
+    expected = "an exception for self of shape (1, 4) and an operand of shape (3, 4)"
+    return Wrong("not_raised", expected, f"no exception and self of shape {tuple(there.shape)}")
 
 
-# -- function, method, operator, in-place and out variants agree, on contiguous inputs: layouts are the business of
-# the other clauses
+# -- function, method, operator, in-place and out= variants agree on contiguous inputs; the other clauses check layouts
 
 
 def variants(ctx: ItemContext) -> None:
-    """Compare every variant with the function, on copies of the same inputs. Of the samples that only reads take, those
-    of special values and one of each other axis are given to variants that write, which may have kernels of their own,
-    and so is what is refused."""
+    """Compare every variant of the op with its function, on copies of the same inputs.
+
+    A sample marked ``reads_only`` is given only to the variants that write (``out=``, in-place), which may have kernels
+    of their own, and only if it holds special values or is the first of its axis. Where the function refuses such a
+    sample, these variants must refuse it too.
+    """
     writes = ctx.op.has_out or ctx.op.inplace
     with ctx.running(VARIANTS) as record:
         seen: set[str] = set()
@@ -503,13 +512,13 @@ def variants(ctx: ItemContext) -> None:
 
 
 def _as_called(plain: Answer) -> Part:
-    """What the function answered, which a script asks for itself."""
+    """Wrap the function's answer together with the code by which a repro script computes the answer again."""
     code = "called_on_copies(replace_call(call, op))"
     return Part(plain, code, (called_on_copies, replace_call))
 
 
 def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
-    """What the function refuses, the variants that write refuse, where the CPU's do."""
+    """Check that each writing variant raises for a call that the function refuses, if the CPU's variant raises too."""
     base = next(iter(ctx.common), laid.sample)
     usual = value_answer(ctx.op.function, base.call.on, base.tensors, mutates=ctx.mutates).result
     function = _as_called(plain)
@@ -524,8 +533,8 @@ def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
 def _others(
     ctx: ItemContext, sample: Sample, result: Any, *, refused: bool = False
 ) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Answer], tuple[Any, ...]]]:
-    """The name of each variant that can be called, its function, how it is called, and what that takes, for a call with
-    this ``result``, or, where the call is ``refused``, for one with such a result."""
+    """Yield (name, function, procedure that calls it, the procedure's arguments) for each variant that can be called for a
+    sample whose function returns ``result``. If the call is ``refused``, ``result`` comes from another sample of the op."""
     op, first = ctx.op, sample.call.args[0]
     both = not sample.reads_only
     plain = len(sample.call.args) == 2 and not sample.call.kwargs
@@ -554,7 +563,7 @@ def _others(
 
 
 def judged_elsewhere(call: Call, answer: Answer, reference: Any) -> Found:
-    """Nothing: layout.values judges the function."""
+    """Judge nothing, because layout.values judges the function."""
     yield from ()
 
 
@@ -567,7 +576,7 @@ def called_on_copies(call: Call) -> Answer:
 
 
 def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """What a target holds before: values of each sort in turn."""
+    """Return a tensor of the values of :func:`values_of_each_sort`, repeated. It fills a target before the call."""
     values, count = values_of_each_sort(dtype), torch.Size(shape).numel()
     return values.repeat(count // len(values) + 1)[:count].reshape(shape)
 
@@ -583,7 +592,7 @@ def values_of_each_sort(dtype: torch.dtype) -> torch.Tensor:
 
 
 def called_into_operand(call: Call, place: int) -> Answer:
-    """Make the call on copies, into one of them."""
+    """Make the call on copies of the inputs, with the copy of input ``place`` as ``out=``."""
     inputs = copies(call)
     answer = called(replace(call, inputs=inputs), False, inputs[place : place + 1], "tensor")
     if answer.raised is None:
@@ -595,8 +604,8 @@ def called_into_operand(call: Call, place: int) -> Answer:
 def called_into_prefilled(
     call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
 ) -> Answer:
-    """Make the call on copies, into targets that hold known values: fresh memory may hold the right result by
-    chance."""
+    """Make the call on copies of the inputs, with ``out=`` tensors that hold known values. Fresh memory could hold the
+    right result by chance."""
     targets = [call.move(old_values(shape, dtype)) for shape, dtype in specs]
     answer = called(replace(call, inputs=copies(call)), False, targets, form)
     if answer.raised is None:
@@ -606,18 +615,18 @@ def called_into_prefilled(
 
 
 def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
-    """A variant gives what the function gives; where that raises and the CPU's does not, it raises too."""
+    """Check that a variant gives the function's result. If the function raised, the variant must raise too."""
     function, name, error = reference.function, reference.variant, answer.raised
-    variant = "out= that is the operand" if name == "out_self" else f"the {name} variant"
+    variant = "out= that is also an operand" if name == "out_self" else f"the {name} variant"
     if function.raised is not None:
-        expected = f"an exception as from the function ({raised(function.raised).found})"
-        yield None if error is not None else Wrong("not_raised", expected, "none", variant)
+        expected = f"an exception, as from the function ({raised(function.raised).found})"
+        yield None if error is not None else Wrong("not_raised", expected, "no exception", variant)
         return
-    what = f"{variant} against the function"
+    what = f"{variant} compared with the function"
     if error is None:
         want = function.read
         if name.startswith("inplace") and isinstance(want, torch.Tensor):
-            want = want.to(call.values[0].dtype)  # it keeps self's dtype
+            want = want.to(call.values[0].dtype)  # an in-place result has self's dtype
         wrong = differs(answer.read, want, reference)
         yield wrong.about(what) if wrong is not None else None
         return
@@ -625,7 +634,7 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
         if takes_no_out(error) and reference.has_no_out:
             return
     elif isinstance(error, TypeError):
-        # Operators and methods do not take every argument of the function.
+        # Operators and methods do not accept every argument of the function.
         if "unexpected keyword" in str(error) or name in ("operator", "inplace_operator"):
             return
     elif (

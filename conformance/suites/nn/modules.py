@@ -1,4 +1,4 @@
-"""Each module of torch's database computes and trains as on the CPU."""
+"""nn.modules: the results and gradients of each module in torch's module database equal the CPU's."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from opinfo.module_catalog import ModuleEntry, ModuleSample, module_catalogue
 
 cases = Cases(Kind.VALUES)
 
-#: The modules of the database of torch 2.13. A test compares the two: to load the database takes seconds, and a plan is
-#: made without it.
+#: The modules in the database of torch 2.13. They are listed here because loading the database takes seconds and a plan
+#: is made without it. A test compares the list with the database.
 NAMES = [
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -150,10 +150,10 @@ NAMES = [
     "ConstantPad3d",
 ]
 
-#: Runs of a module in each mode, at least: a module with fewer samples is given some in several ways.
+#: Smallest number of runs of a module in each mode. If a module has fewer samples, some are run in several ways.
 RUNS = 8
 
-#: And at most; the modules that have more samples, all of which the larger plans take.
+#: Largest number of runs of a module in each mode. LONG lists the modules with more samples; larger plans run them all.
 MOST = 12
 LONG = [
     "AvgPool3d",
@@ -175,8 +175,9 @@ LONG = [
 @cases("nn.modules", over={f"{name}.every_sample": (name, 1000) for name in LONG}, more=True)
 @cases("nn.modules", over={name: (name, MOST) for name in NAMES})
 def as_on_the_cpu(context: Context, name: str, most: int) -> None:
-    """Results, gradients and running statistics equal the CPU's, in training and in eval, for inputs and cotangents in
-    several layouts; inputs and cotangents stay as they are."""
+    """Run the module forward and backward on the samples of torch's module database, in training and eval mode, with inputs
+    and cotangents in several layouts: results, gradients and running statistics must equal the CPU's, and inputs and
+    cotangents must not change."""
     entry = module_catalogue().get(name)
     if entry is None:
         raise NotDeclared(f"the module database of torch {torch.__version__} has no {name}")
@@ -190,21 +191,21 @@ def as_on_the_cpu(context: Context, name: str, most: int) -> None:
 def runs(
     entry: ModuleEntry, most: int, *, training: bool
 ) -> Iterator[tuple[int, ModuleSample, Way]]:
-    """Which samples are given in which ways: each way to one at least. Of many samples every n-th is taken, with another
-    remainder in eval than in training."""
-    with seeded_globally(20):  # upstream draws from the default generator
+    """Yield (number, sample, way) for each run of a module in one mode. Every way is used at least once. If there are more
+    than ``most`` samples, every n-th is taken, and eval mode takes different ones than training."""
+    with seeded_globally(20):  # torch's database draws from the default generator
         samples = list(enumerate(entry.samples(training=training)))
     step = -(-len(samples) // most)
     taken = samples[(0 if training else step // 2) :: step]
     for number in range(max(len(taken), RUNS)):
-        # The ways move on by one where a sample would meet the same way again.
+        # Shift the ways by one when a sample would get the same way again.
         way = WAYS[(number + number // math.lcm(len(taken), len(WAYS))) % len(WAYS)]
         yield *taken[number % len(taken)], way
 
 
 @contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """The CPU's default generator with this seed, and as it was afterwards."""
+    """Seed the CPU's default generator inside the block, and restore its state afterwards."""
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -218,10 +219,10 @@ def seeded(context: Context, at: str) -> torch.Generator:
 
 
 def built(build: Any, sample: ModuleSample, generator: torch.Generator) -> torch.nn.Module:
-    """The module on the CPU in float32, with parameters and buffers that are not what they begin with: a weight of 1, a
-    bias of 0 and a mean of 0 would hide that they are not used."""
+    """Build the module on the CPU in float32 and add random numbers to its parameters and buffers. A device that ignores a
+    weight of 1, a bias of 0 or a mean of 0 would go unnoticed otherwise."""
     with warnings.catch_warnings(), seeded_globally(7):
-        warnings.simplefilter("ignore")  # of upstream's own choices
+        warnings.simplefilter("ignore")  # the database's arguments cause warnings
         module: torch.nn.Module = build(*copied(sample.args), **copied(sample.kwargs)).float()
     if is_lazy(module):
         module(*detached(sample.inputs), **detached(sample.named))
@@ -238,7 +239,7 @@ def is_lazy(module: torch.nn.Module) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """The arguments of a class: modules among them are copied, as they become part of the module that is made."""
+    """Return a deep copy of a module's constructor arguments, because modules among them become part of the new module."""
     return copy.deepcopy(value)
 
 
@@ -260,15 +261,24 @@ def run_once(
     for each in (there, reference):
         each.requires_grad_(way.needs != "inputs")
     with warnings.catch_warnings(), seeded_globally(3):
-        warnings.simplefilter("ignore")  # the CPU's choices of kernels
+        warnings.simplefilter("ignore")  # the CPU warns about its choice of kernels
         want = reference(*want_given[0], **want_given[1])
         got = there(*given[0], **given[1])
-    compare(context, list(tensors_in(got)), list(tensors_in(want)), "an output is the CPU's", at)
+    compare(
+        context,
+        list(tensors_in(got)),
+        list(tensors_in(want)),
+        "an output differs from the CPU's",
+        at,
+    )
     state_of(context, there, reference, before, at)
 
     starts, want_starts = differentiable(got), differentiable(want)
     context.same(
-        len(starts), len(want_starts), "the outputs that have a gradient are the CPU's", at=at
+        len(starts),
+        len(want_starts),
+        "the number of outputs that require a gradient differs from the CPU's",
+        at=at,
     )
     leaves, want_leaves = leaves_of(there, given), leaves_of(reference, want_given)
     if want_starts and want_leaves:
@@ -276,9 +286,14 @@ def run_once(
         found = torch.autograd.grad(starts, leaves, mine, allow_unused=True)
         expected = torch.autograd.grad(want_starts, want_leaves, theirs, allow_unused=True)
         for one, other in zip(found, expected, strict=True):
-            context.same(one is None, other is None, "a gradient is None where the CPU's is", at=at)
+            context.same(
+                one is None,
+                other is None,
+                "a gradient is None and the CPU's is not, or the reverse",
+                at=at,
+            )
             if one is not None and other is not None:
-                close(context, one, other, "a gradient is the CPU's", at)
+                close(context, one, other, "a gradient differs from the CPU's", at)
     laid.intact(at)
 
 
@@ -298,7 +313,7 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
-    """The arguments of the call: on the device, and in float64 on the CPU. Leaves are the same in both."""
+    """Return the arguments of the call on the device, and in float64 on the CPU. The same tensors require gradients in both."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
         floats = each.is_floating_point() or each.is_complex()
@@ -315,7 +330,7 @@ def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
 
 
 def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
-    """What has a gradient: inputs, then parameters."""
+    """Return the tensors that require a gradient: inputs, then parameters."""
     found = [*tensors_in(given), *module.parameters()]
     return [each for each in found if each.requires_grad]
 
@@ -325,7 +340,9 @@ def compare(
 ) -> None:
     context.same(len(found), len(want), text, Kind.COUNT, at)
     for one, other in zip(found, want, strict=True):
-        context.same(one.device.type, context.kind, "an output is on the device", Kind.DEVICE, at)
+        context.same(
+            one.device.type, context.kind, "an output is not on the device", Kind.DEVICE, at
+        )
         close(context, one, other, text, at)
 
 
@@ -336,24 +353,32 @@ def state_of(
     before: dict[str, torch.Tensor],
     at: str,
 ) -> None:
-    """Parameters are as they were; buffers are as the CPU's: changed in training, as they were in eval."""
+    """Check the module's state after the call: parameters must be unchanged, and buffers must equal the CPU's after
+    training and be unchanged after eval."""
     kept = dict(reference.named_buffers())
     training = there.training
     after = there.state_dict()
-    context.same(sorted(after), sorted(before), "the names of the state stay", Kind.STATE, at)
+    context.same(
+        sorted(after), sorted(before), "the names in the state_dict changed", Kind.STATE, at
+    )
     for key, value in after.items():
         if training and key in kept:
-            close(context, value, kept[key], "a buffer is the CPU's after the call", at)
+            close(context, value, kept[key], "a buffer differs from the CPU's after the call", at)
         else:
-            context.equal(value, before[key], "what no training changes stays as it was", at)
+            context.equal(
+                value,
+                before[key],
+                "a parameter or buffer that the call must not change has changed",
+                at,
+            )
 
 
-# -- modules together, and what the database has no samples of
+# -- modules in combination, and modules without samples in the database
 
 
 @cases("nn.modules")
 def a_stack_of_blocks(context: Context) -> None:
-    """x + norm(x), many times over, has the CPU's gradients."""
+    """Stack 12 blocks of x + norm(x): result and gradient must equal the CPU's, and the gradient must be finite."""
     for build in (lambda: torch.nn.GroupNorm(4, 8), lambda: torch.nn.BatchNorm1d(8)):
         blocks = [build() for _ in range(12)]
         there = [copy.deepcopy(each).to(context.device) for each in blocks]
@@ -363,23 +388,24 @@ def a_stack_of_blocks(context: Context) -> None:
         got, want = x, y
         for mine, theirs in zip(there, wide, strict=True):
             got, want = got + mine(got), want + theirs(want)
-        close(context, got, want, "the result is the CPU's", "a stack")
+        close(context, got, want, "the result differs from the CPU's", "a stack")
         one, other = torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), y)[0]
         finite = bool(context.from_device(one).isfinite().all())
-        context.check(finite, "the gradient of a stack is finite")
+        context.check(finite, "the gradient of a stack of blocks is not finite")
         scale = float(other.abs().max())
         close(
             context,
             one / max(scale, 1),
             other / max(scale, 1),
-            "a gradient is the CPU's",
+            "a gradient differs from the CPU's",
             "a stack",
         )
 
 
 @cases("nn.modules")
 def columns_without_variance(context: Context) -> None:
-    """Batch norm of columns that are constant gives its bias, whatever ran before."""
+    """Run BatchNorm1d on constant columns after batches of other sizes: the result must be the bias, and the gradient must be
+    finite."""
     layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(16.0))
@@ -390,10 +416,16 @@ def columns_without_variance(context: Context) -> None:
         layer(context.to_device(torch.randn(before, 16, generator=seeded(context, str(before)))))
         there = context.to_device(x.contiguous()).requires_grad_()
         got = layer(there)
-        close(context, got, want, "constant columns give the bias", f"after a batch of {before}")
+        close(
+            context,
+            got,
+            want,
+            "the result for constant columns differs from the bias",
+            f"after a batch of {before}",
+        )
         (grad,) = torch.autograd.grad(got.sum(), there)
         finite = bool(context.from_device(grad).isfinite().all())
-        context.check(finite, "the gradient of constant columns is finite")
+        context.check(finite, "the gradient for constant columns is not finite")
 
 
 DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
@@ -401,37 +433,42 @@ DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "F
 
 @cases("nn.modules", over={name: (name,) for name in DROPOUTS})
 def dropout(context: Context, name: str) -> None:
-    """Dropout keeps everything in eval; in training it keeps some, drops some, and the gradient goes where the value did."""
+    """Run dropout in eval mode: it must return its input. In training, it must drop about a quarter of the elements, or of
+    the channels, scale the rest, and give the gradient the same mask."""
     rank = {"Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}.get(name, 4)
     shape = (20, 30, *[2] * (rank - 2))
     x = context.to_device(torch.rand(shape, generator=seeded(context, "")) + 1).requires_grad_()
     layer = getattr(torch.nn, name)(0.25)
-    context.equal(layer.eval()(x), x, "dropout in eval gives its input")
+    context.equal(layer.eval()(x), x, "dropout in eval mode changes its input")
     for probability, kept in ((0.0, 1), (1.0, 0)):
         out = getattr(torch.nn, name)(probability).train()(x)
-        context.equal(out, x * kept, "dropout with probability 0 keeps all, with 1 nothing")
+        context.equal(out, x * kept, "dropout with probability 0 or 1 gives wrong values")
     out = layer.train()(x)
     (grad,) = torch.autograd.grad(out, x, torch.ones_like(out))
     value, given, slope = (context.from_device(each.detach()) for each in (out, x, grad))
     dropped = slope == 0
     share = float(dropped.float().mean())
-    context.check(0.1 < share < 0.45, "a quarter of the elements is dropped", found=share)
+    text = "the share of dropped elements is not about a quarter"
+    context.check(0.1 < share < 0.45, text, expected="0.1 to 0.45", found=share)
     if rank > 2 and name not in ("Dropout", "AlphaDropout"):
         whole = dropped.flatten(2)
         same = bool((whole == whole[..., :1]).all())
-        context.check(same, "channels are dropped as wholes")
+        context.check(same, "a channel is dropped in part")
     lost = value[dropped]
-    context.check(bool((lost == lost[:1]).all()), "what is dropped has one value", found=lost[:4])
+    context.check(
+        bool((lost == lost[:1]).all()), "dropped elements have different values", found=lost[:4]
+    )
     if not name.endswith("AlphaDropout"):
-        text = "what is kept is divided by the probability of that"
+        text = "kept elements are not divided by the probability of keeping them"
         close(context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training")
         close(context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, "")
 
 
 @cases("nn.modules", kind=Kind.STATE)
 def states(context: Context) -> None:
-    """Parameters and buffers move to the device with their strides; what is shared stays shared; a state that is saved
-    and loaded is the same; in channels_last it is, too."""
+    """Move a module with a shared submodule to the device, in contiguous and channels_last format: parameters and buffers must
+    keep their values, strides and sharing. A state_dict that is loaded must have the same values, and training must change
+    only the running statistics."""
     first = torch.nn.Conv2d(4, 4, 3, padding=1)
     module = torch.nn.Sequential(first, torch.nn.BatchNorm2d(4), first, torch.nn.PReLU(4))
     move: Any = copy.deepcopy(module).to
@@ -440,17 +477,24 @@ def states(context: Context) -> None:
         shaped = move(memory_format=form)
         strides = {key: value.stride() for key, value in shaped.state_dict().items()}
         there = copy.deepcopy(shaped).to(context.device)
-        context.check(there[0] is there[2], "a module that is twice in another stays one")
+        context.check(there[0] is there[2], "a submodule that is used twice became two modules")
         context.check(
             len(list(there.parameters())) == len(list(module.parameters())),
-            "shared parameters stay shared",
+            "shared parameters are no longer shared",
             kind=Kind.NOT_ALIASED,
         )
         for key, value in there.state_dict().items():
-            context.same(value.device.type, context.kind, "a state is on the device", Kind.DEVICE)
-            context.equal(value, plain[key], "a state that moved is the same", key)
+            context.same(
+                value.device.type,
+                context.kind,
+                "a parameter or buffer is not on the device",
+                Kind.DEVICE,
+            )
+            context.equal(
+                value, plain[key], "a parameter or buffer changed its values when moved", key
+            )
             if context.opened.lays_out:
-                text = "a state that moved keeps its strides"
+                text = "a parameter or buffer changed its strides when moved"
                 context.same(value.stride(), strides[key], text, Kind.STRIDES, key)
         fresh = copy.deepcopy(module)
         with torch.no_grad():
@@ -459,16 +503,16 @@ def states(context: Context) -> None:
         fresh.load_state_dict({k: v.cpu() for k, v in there.state_dict().items()})
         fresh.to(context.device).load_state_dict(there.state_dict())
         for key, value in fresh.state_dict().items():
-            context.equal(value, plain[key], "a state that was loaded is the same", key)
+            context.equal(value, plain[key], "a loaded parameter or buffer has other values", key)
         x = torch.randn(2, 4, 5, 5, generator=seeded(context, ""))
         want = copy.deepcopy(module).double()(x.double())
-        close(context, there(context.to_device(x)), want, "an output is the CPU's", "")
+        close(context, there(context.to_device(x)), want, "an output differs from the CPU's", "")
         changed = [k for k, v in there.state_dict().items() if not v.cpu().equal(plain[k])]
-        text = "a step of training changes running statistics alone"
+        text = "the entries of the state_dict that a forward pass in training changed are wrong"
         buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
         context.same(changed, buffers, text)
         back = there.to("cpu")
-        context.check(back[0] is back[2], "a module that is twice in another stays one")
+        context.check(back[0] is back[2], "a submodule that is used twice became two modules")
 
 
 OTHERS: dict[
@@ -522,7 +566,8 @@ def others(
     options: tuple[tuple[str, Any], ...],
     shapes: tuple[tuple[int, ...], ...],
 ) -> None:
-    """Modules, and options of modules, that the database has no samples of: as those that it has."""
+    """Run modules and options that torch's module database has no samples for, in training and eval mode, in several layouts:
+    results, gradients and buffers must equal the CPU's."""
     drawn = seeded(context, "")
     inputs = tuple(torch.randn(shape, generator=drawn).requires_grad_() for shape in shapes)
     sample = ModuleSample(args, dict(options), inputs, {})
@@ -534,7 +579,8 @@ def others(
 
 @cases("nn.modules", over={"Embedding.indices": ("Embedding",), "EmbeddingBag": ("EmbeddingBag",)})
 def embeddings(context: Context, kind: str) -> None:
-    """Indices that repeat, a padding index, bags with offsets and weights: results and gradients."""
+    """Run Embedding and EmbeddingBag with repeated indices, a padding index, offsets and per-sample weights: results and
+    gradients must equal the CPU's."""
     drawn = seeded(context, "")
     indices = torch.randint(0, 9, (14,), generator=drawn)
     indices[3] = indices[7] = 2

@@ -1,4 +1,4 @@
-"""Recurrent layers compute and train as on the CPU, and their weights keep sharing storage."""
+"""nn.rnn: the results and gradients of recurrent layers equal the CPU's, and weights in one storage keep sharing it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gru": ("GRU", {}),
 }
 
-#: Sizes of a cell's layers: not powers of two, and no two the same.
+#: Sizes of the layers and inputs: no powers of two, and all different.
 INPUT, HIDDEN, TIMES, BATCH = 5, 7, 6, 3
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -57,9 +57,9 @@ def _over(which: str) -> dict[str, tuple[Any, ...]]:
     return made
 
 
-#: Which outputs have a cotangent: all, the sequence, each of the states, the last element of them.
+#: The outputs that have a cotangent: all, the sequence, the states, or the last state.
 STARTS = ("all", "sequence", "states", "last state")
-#: What needs a gradient: all, the inputs alone, the parameters alone, every other parameter and no input.
+#: The tensors that require a gradient: all, only inputs, only parameters, or every other parameter.
 NEEDS = ("all", "inputs", "parameters", "some parameters")
 #: Layouts of the sequence and of the states, and of the cotangents.
 LAYOUTS = (
@@ -72,10 +72,11 @@ LAYOUTS = (
 
 @cases("nn.rnn", over=_over("sequences"))
 def sequences(context: Context, kind: str, options: Options) -> None:
-    """Results and gradients of a batch of sequences, and of one alone, equal the CPU's, from states that are not zero."""
+    """Run a recurrent layer on a batch of sequences and on a single sequence, with nonzero initial states: results and
+    gradients must equal the CPU's."""
     for number in range(2 * len(LAYOUTS)):
         inputs, cotangent = LAYOUTS[number % len(LAYOUTS)]
-        # In the second round each layout meets another start and another need.
+        # In the second round, each layout is combined with another entry of STARTS and NEEDS.
         start = STARTS[(number + number // len(LAYOUTS)) % len(STARTS)]
         needs = NEEDS[(number + 2 * (number // len(LAYOUTS))) % len(NEEDS)]
         form = "alone" if number == len(LAYOUTS) else "padded"
@@ -84,7 +85,8 @@ def sequences(context: Context, kind: str, options: Options) -> None:
 
 @cases("nn.rnn", over=_over("packed"))
 def packed(context: Context, kind: str, options: Options) -> None:
-    """Packed sequences of several lengths, sorted and not, give the CPU's results and gradients."""
+    """Run a recurrent layer on packed sequences of several lengths, sorted and unsorted: results and gradients must equal
+    the CPU's."""
     for number, form in enumerate(("sorted", "unsorted", "unsorted", "of one length", "unsorted")):
         start, needs = STARTS[number % len(STARTS)], NEEDS[(number * 3) % len(NEEDS)]
         inputs, cotangent = LAYOUTS[number % 2]
@@ -96,7 +98,8 @@ def packed(context: Context, kind: str, options: Options) -> None:
     over={name: (kind, tuple(options.items())) for name, (kind, options) in LAYERS.items()},
 )
 def without_states(context: Context, kind: str, options: Options) -> None:
-    """Without initial states they are zero; eval, and a second call of another length, give the CPU's results."""
+    """Run a recurrent layer without initial states, in training and eval mode, on sequences of three lengths: results must
+    equal the CPU's."""
     layer, reference = made(context, kind, {**dict(options), "num_layers": 2})
     for training in (True, False):
         layer.train(training)
@@ -105,7 +108,7 @@ def without_states(context: Context, kind: str, options: Options) -> None:
             x = torch.randn(times, BATCH, INPUT, generator=generator(context))
             got, want = layer(context.to_device(x)), reference(x.double())
             for one, other in zip(tensors_in(got), tensors_in(want), strict=True):
-                close(context, one, other, "an output is the CPU's", f"{times} steps")
+                close(context, one, other, "an output differs from the CPU's", f"{times} steps")
 
 
 def generator(context: Context) -> torch.Generator:
@@ -115,7 +118,7 @@ def generator(context: Context) -> torch.Generator:
 def made(
     context: Context, kind: str, options: dict[str, Any]
 ) -> tuple[torch.nn.RNNBase, torch.nn.RNNBase]:
-    """The layer on the device, and in float64 on the CPU."""
+    """Return the layer on the device, and a float64 copy on the CPU."""
     layer: torch.nn.RNNBase = getattr(torch.nn, kind)(INPUT, HIDDEN, **options)
     drawn = generator(context)
     with torch.no_grad():
@@ -143,7 +146,7 @@ def run(
     x = sequence(options, alone, drawn)
     states = initial(kind, options, alone, drawn)
     wanted = needs in ("all", "inputs")
-    # States are in a row: libraries may refuse others (torch.nn.LSTM on CUDA does), and say so.
+    # States are contiguous, because libraries may refuse other layouts with an error (torch.nn.LSTM on CUDA does).
     mine = [laid.put(x, inputs, "the sequence")]
     mine += [laid.put(each, "contiguous+offset", "a state") for each in states]
     mine = [each.requires_grad_(wanted) for each in mine]
@@ -155,12 +158,12 @@ def run(
             )
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the CPU's choice of kernels
+        warnings.simplefilter("ignore")  # the CPU warns about its choice of kernels
         got = called(layer, mine, options, form)
         want = called(reference, theirs, options, form)
     results, expected = list(tensors_in(got)), list(tensors_in(want))
     for one, other in zip(results, expected, strict=True):
-        close(context, one, other, "an output is the CPU's", at)
+        close(context, one, other, "an output differs from the CPU's", at)
 
     chosen = [place for place in chosen_of(start, len(expected)) if expected[place].requires_grad]
     mine_given, theirs_given = cotangents(
@@ -176,17 +179,19 @@ def run(
     )
     for one_grad, other_grad in zip(found, right, strict=True):
         if one_grad is None or other_grad is None:
-            # A kernel for all layers may give zeros where the CPU gives nothing, and the other way round.
+            # A kernel for all layers may give zeros where the CPU gives None, and the reverse.
             given = other_grad if one_grad is None else one_grad
             zeros = given is None or not context.from_device(given).any()
-            context.check(zeros, "a gradient that does not exist is zero or None", at=at)
+            context.check(
+                zeros, "a gradient is not zero although the other device's is None", at=at
+            )
             continue
-        close(context, one_grad, other_grad, "a gradient is the CPU's", at)
+        close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
     laid.intact(at)
 
 
 def chosen_of(start: str, count: int) -> Sequence[int]:
-    """The outputs that have a cotangent: the sequence comes first, then the states."""
+    """Return the numbers of the outputs that have a cotangent. Output 0 is the sequence; the states follow."""
     return {
         "all": range(count),
         "sequence": range(1),
@@ -206,7 +211,7 @@ def sequence(options: dict[str, Any], alone: bool, drawn: torch.Generator) -> to
 def initial(
     kind: str, options: dict[str, Any], alone: bool, drawn: torch.Generator
 ) -> list[torch.Tensor]:
-    """The states: of each layer and direction other numbers."""
+    """Return the initial states: random numbers, different for each layer and direction."""
     layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     widths = [options.get("proj_size", HIDDEN), HIDDEN][: 2 if kind == "LSTM" else 1]
     made_states = [torch.randn(layers, BATCH, width, generator=drawn) for width in widths]
@@ -216,7 +221,7 @@ def initial(
 def called(
     layer: torch.nn.Module, given: Sequence[torch.Tensor], options: dict[str, Any], form: str
 ) -> Any:
-    """The result of the layer; the sequence is packed where the form says so."""
+    """Return the result of the layer. The sequence is packed if ``form`` is "sorted", "unsorted" or "of one length"."""
     x, *states = given
     state = tuple(states) if len(states) > 1 else states[0]
     lengths = {"sorted": [6, 4, 1], "unsorted": [2, 6, 3], "of one length": [6, 6, 6]}.get(form)
@@ -234,7 +239,7 @@ def called(
 
 
 def in_one_buffer(layer: torch.nn.RNNBase) -> torch.nn.RNNBase:
-    """Its weights as views of one buffer, as flattened weights are."""
+    """Make the layer's weights views of one buffer, like flattened weights, and return the layer."""
     parameters = list(layer.parameters())
     flat = torch.cat([each.detach().flatten() for each in parameters])
     parts = flat.split([each.numel() for each in parameters])
@@ -244,12 +249,12 @@ def in_one_buffer(layer: torch.nn.RNNBase) -> torch.nn.RNNBase:
 
 
 def storages(layer: torch.nn.Module) -> int:
-    """In how many storages its weights lie."""
+    """Return the number of storages that hold the layer's weights."""
     return len({each.untyped_storage().data_ptr() for each in layer.parameters()})
 
 
 def trained(layer: torch.nn.Module, x: torch.Tensor) -> None:
-    """One step of training."""
+    """Run one training step: forward, backward, and an update of each parameter."""
     layer.train()
     out, _ = layer(x)
     out.pow(2).sum().backward()
@@ -269,12 +274,12 @@ def trained(layer: torch.nn.Module, x: torch.Tensor) -> None:
     kind=Kind.NOT_ALIASED,
 )
 def weights_share(context: Context, kind: str, options: Options) -> None:
-    """Weights that share a storage share it after flatten_parameters, a call, a step, and saving and loading; and are
-    what the CPU's are."""
-    text = "weights that shared a storage share it"
+    """Put a layer's weights into one storage: they must still share it after flatten_parameters, a call and a training step,
+    and in a copy of the state_dict. After the step they must equal the CPU's."""
+    text = "weights that shared one storage no longer share it"
     plain, reference = made(context, kind, {**dict(options), "num_layers": 2})
     layer = in_one_buffer(plain)
-    context.must(storages(layer) == 1, "views of one buffer share its storage")
+    context.must(storages(layer) == 1, "views of one buffer do not share its storage")
     x = torch.randn(TIMES, BATCH, INPUT, generator=generator(context))
     there, wide = context.to_device(x), x.double()
     layer.flatten_parameters()
@@ -286,7 +291,13 @@ def weights_share(context: Context, kind: str, options: Options) -> None:
     context.same(storages(layer), 1, text, at="after a step")
     trained(reference, wide)
     for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
-        close(context, one, other, "a weight after a step is the CPU's", "in one buffer")
+        close(
+            context,
+            one,
+            other,
+            "a weight after a training step differs from the CPU's",
+            "in one buffer",
+        )
     state = copy.deepcopy(layer.state_dict())
     context.same(
         len({each.untyped_storage().data_ptr() for each in state.values()}),
@@ -305,7 +316,8 @@ def weights_share(context: Context, kind: str, options: Options) -> None:
     kind=Kind.NOT_ALIASED,
 )
 def saved(context: Context, kind: str, options: Options) -> None:
-    """A layer that is saved and loaded, and one that is copied, give the same results; its weights share what they shared."""
+    """Save and load a layer whose weights share one storage, and copy it: the loaded layer's weights must share one storage,
+    both must give the same results, and the copy must have its own weights."""
     plain, _ = made(context, kind, {**dict(options), "num_layers": 2, "bidirectional": True})
     layer = in_one_buffer(plain)
     x = context.to_device(torch.randn(TIMES, BATCH, INPUT, generator=generator(context)))
@@ -315,10 +327,14 @@ def saved(context: Context, kind: str, options: Options) -> None:
         torch.save(layer, file)
         file.seek(0)
         loaded = torch.load(file, weights_only=False)
-        context.same(storages(loaded), 1, "weights that shared a storage share it when loaded")
-        context.equal(loaded(x)[0], want, "a loaded layer gives the same result")
+        context.same(
+            storages(loaded), 1, "weights that shared one storage no longer share it after loading"
+        )
+        context.equal(loaded(x)[0], want, "a loaded layer gives a different result")
         twin = copy.deepcopy(layer)
-        context.equal(twin(x)[0], want, "a copied layer gives the same result")
+        context.equal(twin(x)[0], want, "a copied layer gives a different result")
         for each in twin.parameters():
             each.zero_()
-        context.equal(layer(x)[0], want, "a copied layer's weights are its own")
+        context.equal(
+            layer(x)[0], want, "a change of a copied layer's weights changed the original's result"
+        )

@@ -1,4 +1,4 @@
-"""One forward and backward of a module or a function on the device, compared with the same on the CPU in float64.
+"""Runs a module or a function forward and backward on the device and compares it with the CPU in float64.
 
 Repro scripts carry this module.
 """
@@ -19,13 +19,14 @@ from opinfo.compare import Tolerances, tensor_difference
 from opinfo.device import ByValues, Guarded
 from opinfo.layouts import parse_layout
 
-#: (rtol, atol) of one op are those of ``torch.testing``; a module is a chain of ops, whose roundings add up.
+#: (rtol, atol) by dtype. Larger than those of ``torch.testing`` for one op, because a module is a chain of ops whose
+#: rounding errors add up.
 CHAINED: Tolerances = {"float32": (5e-5, 1e-5)}
 
-#: Roundings at the size of the largest element that a chain of sums may be off by.
+#: Accepted error of a chain of sums, in roundings of the largest element.
 ROUNDINGS = 4.0
 
-#: How gradients arrive: by the layout in which they are given. An expanded one is what ``sum().backward()`` gives.
+#: Layouts of cotangents. ``sum().backward()`` gives an expanded one.
 DENSE, EXPANDED, SCALAR = "contiguous", "contiguous+expand_first", "scalar"
 
 
@@ -34,9 +35,9 @@ class Way:
     """How one sample is given to a module."""
 
     inputs: str = DENSE  # the layout of floating-point inputs
-    cotangent: str = DENSE  # the layout of what backward is given
-    needs: str = "all"  # whose gradients are asked for: all, inputs, parameters
-    channels_last: bool = False  # the module's parameters too
+    cotangent: str = DENSE  # the layout of the cotangents
+    needs: str = "all"  # the tensors that require gradients: all, inputs, parameters
+    channels_last: bool = False  # True: the module's parameters are in channels_last
 
     def __str__(self) -> str:
         words = [
@@ -47,7 +48,7 @@ class Way:
         return ", ".join(words + ["module in channels_last"] * self.channels_last)
 
 
-#: The first ways matter most: a module with few samples is given all of them, one with many a few each.
+#: A module with few samples is run with several of these ways for each sample, one with many samples with one way each.
 WAYS: tuple[Way, ...] = (
     Way(DENSE, SCALAR),
     Way("transposed+step_inner+offset", "transposed"),
@@ -60,7 +61,7 @@ WAYS: tuple[Way, ...] = (
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of arguments or results, in order; of a packed sequence its data and its indices."""
+    """Yield the tensors in arguments or results, in order. A packed sequence yields its data and its indices."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -72,7 +73,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def replaced(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same arguments with other tensors, and copies of the modules among them."""
+    """Return the same nested arguments with each tensor replaced by ``swap(tensor)``."""
     if isinstance(value, torch.Tensor):
         return swap(value)
     if isinstance(value, PackedSequence):
@@ -89,7 +90,7 @@ def replaced(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def wide(value: torch.Tensor) -> torch.Tensor:
-    """The same in the widest type, on the CPU, as a leaf of its own."""
+    """Return a copy in float64 or complex128 (integers keep their dtype) as a new leaf."""
     kind = torch.complex128 if value.is_complex() else torch.float64
     one = value.detach().clone()
     one = one.to(kind) if value.is_floating_point() or value.is_complex() else one
@@ -97,15 +98,15 @@ def wide(value: torch.Tensor) -> torch.Tensor:
 
 
 class Laid:
-    """Tensors on the device, each in a buffer of known bytes, which must be as they were in the end."""
+    """Tensors on the device, each inside a buffer of known bytes. :meth:`intact` checks that no byte has changed."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.opened = context, context.opened
         self.buffers: list[tuple[str, Guarded]] = []
 
     def put(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """A CPU tensor in a layout; in a row where the device does not declare strides. Where the layout expands, the
-        first of the values along that dimension are all of them."""
+        """Return the values on the device in this layout, or contiguous if the device does not declare strides. If the
+        layout expands a dimension, its first values are repeated along it."""
         made = Guarded if self.opened.lays_out else ByValues
         name = layout if self.opened.takes(layout) else DENSE
         geometry = parse_layout(name).geometry(values.shape)
@@ -114,8 +115,8 @@ class Laid:
         return guarded.view
 
     def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """The same of whole numbers, which may be indices: they lie in a row, or every second element is another of
-        them. What reads them wrongly then reads other indices, and does not end the process."""
+        """Return integers, which may be indices, on the device: contiguous, or with another of the integers between each two
+        of them. A kernel that ignores the stride then reads valid but wrong indices and does not crash."""
         values = values.detach().contiguous()
         if layout == DENSE or values.dim() == 0 or not self.opened.slices:
             return self.put(values, DENSE, what)
@@ -123,11 +124,11 @@ class Laid:
         return self.put(pairs, DENSE, what).select(-1, 0)
 
     def intact(self, at: str) -> None:
-        """Checks that every byte is as it was."""
+        """Check that no byte of any buffer has changed."""
         for what, guarded in self.buffers:
             whole = guarded.intact(self.opened.from_device)
             found = "" if whole else guarded.damage(self.opened.from_device)
-            text = f"{what} and the bytes around it are as they were"
+            text = f"{what} or the bytes around it changed"
             self.context.check(whole, text, found=found, kind=Kind.BYTES, at=at)
 
 
@@ -140,8 +141,8 @@ def close(
     roundings: float = ROUNDINGS,
     size: float = 0.0,
 ) -> None:
-    """A check that a tensor of the device is one of the CPU, which is in float64, but for rounding: at the size of its largest
-    element, or at this one, if terms of that size may cancel."""
+    """Check that a device tensor equals a float64 CPU tensor up to rounding. Rounding errors may have the size of the largest
+    element, or of ``size``, if terms of that size may cancel."""
     context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
     there = context.from_device(found.detach())
     want = expected.detach().to(there.dtype)
@@ -171,7 +172,7 @@ def close(
 def cotangents(
     laid: Laid, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What backward is given for these outputs of the reference: on the device in a layout, and in float64."""
+    """Return cotangents for these outputs of the reference: on the device in a layout, and in float64 on the CPU."""
     there, here = [], []
     for out in outputs:
         if layout == SCALAR:
@@ -193,12 +194,12 @@ def cotangents(
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a forward and backward gave."""
+    """The outputs and gradients of a forward and backward pass."""
 
     outputs: list[torch.Tensor]
     gradients: list[torch.Tensor | None]
 
 
 def differentiable(result: Any) -> list[torch.Tensor]:
-    """The outputs that backward can start from."""
+    """Return the outputs that require a gradient."""
     return [each for each in tensors_in(result) if each.requires_grad]

@@ -1,4 +1,4 @@
-"""The optim suite: fused and foreach steps are the loop."""
+"""The optim suite compares foreach ops, optimiser steps, gradient clipping and short trainings with the CPU's loops."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.optim import clipping, foreach, steps, train, use

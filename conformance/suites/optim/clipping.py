@@ -1,4 +1,4 @@
-"""optim.steps: gradients are clipped by their norm and by value, over dtypes, layouts and indices."""
+"""optim.steps: clipping of gradients by norm and by value, for several dtypes, layouts and device indices."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ LISTS: dict[str, tuple[Parameter, ...]] = {
     "dtypes": tuple(each for each in DTYPES if each.dtype != "float64"),
     "others": tuple(each for each in OTHERS if each.grad != "expanded"),
 }
-CLIPPED = "gradients are clipped to what they are on the CPU"
-NORM = "the norm of all gradients is what it is on the CPU"
+CLIPPED = "a clipped gradient differs from the CPU's"
+NORM = "the total norm that clip_grad_norm_ returned is wrong"
 
 
 def _given(
     context: Context, which: str, indices: Sequence[int] = (0,)
 ) -> tuple[Placed, list[torch.Tensor]]:
-    """Parameters on the device with gradients, and copies of the gradients on the CPU."""
+    """Return parameters with gradients on the device, and copies of the gradients on the CPU."""
     parameters = LISTS[which]
     if which == "dtypes":
         declared = context.descriptor.dtypes
@@ -69,11 +69,12 @@ def _found(given: Placed) -> list[torch.Tensor]:
     },
 )
 def norm(context: Context, which: str, way: str) -> None:
-    """clip_grad_norm_ returns the norm of all gradients, and multiplies them by the same factor as the CPU does."""
+    """Call clip_grad_norm_ with several norm types: it must return the total norm of all gradients and multiply every gradient
+    by the documented factor."""
     must_be_taken(context, way)
     for kind in (2.0, 1.0, float("inf"), 3.0):
         if kind == float("inf") and which == "many":
-            continue  # a tensor without elements has no largest one
+            continue  # a tensor without elements has no largest element
         for limit in (0.5, 1e6):
             given, host = _given(context, which)
             at = f"norm {kind}, at most {limit}, {which}, {way}"
@@ -87,7 +88,8 @@ def norm(context: Context, which: str, way: str) -> None:
 
 
 def _near(context: Context, found: torch.Tensor, want: torch.Tensor, at: str, part: float) -> None:
-    """In float32 the sum of 65,600 powers, one after another, loses a ten-thousandth."""
+    """Check the total norm within a relative error of ``part``. A sequential float32 sum of 65,600 powers has an error of
+    about 1e-4."""
     near = abs(float(found) - float(want)) <= part * float(want)
     context.check(near, NORM, expected=float(want), found=float(found), at=at)
 
@@ -107,7 +109,7 @@ def _norm_of(grads: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
     },
 )
 def value(context: Context, which: str, way: str) -> None:
-    """clip_grad_value_ leaves no element of a gradient beyond the value."""
+    """Call clip_grad_value_: every gradient must be clamped to the value, in both directions."""
     must_be_taken(context, way)
     given, host = _given(context, which)
     clip_grad_value_(given.tensors, 0.75, foreach=way == "foreach")
@@ -127,7 +129,8 @@ def value(context: Context, which: str, way: str) -> None:
     over={f"clip_norm_indices_{way}": (way,) for way in ("single", "foreach")},
 )
 def indices(context: Context, way: str) -> None:
-    """Gradients of several indices have one norm."""
+    """Call clip_grad_norm_ for gradients on two device indices: the norm must be that of all gradients, and all must be
+    scaled by the same factor."""
     must_be_taken(context, way)
     given, host = _given(context, "alike", (0, 1))
     want = _norm_of(host, 2.0)
@@ -139,13 +142,14 @@ def indices(context: Context, way: str) -> None:
 
 @cases("optim.steps", over={f"clip_norm_not_finite_{way}": (way,) for way in ("single", "foreach")})
 def not_finite(context: Context, way: str) -> None:
-    """A norm that is NaN or infinite is returned; it is an error where the caller asks for one."""
+    """Call clip_grad_norm_ with NaN or infinity in a gradient: it must raise RuntimeError with error_if_nonfinite=True, and
+    otherwise return a norm that is not finite."""
     must_be_taken(context, way)
     for bad in (float("nan"), float("inf")):
         given, _ = _given(context, "alike")
         _found(given)[-1].view(-1)[-1] = bad
         options: dict[str, Any] = {"foreach": way == "foreach", "error_if_nonfinite": True}
-        text = "a norm that is not finite is an error where one is asked for"
+        text = "clip_grad_norm_ with error_if_nonfinite=True does not raise as documented"
         context.raises(RuntimeError, clip_grad_norm_, given.tensors, 1.0, text=text, **options)
         total = float(clip_grad_norm_(given.tensors, 1.0, foreach=way == "foreach"))
         context.check(total != total or total == bad, NORM, expected=bad, found=total, at=way)
@@ -153,7 +157,7 @@ def not_finite(context: Context, way: str) -> None:
 
 @cases("optim.steps")
 def no_gradients(context: Context) -> None:
-    """Without gradients the norm is 0, and none are made."""
+    """Call clip_grad_norm_ for parameters without gradients: the norm must be 0, and no gradients may be created."""
     given = placed(context, ALIKE)
     context.same(float(clip_grad_norm_(given.tensors, 1.0)), 0.0, NORM)
-    context.check(not _found(given), "clipping makes no gradients", kind=Kind.STATE)
+    context.check(not _found(given), "clip_grad_norm_ created gradients", kind=Kind.STATE)

@@ -1,4 +1,4 @@
-"""optim.foreach: every op on lists of tensors that the build has, against the loop over the op of one tensor, on the CPU."""
+"""optim.foreach: compares every foreach op of the installed torch with a loop over the single-tensor op on the CPU."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ cases = Cases(Kind.VALUES)
 
 _PREFIX = "aten::_foreach_"
 
-# -- what there is, from the schemas
+# -- the foreach ops, from their schemas
 
 
 def ops() -> list[str]:
-    """The names of the ops, without the underscore of those that write to their first list."""
+    """Return the names of the foreach ops, without the trailing underscore of in-place variants."""
     names = [name for name in all_overloads() if name.startswith(_PREFIX)]
     return sorted({name.removeprefix(_PREFIX).rstrip("_") for name in names})
 
 
 def overloads_of(op: str) -> list[Any]:
-    """The overloads of an op, out of place first. Those with ``out=`` are left out: torch's code generator makes them
-    of the others, and no function of torch's Python calls them."""
+    """Return the overloads of an op, out-of-place ones first. Overloads with ``out=`` are left out, because torch's code
+    generator derives them from the others and no Python function of torch calls them."""
     found = []
     for packet in (op, f"{op}_"):
         for full in all_overloads().get(_PREFIX + packet, ()):
@@ -51,7 +51,7 @@ def name_of(overload: Any) -> str:
     return str(overload).removeprefix("aten._foreach_")
 
 
-# -- the op of one tensor
+# -- the single-tensor ops
 
 
 def _maximum(x: torch.Tensor, bound: Any) -> torch.Tensor:
@@ -62,7 +62,7 @@ def _minimum(x: torch.Tensor, bound: Any) -> torch.Tensor:
     return torch.minimum(x, bound) if isinstance(bound, torch.Tensor) else x.clamp_max(bound)
 
 
-#: Counterparts that are not the function of torch with the name and the arguments of the op.
+#: Single-tensor ops that differ in name or arguments from the function in ``torch`` with the foreach op's name.
 SINGLE: dict[str, Callable[..., torch.Tensor]] = {
     "addcdiv": lambda x, a, b, value=1: torch.addcdiv(x, a, b, value=value),
     "addcmul": lambda x, a, b, value=1: torch.addcmul(x, a, b, value=value),
@@ -70,17 +70,18 @@ SINGLE: dict[str, Callable[..., torch.Tensor]] = {
     "maximum": _maximum,
     "minimum": _minimum,
     "norm": lambda x, ord=2, dtype=None: torch.linalg.vector_norm(x, ord, dtype=dtype),
-    "powsum": torch.ops.aten.linalg__powsum,
+    # torch 2.9 has neither of the two, so the name is looked up when the op is called.
+    "powsum": lambda x, *more, **named: torch.ops.aten.linalg__powsum(x, *more, **named),
     "zero": torch.zeros_like,
 }
 
 
 def single(op: str) -> Callable[..., torch.Tensor]:
-    """The op of one tensor. Raises NotShown for an op that is new and has none of its name."""
+    """Return the single-tensor op of a foreach op. Raises NotShown if neither SINGLE nor ``torch`` has one."""
     known = SINGLE.get(op) or getattr(torch, op, None)
     if known is None:
         raise NotShown(
-            f"_foreach_{op} is a new op: how is it called? Add the op of one tensor to SINGLE"
+            f"_foreach_{op} is a new op without a known single-tensor op: add it to SINGLE"
         )
     function: Callable[..., torch.Tensor] = known
     return function
@@ -88,7 +89,7 @@ def single(op: str) -> Callable[..., torch.Tensor]:
 
 # -- the lists
 
-#: Every layout, sizes that are not multiples of a vector, no dimension, one element, no element.
+#: Tensors of every layout, of sizes that are not multiples of a vector, 0-d, with one element, and with none.
 MIXED: tuple[Piece, ...] = (
     ("row", (7,)),
     ("row", ()),
@@ -101,7 +102,7 @@ MIXED: tuple[Piece, ...] = (
     ("stepped", (67,)),
 )
 
-#: Dense, and each tensor in the same layout in all lists: what a kernel for lists may take in one launch.
+#: Dense tensors with the same layout in all lists, which a multi-tensor kernel may process in one launch.
 ALIKE: tuple[Piece, ...] = (
     ("transposed", (4, 6)),
     ("row", (33,)),
@@ -113,12 +114,13 @@ ALIKE: tuple[Piece, ...] = (
 
 
 def _long(count: int, last: tuple[int, ...]) -> tuple[Piece, ...]:
-    """More tensors than a launch takes, and empty ones among them."""
+    """Return more tensors than one kernel launch takes, some of them empty."""
     shapes = [(0,) if n % 7 == 3 or 100 <= n < 112 else (1 + n % 5,) for n in range(count - 1)]
     return tuple(("row", shape) for shape in [*shapes, last])
 
 
-#: By name. Launches take 110, 64, 48, 36 or 30 tensors, of one to five lists, and 320 blocks (ATen/native/cuda/MultiTensorApply.cuh).
+#: The lists by name. On CUDA, one launch takes 110, 64, 48, 36 or 30 tensors (for one to five lists) and 320 blocks
+#: (ATen/native/cuda/MultiTensorApply.cuh).
 LISTS: dict[str, tuple[Piece, ...]] = {
     "mixed": MIXED,
     "alike": ALIKE,
@@ -126,10 +128,10 @@ LISTS: dict[str, tuple[Piece, ...]] = {
     "long_ends_empty": _long(115, (0,)),
 }
 
-#: Beside small ones, tensors of more than one chunk of 65,536 elements.
+#: Small tensors, and tensors of more than one chunk (65,536 elements).
 LARGE: tuple[tuple[int, ...], ...] = ((5,), (65_537,), (0,), (2, 65_600), (3,))
 
-#: dtypes in one list; and each of them in a list of its own.
+#: Dtypes that are tried, together in one list and each in its own list.
 DTYPES = (
     "float32",
     "float64",
@@ -146,7 +148,7 @@ _TURNED = {"row": "stepped", "transposed": "row", "stepped": "expanded", "expand
 
 
 def turned(piece: Piece, times: int) -> Piece:
-    """The same shape in another layout."""
+    """Return the piece with the same shape in another layout."""
     layout, shape = piece
     for _ in range(times):
         layout = _TURNED.get(layout, "row")
@@ -154,7 +156,7 @@ def turned(piece: Piece, times: int) -> Piece:
 
 
 def pieces_of(op: str, name: str, number: int, written: bool) -> list[Piece]:
-    """The tensors of the list of that number of a call: number 0 is ``self``, and may be ``written`` to."""
+    """Return the pieces of list ``number`` of a call. List 0 is ``self``; if it is ``written`` to, none is expanded."""
     pieces = [turned(p, number) for p in LISTS[name]] if name == "mixed" else list(LISTS[name])
     if op in MATRICES:
         pieces = [(layout, _matrix(shape, number)) for layout, shape in pieces]
@@ -165,7 +167,7 @@ def pieces_of(op: str, name: str, number: int, written: bool) -> list[Piece]:
     return pieces
 
 
-#: Ops that take matrices; the second fits the first.
+#: Ops that take matrices; the shapes of the second list fit those of the first.
 MATRICES = frozenset({"mm"})
 
 
@@ -178,14 +180,14 @@ def _matrix(shape: tuple[int, ...], number: int) -> tuple[int, int]:
 
 
 class Arguments:
-    """What a call of an overload is given besides its lists: by the name of the argument."""
+    """The arguments of a call of an overload, chosen by the argument's type and name."""
 
     def __init__(self, overload: Any, options: dict[str, Any]) -> None:
         self.arguments = schema_of(overload).arguments
         self.in_place = is_in_place(overload)
-        self.count = 0  # of tensors in each list
-        self.whole: bool = options["whole"]  # numbers are integers
-        self.alpha: bool = options["alpha"]  # is given
+        self.count = 0  # number of tensors in each list
+        self.whole: bool = options["whole"]  # scalars are integers
+        self.alpha: bool = options["alpha"]  # True: the alpha argument is passed
         self.ord: Any = options["ord"]
         self.base = torch.tensor([-3, 2]) if self.whole else torch.tensor([-3.0, 1.3])
 
@@ -194,7 +196,7 @@ class Arguments:
         return [a.name for a in self.arguments if str(a.type) == "List[Tensor]"]
 
     def scalars(self) -> list[Any]:
-        """One for each tensor, no two neighbours alike."""
+        """Return one scalar for each tensor of a list; neighbours differ."""
         if self.whole:
             return [1 + number % 3 for number in range(self.count)]
         return [(1 + (5 * number) % 13) / 3.7 for number in range(self.count)]
@@ -202,7 +204,7 @@ class Arguments:
     def of(
         self, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and named arguments of the call."""
+        """Return the positional and keyword arguments of the call."""
         given: list[Any] = []
         named: dict[str, Any] = {}
         for argument in self.arguments:
@@ -218,16 +220,20 @@ class Arguments:
                 given.append(2 if self.whole else 1.7)
             elif kind == "List[number]":
                 given.append(self.scalars())
-            elif kind == "Tensor":  # numbers in a row are read on the host; one is on the device
+            elif (
+                kind == "Tensor"
+            ):  # a tensor of scalars is on the CPU; a single factor is on the device
                 given.append(torch.tensor(self.scalars()) if name == "scalars" else factor)
             elif not argument.has_default_value():
-                raise NotShown(f"{name}, {kind}, is a new argument: what is it given?")
+                raise NotShown(
+                    f"the new argument {name} of type {kind} has no known value: add one to Arguments.of"
+                )
         return given, named
 
     def each(
         self, given: Sequence[Any], named: dict[str, Any]
     ) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-        """The arguments of the op of one tensor, for each place of the lists."""
+        """Yield the arguments of the single-tensor op for each place of the lists."""
         kinds = [(str(a.type), a.name) for a in self.arguments]
         for number in range(self.count):
             one = []
@@ -240,29 +246,29 @@ class Arguments:
 
 # -- judging
 
-EQUAL = "an op on lists gives what the loop over its tensors gives"
-KEPT = "an op on lists writes to nothing but its results"
-FRESH = "results share no memory with the arguments, nor with each other"
-BUMPED = "what is written to has a new version, and nothing else"
+EQUAL = "the result of a foreach op differs from the loop's"
+KEPT = "a foreach op changed memory outside its results"
+FRESH = "results share memory with the arguments or with each other"
+BUMPED = "the versions of the tensors are wrong after a foreach op"
 
 
 def judge(
     context: Context, op: str, overload: Any, name: str, lists: dict[str, Tensors], made: Arguments
 ) -> bool:
-    """Call an overload on the device with these lists, and compare with what the loop on the CPU gives. False where the op
-    of one tensor takes no such list."""
+    """Call an overload on the device with these lists, and compare it with the loop on the CPU. Return False if the
+    single-tensor op refuses the tensors of these lists."""
     values = {key: each.here for key, each in lists.items()}
     want = loop(op, made, values, made.base[1])
     if want is None:
         return False
     at = f"{name_of(overload)}, list {name!r}"
     written = lists[made.lists[0]] if made.in_place else None
-    there = context.to_device(made.base)[1]  # not at the start of its storage
+    there = context.to_device(made.base)[1]  # a view with storage offset 1
     before = {key: [version_of(t) for t in each.there] for key, each in lists.items()}
     given, named = made.of({key: each.there for key, each in lists.items()}, there)
     results = overload(*given, **named)
     if written is not None:
-        context.same(results, None, "what writes to its first list returns nothing", at=at)
+        context.same(results, None, "an in-place foreach op returned a value", at=at)
         values[made.lists[0]] = [each.clone() for each in written.here]
         for target, value in zip(written.here, want, strict=True):
             target.copy_(value)
@@ -297,7 +303,7 @@ def _fresh(
 
 
 def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
-    """Nothing of a list that is only read has changed, nor what lies around the tensors of one that is written."""
+    """Check that a list that is only read did not change, and that a write to a list changed nothing around its tensors."""
     if tensors.buffer is not None and tensors.its_copy is not None:
         found, want = context.from_device(tensors.its_copy), tensors.buffer
         if written:
@@ -315,7 +321,7 @@ def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
 
 
 def orders_of(overload: Any) -> tuple[Any, ...]:
-    """The orders of a norm to try; one value where there is none."""
+    """Return the orders of a norm to try; (None,) for an op without the argument ``ord``."""
     takes = any(argument.name == "ord" for argument in schema_of(overload).arguments)
     return (2, 1, float("inf"), 3) if takes else (None,)
 
@@ -323,8 +329,8 @@ def orders_of(overload: Any) -> tuple[Any, ...]:
 def loop(
     op: str, made: Arguments, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
 ) -> list[torch.Tensor] | None:
-    """What the op of one tensor gives for each place of the lists, on the CPU; None where it takes no such list: for
-    want of elements, or in these dtypes."""
+    """Return the CPU's result of the single-tensor op for each place of the lists. None if the op refuses a tensor without
+    elements or these dtypes."""
     function = single(op)
     given, named = made.of(lists, factor)
     try:
@@ -339,20 +345,21 @@ def loop(
 def exact_loop(
     op: str, made: Arguments, lists: dict[str, list[torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """The same in float64; empty where that takes no such list."""
+    """Return the results of :func:`loop` in float64; an empty list if the op refuses the tensors."""
     wide = {key: list(map(wider, each)) for key, each in lists.items()}
     return loop(op, made, wide, wider(made.base[1])) or []
 
 
 def _fits(made: torch.dtype, into: torch.dtype) -> bool:
-    """Whether an op that gives a dtype may write to a tensor of another: not where it is complex and the result is not."""
+    """Return True if a result of dtype ``made`` may be written to a tensor of dtype ``into``: the cast is allowed, and both or
+    neither are complex."""
     return torch.can_cast(made, into) and made.is_complex == into.is_complex
 
 
 def _built(
     context: Context, op: str, overload: Any, name: str, made: Arguments, *, empty: bool
 ) -> dict[str, Tensors]:
-    """The lists of one call; without the tensors that have no elements unless they may be ``empty``."""
+    """Build the lists of one call. Tensors without elements are included only if ``empty``."""
     lists = {}
     for number, key in enumerate(made.lists):
         pieces = pieces_of(op, name, number, is_in_place(overload) and number == 0)
@@ -368,12 +375,13 @@ def _built(
 
 @cases("optim.foreach", over={op: (op,) for op in ops()})
 def lists_of_views(context: Context, op: str) -> None:
-    """An op on lists equals the loop: tensors in mixed layouts, dense ones, hundreds with empty ones among them."""
+    """Call a foreach op on lists of tensors in mixed layouts, of dense tensors, and of hundreds of tensors with empty ones
+    among them: results must equal a loop over the single-tensor op on the CPU, and nothing else may change."""
     for overload in overloads_of(op):
         for name in LISTS:
             for ord in orders_of(overload):
                 options: dict[str, Any] = {"whole": False, "alpha": name != "alike", "ord": ord}
-                for empty in (True, False):  # some ops take no tensor without elements
+                for empty in (True, False):  # some ops refuse tensors without elements
                     made = Arguments(overload, options)
                     lists = _built(context, op, overload, name, made, empty=empty)
                     made.count = len(lists[made.lists[0]].here)
@@ -381,7 +389,7 @@ def lists_of_views(context: Context, op: str) -> None:
                         break
                 else:
                     raise NotShown(
-                        f"{name_of(overload)}: the op of one tensor takes no list {name!r}"
+                        f"{name_of(overload)}: the single-tensor op refuses the tensors of list {name!r}"
                     )
 
 
@@ -394,8 +402,8 @@ def _apart(
     dtypes: Sequence[str],
     indices: Sequence[int] = (0,),
 ) -> int:
-    """Judge an overload with tensors that share no memory, and return in how many ways: not at all where the op of one
-    tensor takes no such list. In place the first list keeps its dtypes: what cannot be written to them is left out."""
+    """Judge an overload on lists of tensors that share no memory. Return the number of calls that were judged: 0 if the
+    single-tensor op refuses the tensors, or if an in-place result cannot be written to the first list's dtypes."""
     tried = 0
     whole = not all(getattr(torch, each).is_floating_point for each in dtypes)
     for ord in orders_of(overload):
@@ -412,7 +420,8 @@ def _apart(
 
 @cases("optim.foreach", over={f"{op}_dtypes": (op,) for op in ops()})
 def lists_of_dtypes(context: Context, op: str) -> None:
-    """An op on lists equals the loop: of each dtype, of several in one list, of more than a chunk of elements."""
+    """Call a foreach op on lists of each dtype, of several dtypes in one list, and of tensors of more than 65,536 elements:
+    results must equal a loop over the single-tensor op on the CPU."""
     declared = [each for each in DTYPES if each in context.descriptor.dtypes]
     for overload in overloads_of(op):
         tried = sum(
@@ -439,25 +448,26 @@ def lists_of_dtypes(context: Context, op: str) -> None:
         )
         if not large or not tried:
             raise NotShown(
-                f"{name_of(overload)} was not called: the op of one tensor takes nothing"
+                f"{name_of(overload)} was not called: the single-tensor op refuses every list"
             )
 
 
 @cases("optim.foreach", requires={"multi_device"}, indices=2)
 def several_indices(context: Context) -> None:
-    """A list may hold tensors of several indices of the device: each result is where its tensor is."""
+    """Call foreach ops on lists whose tensors are on two device indices: results must equal the CPU's loop."""
     shapes = [(4,), (2, 3), (), (0,), (9,), (17,)]
     for op in ops():
         for overload in overloads_of(op):
             takes = [str(argument.type) for argument in schema_of(overload).arguments]
             if "Tensor" in takes:
-                continue  # one tensor is on one index, and so must all of the list be
+                continue  # a tensor argument is on one index, so all tensors of the list must be there too
             _apart(context, op, overload, "several indices", shapes, ["float32"], [0, 1, 1])
 
 
 @cases("optim.foreach")
 def tensors_that_come_twice(context: Context) -> None:
-    """A tensor that is only read may be in a list twice, or in two lists; one that is written may be its own operand."""
+    """Call foreach ops with a tensor that is twice in a list, and with the same list for all arguments: results must equal
+    the CPU's loop."""
     for op in ops():
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
@@ -478,16 +488,17 @@ def tensors_that_come_twice(context: Context) -> None:
                 made.count = 3
                 if not judge(context, op, overload, name, lists, made):
                     raise NotShown(
-                        f"{name_of(overload)}: the op of one tensor takes no list {name!r}"
+                        f"{name_of(overload)}: the single-tensor op refuses the tensors of list {name!r}"
                     )
 
 
-EMPTY = "an op on lists refuses an empty list, or gives one"
+EMPTY = "a foreach op returned tensors for an empty list"
 
 
 @cases("optim.foreach")
 def refused_lists(context: Context) -> None:
-    """Lists of different lengths are refused with a RuntimeError. An empty list is, or it gives an empty one."""
+    """Call foreach ops on lists of different lengths: RuntimeError must be raised. For empty lists, RuntimeError must be
+    raised or the result must be empty."""
     one = context.to_device(torch.ones(3))
     for op in ops():
         for overload in overloads_of(op):
@@ -506,22 +517,22 @@ def refused_lists(context: Context) -> None:
                 counts = {key: others if number else first for number, key in enumerate(made.lists)}
                 lists = {key: [one.clone() for _ in range(count)] for key, count in counts.items()}
                 given, named = made.of(lists, factor)
-                text = "an op on lists refuses lists of different lengths"
+                text = "a foreach op does not raise as documented for lists of different lengths"
                 context.raises(RuntimeError, overload, *given, text=text, **named)
 
 
 def _public(overload: Any) -> bool:
-    """Whether torch's Python has a function for it. Others are called by code that has looked at the lengths: torch
-    2.13's own `aten::_foreach_copy`, which reads past the end of the shorter list."""
+    """Return True if ``torch`` has a Python function for the overload. Other overloads are called only by code that has
+    checked the lengths: `aten::_foreach_copy` of torch 2.13, for example, reads past the end of a shorter list."""
     return hasattr(torch, name_of(overload).partition(".")[0].join(("_foreach_", "")))
 
 
-#: Values at which functions have rules of their own.
+#: Values for which functions have special rules.
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, float("inf"), float("-inf"), float("nan"), 1e-40, 3e38)
 
 
 def _special_list(context: Context, special: torch.Tensor) -> Tensors:
-    """Tensors that hold these values, as views where the device has any."""
+    """Return four tensors that hold these values; they are views of one buffer if the device has strides and storage."""
     count = len(special)
     pieces = [
         ("row", (count,)),
@@ -545,10 +556,10 @@ def _special_list(context: Context, special: torch.Tensor) -> Tensors:
 
 @cases("optim.foreach")
 def special_values(context: Context) -> None:
-    """NaN, infinities, zeros of both signs and subnormal numbers go through an op on lists as through the loop."""
+    """Call foreach ops on NaN, infinities, zeros of both signs and subnormal numbers: results must equal the CPU's loop."""
     for op in ops():
         if op in MATRICES:
-            continue  # what a sum of infinities is depends on its order
+            continue  # the result of a sum with infinities depends on its order
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
             subnormal = context.descriptor.flushes_subnormals
@@ -558,4 +569,6 @@ def special_values(context: Context) -> None:
                 lists[key] = _special_list(context, special.roll(3 * number))
             made.count = 4
             if not judge(context, op, overload, "special values", lists, made):
-                raise NotShown(f"{name_of(overload)}: the op of one tensor takes no special values")
+                raise NotShown(
+                    f"{name_of(overload)}: the single-tensor op refuses the special values"
+                )

@@ -1,4 +1,4 @@
-"""Lists of tensors in many sizes and layouts, the same on the CPU and on the device, and how results are compared."""
+"""Builds equal lists of tensors of many sizes and layouts on the CPU and on the device, and compares results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from opinfo.compare import DEFAULT_TOLERANCES
 #: The layout and the shape of a tensor.
 Piece = tuple[str, tuple[int, ...]]
 
-#: What lies between the tensors of a buffer, and how many elements of it.
+#: The value of the elements between the tensors of a buffer, and their number.
 FILL, GAP = 77.0, 3
 
 
 def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a layout: ``row``, ``transposed``, ``stepped``, ``channels_last`` or ``expanded``."""
+    """Return the strides of a layout: ``row``, ``transposed``, ``stepped``, ``channels_last`` or ``expanded``."""
     order = list(range(len(shape)))
     if layout == "transposed":
         order.reverse()
@@ -41,8 +41,8 @@ def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=2048)
 def values(count: int, seed: int, *, away: bool = False) -> torch.Tensor:
-    """So many numbers in float64: every other one below 1, the others below 4, two thirds of them positive. Those that
-    are kept ``away`` from zero can be divisors. Not to be written to: who asks again is given the same tensor."""
+    """Return ``count`` float64 numbers: magnitudes alternate between below 1 and below 4, and two thirds are positive. With
+    ``away``, magnitudes are at least 0.5, so that the numbers can be divisors. The tensor is shared; do not write to it."""
     drawn = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     place = torch.arange(count)
     size = (0.5 + 1.5 * drawn) if away else drawn * torch.where(place % 2 == 0, 1.0, 4.0)
@@ -51,16 +51,19 @@ def values(count: int, seed: int, *, away: bool = False) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Tensors:
-    """One list, on the CPU and on the device. Those of one buffer are its views: what lies between them is known."""
+    """One list of tensors, on the CPU (``here``) and on the device (``there``). If there is a ``buffer``, the tensors are
+    views of it, and the elements between them are known."""
 
     here: list[torch.Tensor]
     there: list[torch.Tensor]
     buffer: torch.Tensor | None = None  # on the CPU
     its_copy: torch.Tensor | None = None  # on the device
-    edges: list[torch.Tensor] = field(default_factory=list)  # of each, with two elements around it
+    edges: list[torch.Tensor] = field(
+        default_factory=list
+    )  # tensors with two extra elements at each end
 
     def outside(self) -> torch.Tensor:
-        """Where the buffer holds no element of a tensor."""
+        """Return a mask of the buffer's elements that belong to no tensor."""
         assert self.buffer is not None
         mask = torch.ones_like(self.buffer, dtype=torch.bool)
         for each in self.here:
@@ -70,7 +73,7 @@ class Tensors:
 
 @lru_cache(maxsize=64)
 def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]:
-    """Size, strides and offset of each piece, and the length of the buffer."""
+    """Return (size, strides, storage offset) of each piece, and the length of the buffer."""
     places: list[tuple[Any, Any, int]] = []
     end = GAP
     for layout, shape in pieces:
@@ -83,7 +86,7 @@ def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]
 
 @lru_cache(maxsize=64)
 def _buffer(pieces: tuple[Piece, ...], seed: int, away: bool) -> torch.Tensor:
-    """A buffer that holds the pieces, and known numbers between them."""
+    """Return a buffer that holds the pieces with random values, and FILL between them."""
     places, end = _layout(pieces)
     buffer = torch.full((end,), FILL)
     drawn = values(end, seed, away=away).float()
@@ -96,7 +99,7 @@ def _buffer(pieces: tuple[Piece, ...], seed: int, away: bool) -> torch.Tensor:
 
 
 def packed(context: Context, pieces: Sequence[Piece], seed: int, *, away: bool) -> Tensors:
-    """float32 tensors that are views of one buffer."""
+    """Return a list of float32 tensors that are views of one buffer, on the CPU and on the device."""
     places, _ = _layout(tuple(pieces))
     buffer = _buffer(tuple(pieces), seed, away).clone()
     copy = context.to_device(buffer.clone())
@@ -125,7 +128,8 @@ def apart(
     away: bool,
     indices: Sequence[int] = (0,),
 ) -> Tensors:
-    """Contiguous tensors that share no memory, some with known elements around them; dtypes and indices take turns."""
+    """Return a list of contiguous tensors that share no memory, on the CPU and on the device. They take the dtypes and
+    device indices in turn. Some have known elements around them."""
     made = Tensors([], [])
     for number, shape in enumerate(shapes):
         dtype, index = dtypes[number % len(dtypes)], indices[number % len(indices)]
@@ -147,7 +151,7 @@ def apart(
 
 
 def strip_expanded(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with one element of each dimension of stride 0."""
+    """Return a view with size 1 in each dimension of stride 0."""
     shape = [
         1 if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     ]
@@ -155,10 +159,10 @@ def strip_expanded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tolerance(context: Context, dtype: torch.dtype) -> Tolerance:
-    """How far results of this dtype may be apart; dtypes without a tolerance are equal.
+    """Return the tolerance for results of this dtype; zero for dtypes without one, such as integers.
 
-    Four times torch's own: two functions that are each right to a few units in the last place may differ in all of
-    them. What they may differ by at most is the business of ``precision``.
+    It is the descriptor's, or four times torch's rtol, because two functions that are each right within a few units in
+    the last place may differ by their sum. The precision suite checks the errors themselves.
     """
     name = str(dtype).removeprefix("torch.")
     own = context.descriptor.tolerances.get(name)
@@ -178,17 +182,17 @@ def compare(
     strides: bool = False,
     exact: Callable[[], Sequence[torch.Tensor]] | None = None,
 ) -> None:
-    """A check that tensors on the device have the dtype, the shape and, within tolerance, the values of others, or are as
-    near to the ``exact`` ones as these are."""
-    context.same(len(found), len(want), f"{text}: the number of tensors", at=at)
+    """Check that device tensors have the dtypes, shapes and values (within tolerance) of the CPU tensors ``want``. A tensor
+    also passes if it is as close to the ``exact`` result as the CPU's."""
+    context.same(len(found), len(want), f"{text} in the number of tensors", at=at)
     for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
         where = f"{at}, tensor {number}"
         if mine.dtype != theirs.dtype:
-            context.same(mine.dtype, theirs.dtype, f"{text}: the dtype", at=where)
+            context.same(mine.dtype, theirs.dtype, f"{text} in dtype", at=where)
         if mine.shape != theirs.shape:
-            context.same(tuple(mine.shape), tuple(theirs.shape), f"{text}: the shape", at=where)
+            context.same(tuple(mine.shape), tuple(theirs.shape), f"{text} in shape", at=where)
         if strides and theirs.numel() > 1 and mine.stride() != theirs.stride():
-            context.same(mine.stride(), theirs.stride(), f"{text}: the strides", at=where)
+            context.same(mine.stride(), theirs.stride(), f"{text} in strides", at=where)
     if not found:
         return
     if len(found) > 40 and len({each.dtype for each in want}) == 1:  # one comparison, not hundreds

@@ -1,4 +1,4 @@
-"""Parameters and gradients in many layouts, optimisers that step them, and the steps of the CPU's loop that judge them."""
+"""Parameters and gradients in many layouts, optimisers for them, and the comparison with the CPU's single-tensor loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.suites.optim.lists import strides_of, values
 from devices.failure import Kind
 from opinfo.torch_private import optimised_on
 
-#: Steps: RAdam rectifies from the sixth on.
+#: Number of steps. RAdam starts to rectify at the sixth step.
 STEPS = 7
 
 Optimizer = torch.optim.Optimizer
@@ -25,18 +25,16 @@ Optimizer = torch.optim.Optimizer
 
 
 class Parameter(NamedTuple):
-    """A parameter: its shape and layout, the layout of its gradients, and what they are multiplied by."""
+    """A parameter: its shape and layout, the layout of its gradients, the factor of its gradients, and its dtype."""
 
     shape: tuple[int, ...]
-    layout: str = (
-        "row"  # of strides_of, or "view": of a buffer that it shares with the others of these
-    )
-    grad: str = "row"  # of strides_of, or "none" where there are no gradients
+    layout: str = "row"  # a layout of strides_of, or "view": a view of a buffer that all such parameters share
+    grad: str = "row"  # a layout of strides_of, or "none" for no gradient
     scale: float = 1.0
     dtype: str = "float32"
 
 
-#: Each gradient has its parameter's layout, as autograd gives it one. Small ones make eps matter.
+#: Each gradient has its parameter's layout, as from autograd. Small gradients make eps matter.
 ALIKE = (
     Parameter((7, 5)),
     Parameter((2, 3, 4, 5), "channels_last", "channels_last"),
@@ -48,11 +46,11 @@ ALIKE = (
     Parameter((6, 5), scale=1e-7),
     Parameter((33,), scale=1e-2),
 )
-#: More than a chunk of 65,536 elements, beside small ones.
+#: A parameter of more than one chunk (65,536 elements), and small ones.
 LARGE = (Parameter((5,)), Parameter((2, 32_800)), Parameter((3, 3)))
-#: More than a launch takes, with some that have no elements among them.
+#: More parameters than one kernel launch takes, some without elements.
 MANY = (*(Parameter((0,) if n % 5 == 2 else (1 + n % 3,)) for n in range(120)), Parameter((4,)))
-#: Layouts that a user gives: gradients that autograd did not make, and parameters with gaps.
+#: Layouts that autograd does not create but a user may: gradients in another layout, and parameters with gaps.
 OTHERS = (
     Parameter((4, 6), "row", "transposed"),
     Parameter((2, 3, 4, 5), "channels_last", "row"),
@@ -62,13 +60,13 @@ OTHERS = (
     Parameter((2, 9), "stepped", "stepped"),
     Parameter((5, 3), "stepped", "row"),
 )
-#: Of several dtypes in one optimiser.
+#: Parameters of several dtypes in one optimiser.
 DTYPES = tuple(
     Parameter(shape, dtype=dtype)
     for shape in ((7, 5), (3,), (2, 2))
     for dtype in ("float32", "float64", "bfloat16")
 )
-#: For an optimiser that takes matrices alone.
+#: Parameters for an optimiser that accepts only matrices.
 MATRICES = (
     Parameter((7, 5)),
     Parameter((4, 9), "transposed", "transposed"),
@@ -76,7 +74,7 @@ MATRICES = (
     Parameter((2, 6), "view"),
     Parameter((6, 5), scale=1e-2),
 )
-#: For one that takes gradients in rows alone.
+#: Parameters for an optimiser that accepts only contiguous gradients.
 ROWS = (Parameter((7, 5)), Parameter((11,), "view"), Parameter(()))
 LISTS = {
     "one": ALIKE[:1],
@@ -89,7 +87,8 @@ LISTS = {
 
 
 def start(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-    """The first values, on the CPU in double precision: 8 binary digits, which every dtype holds."""
+    """Return the initial values of the parameters, in float64 on the CPU. They are multiples that bfloat16 represents exactly,
+    and so does every other dtype."""
     return [_start(each.shape, number).clone() for number, each in enumerate(parameters)]
 
 
@@ -100,7 +99,7 @@ def _start(shape: tuple[int, ...], number: int) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tensor | None, ...]:
-    """The gradients of a step, likewise. Their signs change from step to step."""
+    """Return the gradients of a step, in float64 on the CPU, exact in bfloat16. Every third step has the opposite signs."""
     found: list[torch.Tensor | None] = []
     for number, each in enumerate(parameters):
         drawn = values(torch.Size(each.shape).numel(), 1000 + 100 * step + number)
@@ -114,7 +113,7 @@ def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tenso
 
 
 def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """A copy in a layout, where the tensor is, and not at the start of its storage."""
+    """Return a copy of the tensor in this layout, on the same device, at storage offset 3."""
     strides = strides_of(layout, tensor.shape)
     extent = sum((size - 1) * step for size, step in zip(tensor.shape, strides)) + 1
     made = torch.full((max(extent, 1) + 3,), AROUND, dtype=tensor.dtype, device=tensor.device)
@@ -126,21 +125,21 @@ def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 class Placed(NamedTuple):
-    """Parameters on a device, and the buffer that some of them are views of, if any are."""
+    """Parameters on a device, and the buffer of the parameters that are views, if there are any."""
 
     parameters: tuple[Parameter, ...]
     tensors: list[torch.Tensor]
     buffer: torch.Tensor | None = None
 
 
-#: What lies around the views of a buffer, and between the elements of a tensor with gaps.
+#: The value of the elements around the views of a buffer, and between the elements of a tensor with gaps.
 AROUND = 77.0
 
 
 def placed(
     context: Context, parameters: tuple[Parameter, ...], indices: Sequence[int] = (0,)
 ) -> Placed:
-    """The parameters on the device, with their first values."""
+    """Create the parameters on the device, with their initial values."""
     lays = context.has("strides") and context.has("storage")
     views = [each for each in parameters if each.layout == "view"]
     length = sum(torch.Size(each.shape).numel() + 1 for each in views) + 1
@@ -160,7 +159,7 @@ def placed(
 
 
 def give_gradients(context: Context, to: Placed, step: int, scale: float = 1.0) -> None:
-    """Give every parameter its gradient of a step, multiplied by a power of two."""
+    """Set the gradient of every parameter for a step, multiplied by ``scale``, a power of two."""
     lays = context.has("strides") and context.has("storage")
     each = zip(to.tensors, to.parameters, gradients(to.parameters, step), strict=True)
     for tensor, parameter, grad in each:
@@ -186,7 +185,7 @@ FLAGS: dict[str, dict[str, bool]] = {
 
 
 def must_be_taken(context: Context, way: str) -> None:
-    """Ends the case as undeclared where torch does not take the device for a way of stepping."""
+    """Raise NotDeclared if torch does not support the device type for this kind of optimiser (foreach, fused, capturable)."""
     for part in way.split("_"):
         if part in ("foreach", "fused", "capturable") and not optimised_on(part, context.kind):
             text = f"torch does not list the device type {context.kind!r} for {part} optimisers"
@@ -194,7 +193,8 @@ def must_be_taken(context: Context, way: str) -> None:
 
 
 def given(arguments: dict[str, Any], device: torch.device | None) -> dict[str, Any]:
-    """Arguments with their tensors; with numbers in place of these for the CPU's loop, where there is no ``device``."""
+    """Return an optimiser's arguments with tensors in place of their literals. Without ``device``, for the CPU's loop, numbers
+    take their place."""
 
     def made(value: Any) -> Any:
         if isinstance(value, dict):
@@ -207,21 +207,22 @@ def given(arguments: dict[str, Any], device: torch.device | None) -> dict[str, A
     return {key: made(value) for key, value in arguments.items()}
 
 
-#: Optimisers that do not take a device type for fused steps, though others do (torch/optim/adagrad.py: cuda_unsupported).
+#: Device types that an optimiser refuses for fused steps although others accept them (torch/optim/adagrad.py:
+#: cuda_unsupported).
 _NOT_FUSED = {"Adagrad": {"cuda"}}
 
 
 def optimiser(
     name: str, tensors: Any, arguments: dict[str, Any], way: str, device: torch.device | None
 ) -> Optimizer:
-    """An optimiser of torch.optim; ``tensors`` may be groups. Ends the case as undeclared where this one does not take the
-    device for fused steps, though others do (Adagrad on CUDA)."""
+    """Create an optimiser of torch.optim; ``tensors`` may be parameter groups. Raises NotDeclared if this optimiser has no
+    fused step for the device type although others do (Adagrad on CUDA)."""
     made = getattr(torch.optim, name)
     takes = _parameters(made)
     flags = {flag: value for flag, value in FLAGS[way].items() if value or flag in takes}
     kind = device.type if device is not None else "cpu"
     if flags.get("fused") and kind in _NOT_FUSED.get(name, ()):
-        raise NotDeclared(f"torch.optim.{name} does not take {kind!r} for fused steps")
+        raise NotDeclared(f"torch.optim.{name} has no fused step for the device type {kind!r}")
     found = made(tensors, **given(arguments, device), **flags)
     assert isinstance(found, Optimizer)
     return found
@@ -233,13 +234,13 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def takes_closure(made: Optimizer) -> bool:
-    """Whether its steps need a function that computes the loss."""
+    """Return True if the optimiser's step requires a closure that computes the loss."""
     closure = _parameters(type(made).step).get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def step_once(made: Optimizer, tensors: Sequence[torch.Tensor]) -> None:
-    """A step with the gradients that the parameters have; with those of a loss where the optimiser needs one."""
+    """Make one step with the parameters' current gradients, or with a closure if the optimiser requires one."""
 
     def loss() -> torch.Tensor:
         for each in tensors:
@@ -258,18 +259,18 @@ def step_once(made: Optimizer, tensors: Sequence[torch.Tensor]) -> None:
 
 
 class Reference(NamedTuple):
-    """What the CPU's loop leaves, in double precision."""
+    """The parameters before and after the CPU's single-tensor steps in float64, their changes, and the optimiser's state."""
 
     first: list[torch.Tensor]
     last: list[torch.Tensor]
-    moved: list[torch.Tensor]  # the sum of what each step changes
+    moved: list[torch.Tensor]  # the sum of the absolute changes of all steps
     state: list[dict[str, Any]]
 
 
 def reference(
     name: str, arguments: dict[str, Any], parameters: tuple[Parameter, ...], steps: Sequence[int]
 ) -> Reference:
-    """The steps with these numbers by the CPU's loop."""
+    """Return the reference: the CPU's single-tensor steps with the gradients of these step numbers."""
     return _reference(name, repr(arguments), parameters, tuple(steps))
 
 
@@ -291,23 +292,23 @@ def _reference(
     return Reference(first, last, moved, [dict(made.state[each]) for each in tensors])
 
 
-#: Steps may differ from the CPU's in double precision by this part of what they change: in float32, one minus a power
-#: of 0.999 keeps four digits.
+#: Accepted error, relative to the change of a parameter. In float32, one minus a power of 0.999 is accurate to four
+#: digits.
 UPDATE = 5e-4
-#: More where a step is computed in fewer digits, and this part of the largest change.
+#: Accepted errors of optimisers that compute less precisely, relative to the parameter's largest change.
 UPDATES = {
     "Muon": 0.05,  # its iteration is in bfloat16
-    "LBFGS": 5e-3,  # each step divides by differences of the steps before
+    "LBFGS": 5e-3,  # each step divides by differences of earlier steps
 }
-#: A capturable RAdam computes on the device, in float32, the difference of two numbers near 2,000 that is near 5.
+#: A capturable RAdam computes in float32 on the device: a difference of about 5 between two numbers near 2,000.
 CAPTURABLE_UPDATES = {"RAdam": 0.03}
 
-STEPPED = "parameters are those of the CPU's loop"
-STATE = "the state is that of the CPU's loop"
-COUNTED = "steps are counted"
-WHERE_COUNTED = "a fused or capturable optimiser counts its steps where the parameter is"
-GAPS = "a step writes to its parameters alone"
-READ = "gradients stay as they are"
+STEPPED = "a parameter after the steps differs from the CPU's loop"
+STATE = "the optimiser's state differs from the CPU's loop"
+COUNTED = "the step count in the optimiser's state is wrong"
+WHERE_COUNTED = "the step count of a fused or capturable optimiser is not on the parameter's device"
+GAPS = "a step changed memory outside its parameters"
+READ = "a step changed a gradient"
 
 
 def allowed_update(name: str, way: str) -> float:
@@ -352,7 +353,7 @@ def _judge_state(
     where: str,
     part: float,
 ) -> None:
-    context.same(sorted(found), sorted(want), f"{STATE}: what is in it", Kind.STATE, where)
+    context.same(sorted(found), sorted(want), f"{STATE} in its keys", Kind.STATE, where)
     for key, wanted in want.items():
         mine, at = found[key], f"{where}, {key}"
         if key == "step":
@@ -399,7 +400,8 @@ def _near(
 
 
 def _judge_gaps(context: Context, found: Placed, at: str) -> None:
-    """What lies around the views of the buffer, and between the elements of parameters with gaps, is as it was."""
+    """Check that the elements around the views of the buffer, and between the elements of parameters with gaps, did not
+    change."""
     if found.buffer is not None:
         inside = torch.zeros(found.buffer.numel(), dtype=torch.bool)
         for tensor, parameter in zip(found.tensors, found.parameters, strict=True):

@@ -1,4 +1,5 @@
-"""optim.steps: every optimiser in every way in which torch takes the device, over parameters in many layouts."""
+"""optim.steps: every optimiser in each implementation (single, foreach, fused, capturable) that torch allows for the
+device, on parameters in many layouts."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from opinfo.catalog import optimisers
 
 cases = Cases(Kind.VALUES)
 
-#: Argument sets beside those of torch's database: every argument matters in some of these, far above rounding.
+#: Argument sets in addition to those of torch's database. Every argument changes the result of one of them by far more
+#: than rounding.
 MORE: dict[str, tuple[dict[str, Any], ...]] = {
     "Adadelta": ({"lr": 0.5, "rho": 0.6, "eps": 1e-3, "weight_decay": 0.1, "maximize": True},),
     "Adafactor": ({"lr": 0.05, "d": 1.25, "eps": (1e-3, 1e-2), "weight_decay": 0.1, "maximize": True},),
@@ -64,12 +66,12 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
 }  # fmt: skip
 
 
-#: Arguments whose default depends on the dtype, as it is in float32.
+#: The float32 values of arguments whose default depends on the dtype.
 FIXED: dict[str, dict[str, Any]] = {"Adafactor": {"eps": (2.0**-23, 1e-3)}}
 
 
 def ways_of(implementations: Sequence[str]) -> list[str]:
-    """The ways in which an optimiser steps."""
+    """Return the ways in which an optimiser can step: "single", "foreach", "fused", "capturable" and combinations."""
     ways = ["single", *(each for each in implementations if each != "capturable")]
     if "capturable" in implementations:
         ways += ["capturable", "capturable_foreach"]
@@ -79,7 +81,7 @@ def ways_of(implementations: Sequence[str]) -> list[str]:
 
 
 def sets_of(name: str, arguments: Sequence[dict[str, Any]], way: str) -> tuple[dict[str, Any], ...]:
-    """The argument sets of an optimiser in one of its ways, without those that choose it."""
+    """Return the argument sets of an optimiser for one way of stepping, without the arguments that select the way."""
     found = []
     for each in (*arguments, *MORE.get(name, ())):
         plain = FIXED.get(name, {}) | {
@@ -87,13 +89,17 @@ def sets_of(name: str, arguments: Sequence[dict[str, Any]], way: str) -> tuple[d
         }
         if (way.startswith("capturable") or "capturable" not in each) and plain not in found:
             found.append(plain)
-    if way in ("fused", "capturable", "capturable_fused"):  # a schedule may be on the device, too
+    if way in (
+        "fused",
+        "capturable",
+        "capturable_fused",
+    ):  # the learning rate may be a tensor on the device
         found.append({**found[-1], "lr": {"tensor": 0.01, "there": True}})
     return tuple(found)
 
 
-#: By the name of an optimiser: its ways, each with the argument sets. An optimiser of sparse gradients alone is left out:
-#: a device need have no sparse tensors.
+#: For each optimiser: its ways of stepping, each with its argument sets. Optimisers for sparse gradients only are left
+#: out, because a device need not have sparse tensors.
 WAYS = {
     each.name: {
         way: sets_of(each.name, each.arguments, way) for way in ways_of(each.implementations)
@@ -103,16 +109,16 @@ WAYS = {
 }
 
 
-#: Optimisers that take fewer parameters than others: matrices, or contiguous gradients.
+#: Optimisers that accept only certain parameters: matrices, or contiguous gradients.
 TAKE = {"Muon": MATRICES, "LBFGS": ROWS}
-#: Steps of one that computes the loss up to 25 times in each.
+#: Number of steps of an optimiser that computes the loss up to 25 times per step.
 FEWER = {"LBFGS": 2}
-#: Those that take no parameter without elements.
+#: Optimisers that refuse parameters without elements.
 TAKE_NO_EMPTY = frozenset({"Adafactor"})
 
 
 def parameters_of(name: str, which: str) -> tuple[Parameter, ...]:
-    """The parameters of a list that an optimiser takes."""
+    """Return the parameters of a list that an optimiser accepts."""
     if name in TAKE:
         fit = tuple(each for each in LISTS[which] if len(each.shape) == 2)
         return TAKE[name] if which == "alike" else fit
@@ -129,7 +135,7 @@ def run(
     steps: int = STEPS,
     indices: Sequence[int] = (0,),
 ) -> bool:
-    """Make the steps on the device and judge them. False where no device takes these arguments in this way."""
+    """Make the steps on the device and judge them. Return False if the optimiser refuses these arguments on the CPU too."""
     found = placed(context, parameters, indices)
     try:
         made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -159,7 +165,7 @@ def _cpu_takes(name: str, way: str, arguments: dict[str, Any]) -> bool:
 
 
 def takes_lists(way: str) -> bool:
-    """Whether one kernel takes many parameters."""
+    """Return True if one kernel may process many parameters (foreach and fused steps)."""
     return "foreach" in way or "fused" in way
 
 
@@ -172,16 +178,17 @@ def takes_lists(way: str) -> bool:
     },
 )
 def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]]) -> None:
-    """Steps with each set of arguments equal the CPU's loop: parameters in channels_last and as views of one buffer."""
+    """Make steps with each set of arguments on parameters of several layouts, among them channels_last and views of one
+    buffer: parameters and state must equal the CPU's single-tensor loop in float64."""
     must_be_taken(context, way)
     alike = parameters_of(name, "alike")
     steps = FEWER.get(name, STEPS)
     taken = [each for each in sets if run(context, name, way, each, alike, steps)]
     if not taken or (way == "single" and len(taken) < len(sets)):
-        raise NotShown(f"{name} refuses arguments in the way {way!r}: {sets[len(taken)]}")
+        raise NotShown(f"{name} ({way}) refuses the arguments {sets[len(taken)]}")
     lists = ("large", "many", "one") if takes_lists(way) else ("large",)
     for which in lists:
-        # Fused steps are others where the rate is a tensor, as it is in the last set.
+        # Fused steps have another path for a learning rate that is a tensor, as in the last set.
         for given in taken[-2:] if "fused" in way else taken[-1:]:
             if parameters := parameters_of(name, which):
                 run(context, name, way, given, parameters, steps=3)
@@ -197,14 +204,15 @@ def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]])
     },
 )
 def dtypes(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Steps of parameters of several dtypes in one optimiser equal the CPU's loop in double precision."""
+    """Make steps on parameters of several dtypes in one optimiser: parameters and state must equal the CPU's single-tensor
+    loop in float64."""
     must_be_taken(context, way)
     taken = [p for p in parameters_of(name, "dtypes") if p.dtype in context.descriptor.dtypes]
-    # Steps that are large beside what 8 digits lose of them.
+    # A large learning rate, so that changes are larger than the rounding errors of bfloat16.
     run(context, name, way, {**arguments, "lr": 0.5}, tuple(taken), steps=3)
 
 
-RIGHT_OR_REFUSED = "a step is right, or it is refused"
+REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the CPU's loop"
 
 
 @cases(
@@ -218,8 +226,8 @@ RIGHT_OR_REFUSED = "a step is right, or it is refused"
     requires={"strides", "storage"},
 )
 def other_layouts(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Steps of parameters with gaps, and with gradients in other layouts than theirs, equal the CPU's loop; a fused
-    step may refuse them."""
+    """Make steps on parameters with gaps, and with gradients in other layouts than the parameters': parameters and state must
+    equal the CPU's single-tensor loop. A fused step may raise RuntimeError instead."""
     must_be_taken(context, way)
     if "fused" not in way:
         run(context, name, way, arguments, parameters_of(name, "others"))
@@ -230,5 +238,5 @@ def other_layouts(context: Context, name: str, way: str, arguments: dict[str, An
         except NotImplementedError:
             raise
         except RuntimeError:
-            context.note("fused steps refuse a gradient in another layout than its parameter's")
-            context.check(True, RIGHT_OR_REFUSED)
+            context.note("fused steps refuse a gradient whose layout differs from its parameter's")
+            context.check(True, REFUSED_OR_EQUAL)

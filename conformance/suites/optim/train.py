@@ -1,4 +1,4 @@
-"""optim.train: ten steps of small networks follow the CPU's in double precision, and are the same twice."""
+"""optim.train: ten training steps of small networks give the CPU's float64 results, and are reproducible."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ BATCHES = 3
 
 
 class Convolutional(nn.Module):
-    """Convolutions with batch norm, whose strides take the place of pooling: what pools backward need not be deterministic."""
+    """A convolutional network with batch norm. Strided convolutions replace pooling, whose backward may be
+    nondeterministic."""
 
     def __init__(self) -> None:
         super().__init__()
-        # No bias: batch norm takes it off again, so that its gradient is rounding alone.
+        # No bias: batch norm subtracts it again, so its gradient would be rounding errors only.
         self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
         self.norm_1 = nn.BatchNorm2d(8)
         self.second = nn.Conv2d(8, 12, 3, stride=2, bias=False)
@@ -43,7 +44,7 @@ class Convolutional(nn.Module):
 
 
 class Transformer(nn.Module):
-    """An embedding, a block of attention and a feed-forward network, and a head."""
+    """A network of an embedding, one TransformerEncoderLayer, a LayerNorm and a linear head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,15 +65,16 @@ def perceptron() -> nn.Module:
 
 
 class Task(NamedTuple):
-    """A network, its inputs, and the optimiser that trains it: SGD too, as Adam does not see by what a gradient is multiplied. eps is large enough to keep rounding of gradients that are
-    zero, such as the one of a key's bias, from taking steps."""
+    """A network, its inputs, and the optimiser that trains it. SGD is included because Adam is invariant to a scaled gradient.
+    Adam's eps is large enough that rounding errors of gradients that should be zero, such as that of a key's bias, do not
+    cause steps."""
 
     network: Callable[[], nn.Module]
     inputs: Callable[[torch.Generator], torch.Tensor]
     optimiser: str
     arguments: dict[str, Any]
     channels_last: bool = False
-    keeps_gradients: bool = False  # zeros them, instead of dropping them
+    keeps_gradients: bool = False  # True: zero_grad(set_to_none=False)
 
 
 TASKS = {
@@ -113,7 +115,7 @@ TASKS = {
 
 
 class Run(NamedTuple):
-    """What a training left, on the CPU in double precision."""
+    """The losses and the final state_dict of a training, in float64 on the CPU."""
 
     losses: list[float]
     state: dict[str, torch.Tensor]
@@ -130,13 +132,13 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def network_of(task: Task) -> nn.Module:
-    """The network with its first parameters, in float32 on the CPU."""
+    """Return the network with its initial parameters, in float32 on the CPU."""
     with _seeded(5):
         return task.network()
 
 
 def data_of(task: Task) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and classes of each batch."""
+    """Return (inputs, classes) of each batch."""
     generator = torch.Generator().manual_seed(8)
     inputs = [task.inputs(generator) for _ in range(BATCHES)]
     return [(x, torch.randint(0, 5, x.shape[:1], generator=generator)) for x in inputs]
@@ -148,7 +150,7 @@ def trained(
     batches: list[tuple[torch.Tensor, torch.Tensor]],
     flags: dict[str, bool],
 ) -> Run:
-    """Train a network, where it is."""
+    """Train the network for STEPS steps on the device where it is, and return the result."""
     made = getattr(torch.optim, task.optimiser)(network.parameters(), **task.arguments, **flags)
     losses = []
     for step in range(STEPS):
@@ -163,20 +165,20 @@ def trained(
 
 
 class Expected(NamedTuple):
-    """The CPU's training in double precision, and how far it goes elsewhere from a start that is a little different."""
+    """The CPU's training in float64, and the accepted differences, measured by trainings from slightly different starts."""
 
     first: dict[str, torch.Tensor]
     run: Run
-    losses: list[float]  # by which each may differ
+    losses: list[float]  # the accepted difference of each loss
     state: dict[str, float]
 
 
-#: The start is changed by this part, which is 16 roundings of float32: more than ten steps add up to.
+#: Relative change of the initial parameters: 16 float32 roundings, more than the rounding errors of ten steps.
 CHANGE = 2.0**-20
-#: Starts that are tried. No direction of so many need be the worst: four times what they show is allowed.
+#: Number of changed starts. They need not include the worst direction, so four times the largest difference is accepted.
 STARTS, FACTOR = 3, 4.0
-#: And this part of the loss, or of what a parameter changes by: an element within rounding of the kink of a rectified linear
-#: unit may fall on either side, for one of some hundred rows.
+#: Additional accepted error, relative to the loss and to the change of a parameter. An input of a ReLU that is within
+#: rounding of zero may fall on either side, for one row of a few hundred.
 LEAST = 1e-4, 1e-3
 
 
@@ -209,12 +211,12 @@ def expected(name: str) -> Expected:
     return Expected(first, run, losses, state)
 
 
-LOSS = "the loss of each step is the CPU's"
-LEFT = "the network is trained as it is on the CPU"
+LOSS = "the loss of a step differs from the CPU's"
+LEFT = "the trained network differs from the CPU's"
 
 
 def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
-    """Train the network on the device."""
+    """Train a task's network on the device, in channels_last if the task says so, and return the result."""
     network = network_of(task).to(context.device)
     batches = [(context.to_device(x), context.to_device(y)) for x, y in data_of(task)]
     if task.channels_last and context.has("strides"):
@@ -230,7 +232,8 @@ def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
     },
 )
 def follows(context: Context, name: str, way: str) -> None:
-    """Ten steps leave the losses, the parameters and the running statistics that they leave on the CPU."""
+    """Train a small network for ten steps: losses, parameters and running statistics must equal those of the CPU's training
+    in float64, up to rounding."""
     must_be_taken(context, way)
     want = expected(name)
     found = on_device(context, TASKS[name], FLAGS[way])
@@ -253,7 +256,7 @@ def _judge(context: Context, found: Run, want: Expected) -> None:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Deterministic algorithms, where there are any; what has none warns."""
+    """Switch deterministic algorithms on inside the block. Ops without one only warn, and the warnings are suppressed."""
     before = torch.are_deterministic_algorithms_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -270,10 +273,12 @@ def deterministic() -> Iterator[None]:
     requires={"deterministic_algorithms"},
 )
 def twice(context: Context, name: str) -> None:
-    """The same start and the same batches give the same losses and the same parameters, bit for bit."""
+    """Train a small network twice with deterministic algorithms: losses and final parameters must be equal bit for bit."""
     task = TASKS[name]
     with deterministic():
         one, two = (on_device(context, task, {}) for _ in range(2))
-    context.same(two.losses, one.losses, "trained twice, the losses are the same")
+    context.same(two.losses, one.losses, "two equal trainings gave different losses")
     for key, first in one.state.items():
-        context.equal(two.state[key], first, "trained twice, the networks are the same", key)
+        context.equal(
+            two.state[key], first, "two equal trainings gave different parameters or buffers", key
+        )

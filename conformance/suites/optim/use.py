@@ -1,4 +1,4 @@
-"""optim.steps: how optimisers are used: with a gradient scaler, in a graph, saved and loaded, with groups and schedules."""
+"""optim.steps: optimisers with a gradient scaler, in a graph, saved and loaded, with parameter groups and schedules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ cases = Cases(Kind.VALUES)
 
 
 def arguments_of(name: str) -> dict[str, Any]:
-    """One argument set of an optimiser, in which every argument matters."""
+    """Return an argument set of an optimiser in which arguments differ from their defaults."""
     return FIXED.get(name, {}) | (MORE[name][0] if name in MORE else {})
 
 
@@ -47,7 +47,7 @@ FUSED = {f"{name}_fused": (name, arguments_of(name)) for name in WAYS if "fused"
 
 
 def _infinity(placed_ones: Placed, value: float) -> None:
-    """Put it into the last element of the last gradient."""
+    """Write ``value`` to the last element of the last parameter's gradient."""
     grad = placed_ones.tensors[-1].grad
     assert grad is not None
     grad.view(-1)[-1] = value
@@ -61,7 +61,8 @@ _SCALED = {"scaled": (ALIKE, MANY), "scaled_dtypes": (DTYPES,)}
     over={f"{key}_{form}": (*given, form) for key, given in FUSED.items() for form in _SCALED},
 )
 def scaled(context: Context, name: str, arguments: dict[str, Any], form: str) -> None:
-    """A fused step divides gradients by grad_scale, and takes no step at all where found_inf is set."""
+    """Set grad_scale and found_inf of a fused optimiser: a step must divide the gradients by grad_scale, and must change
+    nothing if found_inf is set."""
     must_be_taken(context, "fused")
     for each in (arguments, {**arguments, "lr": {"tensor": 0.05, "there": True}}):
         for parameters in _SCALED[form]:
@@ -91,14 +92,15 @@ def _scaled(
 
 @cases("optim.steps", over={f"{key}_with_scaler": given for key, given in FUSED.items()})
 def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
-    """torch.amp.GradScaler steps a fused optimiser with finite gradients, and skips an infinity and NaN."""
+    """Step a fused optimiser through torch.amp.GradScaler: steps with finite gradients must equal the CPU's loop, and steps
+    with an infinity or NaN must be skipped and halve the scale."""
     must_be_taken(context, "fused")
     found = placed(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, "fused", context.device)
     scaler = torch.amp.GradScaler(context.kind, init_scale=64.0, growth_interval=1000)
     taken: list[int] = []
     for step, bad in enumerate((None, float("inf"), None, float("nan"), None)):
-        scaler.scale(context.to_device(torch.ones(())))  # makes its number on the device
+        scaler.scale(context.to_device(torch.ones(())))  # creates the scaler's state on the device
         give_gradients(context, found, step, scaler.get_scale())
         if bad is not None:
             _infinity(found, bad)
@@ -108,7 +110,9 @@ def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
         want = reference(name, arguments, ALIKE, taken)
         at = f"step {step}, gradients with {bad}"
         judge(context, made, found, want, "fused", at)
-    context.same(scaler.get_scale(), 16.0, "each infinity and NaN halves the scale", Kind.STATE)
+    context.same(
+        scaler.get_scale(), 16.0, "the scale after an infinity and a NaN is wrong", Kind.STATE
+    )
 
 
 @cases(
@@ -121,7 +125,8 @@ def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
     },
 )
 def not_finite(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Without a scaler, NaN and infinity in one element of a gradient reach no other element."""
+    """Step without a scaler with NaN or infinity in one element of a gradient: this element of the parameter must become
+    non-finite, and all other elements must equal the CPU's loop."""
     must_be_taken(context, way)
     found = placed(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -132,11 +137,11 @@ def not_finite(context: Context, name: str, way: str, arguments: dict[str, Any])
             assert grad is not None
             grad[(0,) * grad.dim()] = bad
         made.step()
-    for number in (1, 3):  # what these have become is not finite, and what else there is, is right
+    for number in (1, 3):  # the first element must not be finite; judge() checks the others
         tensor = found.tensors[number]
         first = float(context.from_device(tensor.detach())[(0,) * tensor.dim()])
         finite = first == first and abs(first) != float("inf")
-        text = "NaN in a gradient, and infinity, are in the parameter after the step"
+        text = "the parameter's element is finite after steps with NaN or infinity in its gradient"
         context.check(not finite, text, found=first, at=f"{way}, parameter {number}")
     want = reference(name, arguments, ALIKE, range(3))
     _forget(found, (1, 3), made, want, context)
@@ -150,7 +155,7 @@ def _forget(
     want: Reference,
     context: Context,
 ) -> None:
-    """Give the first element of these parameters, and of their states, what is wanted."""
+    """Overwrite the first element of these parameters and of their states with the reference, so that it is not compared."""
     with torch.no_grad():
         for number in numbers:
             tensor = found.tensors[number]
@@ -175,7 +180,8 @@ def _forget(
     requires={"graphs", "streams"},
 )
 def replayed(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """A captured step takes another step with every replay, with the gradients that are there then."""
+    """Capture a step in a graph and replay it four times with new gradients: after each replay, parameters and state must
+    equal the CPU's loop. The capture itself must not change them."""
     must_be_taken(context, way)
     found = placed(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -188,7 +194,7 @@ def replayed(context: Context, name: str, way: str, arguments: dict[str, Any]) -
         made.step()
     context.settle()
     want = reference(name, arguments, ALIKE, range(1))
-    judge(context, made, found, want, way, "captured, and not replayed")
+    judge(context, made, found, want, way, "captured but not replayed")
     for step in range(1, 5):
         give_gradients(context, found, step)
         for tensor, grad in zip(found.tensors, static, strict=True):
@@ -216,7 +222,7 @@ def _half_way(
 
 
 def _on_host(found: Placed) -> Placed:
-    """The parameters as they are, in rows on the CPU."""
+    """Return contiguous copies of the parameters on the CPU."""
     rows = tuple(
         each._replace(layout="row", grad="none" if each.grad == "none" else "row")
         for each in found.parameters
@@ -234,7 +240,8 @@ STATES = {
 
 @cases("optim.steps", over={key: given for key, given in STATES.items() if given[0] != "LBFGS"})
 def state_moves(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """state_dict goes into another optimiser, through the CPU and back, and the steps go on as if nothing had been."""
+    """Load the state_dict of an optimiser into another one, through the CPU, through torch.save, and on the CPU: further
+    steps must equal those of an uninterrupted CPU loop."""
     must_be_taken(context, way)
     first, found = _half_way(context, name, way, arguments)
     state = first.state_dict()
@@ -269,7 +276,7 @@ def state_moves(context: Context, name: str, way: str, arguments: dict[str, Any]
 
 
 def _as_single(state: dict[str, Any]) -> dict[str, Any]:
-    """A state whose optimiser steps tensor by tensor."""
+    """Return the state_dict with foreach, fused and capturable switched off in all groups."""
     groups = [
         {
             key: (False if key in ("fused", "foreach", "capturable") else value)
@@ -295,7 +302,8 @@ GROUPS = (Parameter((7, 5)), Parameter((4,)), Parameter((3, 3)), Parameter((2, 9
     },
 )
 def groups(context: Context, name: str, way: str) -> None:
-    """Groups have arguments of their own, one is added between steps, and a schedule changes the rate of each."""
+    """Step an optimiser with parameter groups of different arguments, add a group between steps, and change the learning
+    rates by a schedule: parameters must equal the CPU's loop."""
     must_be_taken(context, way)
     finals = []
     for there in (True, False):
@@ -322,10 +330,12 @@ def groups(context: Context, name: str, way: str) -> None:
     found, want = finals
     for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
         off = (context.from_device(mine).double() - theirs).abs()
-        within = bool((off <= 5e-4).all())  # steps are a hundred times as long
-        text = "each group steps with its own arguments"
+        within = bool((off <= 5e-4).all())  # steps change parameters by about 100 times this
+        text = "a parameter of a group differs from the CPU's loop"
         where = f"{way}, parameter {number}"
-        context.check(within, text, expected="at most 5e-4", found=float(off.max()), at=where)
+        context.check(
+            within, text, expected="a difference of at most 5e-4", found=float(off.max()), at=where
+        )
 
 
 @cases(
@@ -340,7 +350,8 @@ def groups(context: Context, name: str, way: str) -> None:
     indices=2,
 )
 def several_indices(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """One optimiser steps parameters of several indices of the device."""
+    """Step an optimiser with parameters on two device indices: parameters must stay on their index, and parameters and state
+    must equal the CPU's loop."""
     must_be_taken(context, way)
     found = placed(context, GROUPS, (0, 1))
     made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -348,7 +359,9 @@ def several_indices(context: Context, name: str, way: str, arguments: dict[str, 
         give_gradients(context, found, step)
         made.step()
     where = [each.device.index for each in found.tensors]
-    context.same(where, [0, 1, 0, 1], "parameters stay where they are", Kind.STATE)
+    context.same(
+        where, [0, 1, 0, 1], "a step moved a parameter to another device index", Kind.STATE
+    )
     judge(
         context, made, found, reference(name, arguments, GROUPS, range(STEPS)), way, "two indices"
     )

@@ -1,4 +1,4 @@
-"""The bounds of ``bounds.toml``: how far an op's results may be from its reference."""
+"""Reads ``bounds.toml``: the largest accepted error of each op's results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Numbers = dict[str, float]  # by dtype
 
 
 class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What some ops are held to; ``bounds.toml`` says what the fields mean."""
+    """The bounds of one group of ops. The fields are explained in ``bounds.toml``."""
 
     ops: tuple[_Text, ...]
     reason: _Text
@@ -45,24 +45,25 @@ def _file() -> _File:
 
 
 def entries() -> tuple[Bound, ...]:
-    """Every entry of the file."""
+    """Return every entry of ``bounds.toml``."""
     return _file().bound
 
 
 def elementwise_ops() -> tuple[str, ...]:
-    """The ops that are elementwise although the database does not say so."""
+    """Return the ops that are elementwise although torch's op database does not mark them as unary or binary."""
     return tuple(op for each in entries() if each.elementwise for op in each.ops)
 
 
 @cache
 def bounds_of(op: str) -> tuple[Bound, ...]:
-    """The entries that name an op; later ones are narrower."""
+    """Return the entries that match an op, in the order of the file. Later entries are more specific and take
+    precedence."""
     return tuple(each for each in entries() if any(names(pattern, op) for pattern in each.ops))
 
 
 def limit_of(op: str, dtype: str) -> dict[str, Any]:
-    """What an elementwise op is held to in a dtype, as literals: ``ulps``; where they are set ``absolute``,
-    ``of_operand``, ``within``, ``special``."""
+    """Return the bounds of an elementwise op in a dtype, as literals: ``ulps`` always, and ``absolute``, ``of_operand``,
+    ``within`` and ``special`` if they are set."""
     found: dict[str, Any] = {"ulps": _file().ulps[dtype]}
     for each in bounds_of(op):
         for name in ("ulps", "absolute", "of_operand"):
@@ -73,19 +74,19 @@ def limit_of(op: str, dtype: str) -> dict[str, Any]:
 
 
 def on_samples(op: str, dtype: str) -> float:
-    """How many ulps of its largest element a result on a sample may be off by."""
+    """Return the largest accepted error of an op's result on a sample, in ulps of the result's largest element."""
     given = [each.samples[dtype] for each in bounds_of(op) if dtype in each.samples]
     return given[-1] if given else _file().samples[dtype]
 
 
 def is_exact(op: str) -> bool:
-    """Whether an op has the same bits as the reference in its own dtype."""
+    """Return True if the op rounds nothing, so that its result must have the same bits as the CPU's in the same dtype."""
     return any(each.exact for each in bounds_of(op))
 
 
 def operands_of(op: str, kind: str) -> int:
-    """How many operands an elementwise function has, of the ``kind`` that the database gives an op; 0 if it is none, or
-    if the values of a dtype say nothing about it."""
+    """Return the number of operands of an elementwise op: 1 or 2. ``kind`` is the op's kind in torch's database, such as
+    "unary". Returns 0 if the op is not elementwise or if ``bounds.toml`` skips it."""
     if any(each.skip for each in bounds_of(op)):
         return 0
     if any(each.elementwise for each in bounds_of(op)):

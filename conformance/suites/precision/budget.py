@@ -1,4 +1,4 @@
-"""precision.budget: functions stay as precise as the device's folder has on record."""
+"""precision.budget: the errors of elementwise functions do not exceed those recorded in the device's folder."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ BUDGET = "precision.budget"
 
 
 def applies(traits: Traits) -> bool:
-    """A budget is for elementwise functions that round."""
+    """Return True for elementwise functions that round; only these have an error budget."""
     measured = operands_of(traits.op, traits.ufunc) and not is_exact(traits.op)
     return traits.dtype in FORMATS and bool(measured)
 
 
 def not_on_record(descriptor: Descriptor, op: str) -> str:
-    """Why an op has no budget on a device; empty if it has one."""
+    """Return the reason why an op has no error budget on a device; empty if it has one."""
     if op in record_of(descriptor.folder).ops:
         return ""
-    return "by declaration: no error of the op is on record (conform precision update)"
+    return "by declaration: no error is recorded for the op (record it: conform precision update)"
 
 
 def budget(ctx: ItemContext) -> None:
-    """Measure the function again, against the maximum on record. Without one for this dtype the bound is the budget."""
+    """Measure the function's largest error and compare it with the recorded maximum. If none is recorded for this dtype,
+    the bound of precision.ulp is the maximum."""
     kept = record_of(ctx.device.descriptor.folder).of(ctx.op.id, ctx.dtype)
     limit = limit_of(ctx.op.id, ctx.dtype)
     if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
@@ -48,11 +49,12 @@ def budget(ctx: ItemContext) -> None:
 def as_on_record(
     op: Callable[..., Any], move: Any, back: Any, *, kept: float, **given: Any
 ) -> Measured:
-    """The largest error is at most the one on record. An error beyond the bound of precision.ulp fails there."""
+    """Check that the largest error, in ulps, does not exceed ``kept``, the recorded one. An error beyond the bound of
+    precision.ulp is left to precision.ulp."""
     found = correctly_rounded(op, move, back, **given)
     if found.wrong is not None or found.ulps <= kept + 1e-3:
         return Measured(found.ulps, found.at)
-    expected = f"at most {kept:g} ulps, the error on record"
+    expected = f"an error of at most {kept:g} ulps, the recorded maximum"
     return Measured(
         found.ulps,
         found.at,

@@ -1,5 +1,5 @@
-"""precision.ulp of unary and binary functions: every value of a type of 16 bits, 2^16 of float32, against float64
-rounded once."""
+"""precision.ulp for unary and binary functions: every value of a 16-bit dtype, or 2^16 values of float32, compared with
+the CPU's result in float64."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from opinfo.samples import Sample
 
 ULP = "precision.ulp"
 
-#: Calls that differ in other arguments than the operands: more would repeat them.
+#: Largest number of calls per function. They differ in the arguments other than the operands.
 _VARIANTS = 3
 
 
 def elementwise(ctx: ItemContext) -> None:
-    """Call a function with each set of its other arguments, on the values of the whole dtype."""
+    """Call an elementwise function on values from the whole range of the dtype, once for each set of its other
+    arguments."""
     found = variants(ctx)
     if not found:
         return
@@ -39,8 +40,8 @@ def elementwise(ctx: ItemContext) -> None:
 
 
 def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The other arguments of the first samples whose tensors are all operands of the dtype; none for an op that is not
-    elementwise."""
+    """Return up to three different (args, kwargs) that follow the operands in the op's samples. Only samples whose tensors
+    are all operands of the dtype count; an op that is not elementwise has none."""
     count = operands_of(ctx.op.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
     found = {repr(more): more for each in ctx.common if (more := _others(each, count, ctx.dtype))}
     return list(found.values())[:_VARIANTS]
@@ -69,8 +70,8 @@ def correctly_rounded(
     operands: int,
     limit: dict[str, Any],
 ) -> Measured:
-    """Each element of the result is within its bound of the CPU's result in float64. What is of another dtype than the
-    operands (a truth value, a conversion) is not rounded, and equals the CPU's."""
+    """Measure the largest error against the CPU's result in float64, and check that each element is within its bound. A
+    result whose dtype differs from the operands' (a comparison, a conversion) is not rounded and must equal the CPU's."""
     given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
     alike = asked(op, given, args, kwargs)
     got = answered(op, move, back, given, args, kwargs)
@@ -102,7 +103,7 @@ def same_bits(
     operands: int,
     limit: dict[str, Any],
 ) -> Measured:
-    """Each element of the result equals the CPU's in the same dtype: the function rounds nothing."""
+    """Check that each element equals the CPU's result in the same dtype, for a function that rounds nothing."""
     given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
     want = asked(op, given, args, kwargs)
     return equal(given, want, answered(op, move, back, given, args, kwargs), dtype, limit)
@@ -111,7 +112,7 @@ def same_bits(
 def equal(
     given: list[torch.Tensor], want: Any, got: Any, dtype: str, limit: dict[str, Any]
 ) -> Measured:
-    """What is not equal in the outputs; NaN equals NaN, and zeros have no sign."""
+    """Check that the outputs equal the CPU's. NaN equals NaN, and -0.0 equals 0.0."""
     mask = judged(given, limit)
     for each in given if limit.get("flushes") else []:
         mask &= flushed(each, dtype) == each
@@ -129,7 +130,7 @@ def equal(
 
 
 def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
-    """Whether the dtype or the shape is another one."""
+    """Report a dtype or shape that differs from the CPU's; None if both are the same."""
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype)
     if got.shape != want.shape:
@@ -140,7 +141,7 @@ def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
 def asked(
     op: Callable[..., Any], given: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The CPU's result. Raises NotApplicable where the CPU raises."""
+    """Return the CPU's result for copies of the operands. Raises NotApplicable if the CPU raises."""
     try:
         return op(*(each.clone() for each in given), *args, **kwargs)
     except Exception as error:
@@ -155,7 +156,8 @@ def answered(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The device's result, read back. Raises NotReturned where the call raises: other clauses judge that."""
+    """Return the device's result, copied to the CPU. Raises NotReturned if the call raises, because other clauses judge
+    exceptions."""
     tensors = [move(each.clone()) for each in given]
     try:
         return replace_tensors(op(*tensors, *args, **kwargs), back)
@@ -166,7 +168,8 @@ def answered(
 
 
 def judged(given: list[torch.Tensor], limit: dict[str, Any]) -> torch.Tensor:
-    """Which elements are judged: infinities and NaN where their result is documented."""
+    """Return a mask of the elements that are judged. Elements with an infinite or NaN operand are judged only if the
+    function's result for them is documented (``special``)."""
     mask = torch.ones(len(given[0]), dtype=torch.bool)
     for each in given if not limit.get("special") else []:
         mask &= each.isfinite()
@@ -182,20 +185,20 @@ def beyond(
     dtype: str,
     forgiven: torch.Tensor | float = 0.0,
 ) -> Measured:
-    """The largest error, in ulps, and what is wrong if elements are off by more than ``bound``. What is ``forgiven`` of
-    each (the absolute part) is not measured."""
+    """Return the largest error, in ulps, and a failure if elements are off by more than ``bound``. The measured error does
+    not include ``forgiven``, the part of the bound that comes from absolute errors."""
 
     def at(place: int) -> str:
         return ", ".join(repr(each[place].item()) for each in given)
 
-    excess = errors - bound - 1e-3  # what float64 itself is off by
+    excess = errors - bound - 1e-3  # 1e-3 ulps allow for the error of the float64 result
     measured = (errors - forgiven).clamp(min=0.0)
     place, worst = int(excess.argmax()), int(measured.argmax())
     wrong = None
     if excess[place] > 0:
         limit = float(bound[place]) if isinstance(bound, torch.Tensor) else bound
         nearest = want[place].to(getattr(torch, dtype)).tolist()
-        off = f"{errors[place].item():.4g} ulps" if limit else "other bits"
+        off = f"off by {errors[place].item():.4g} ulps" if limit else "which differs"
         wrong = Wrong(
             "precision",
             f"{nearest!r} within {limit:.4g} ulps" if limit else repr(want[place].tolist()),

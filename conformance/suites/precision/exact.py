@@ -1,4 +1,4 @@
-"""precision.exact_sums: sums of small integers, which are exact in whatever order they are added."""
+"""precision.exact_sums: sums of small integers, which are exact in any order of addition."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from opinfo.samples import Sample
 
 EXACT = "precision.exact_sums"
 
-#: No partial sum is larger: bfloat16 holds every integer up to 256.
+#: No partial sum exceeds this number. bfloat16 represents every integer up to 256.
 LARGEST = 128
 
-#: Upstream's samples of an op and dtype that are filled, those with a long dimension, and the layouts of each.
+#: Per op and dtype: number of torch's samples that are filled, number of samples with a long dimension, and their layouts.
 _SAMPLES = 4
 _LONG = 3
-#: Elements of an ordinary sample.
+#: Largest number of elements of a sample that is filled.
 _MOST = 2**17
 _LAYOUTS = frozenset({"contiguous", "transposed"})
-#: Filled samples have numbers from here on: the frame keeps buffers by the number.
+#: First index of the filled samples, which keeps them apart from other samples: buffers are kept by index.
 _NUMBERS = 1_000_000
 _LONG_NUMBERS, _MORE_NUMBERS = 2_000_000, 3_000_000
 
@@ -64,8 +64,8 @@ def _judged(ctx: ItemContext, filled: Sample, bound: float) -> None:
 def _ordinary(
     ctx: ItemContext, single: list[Sample], several: list[Sample]
 ) -> Iterator[tuple[Sample, bool]]:
-    """The samples that can be filled, filled, and whether their result has several elements. They are added to the
-    lists as they are: ``single`` are those whose result is one number."""
+    """Yield each sample that can be filled, filled with small integers, and whether its result has several elements. The
+    original samples are appended to ``several`` or, if the result is one number, to ``single``."""
     for sample in differing(ctx.common, _SAMPLES):
         found = integers(ctx, sample) if sample.numel <= _MOST else None
         if found is not None:
@@ -75,8 +75,8 @@ def _ordinary(
 
 
 def _long(ctx: ItemContext, first: int, drawn: list[Sample]) -> Iterator[Sample]:
-    """The samples with one dimension past 32, 256, 1,024 … that are made from these, filled and numbered from the
-    first; made one by one."""
+    """Yield filled samples with one dimension longer than 32, 256, 1,024 …, derived from the samples ``drawn``. Their
+    indices start at ``first``."""
     basis = Basis(ctx.op, ctx.dtype, drawn, ctx.traits.families)
     if EXTENT.applies(basis):
         basis.for_axis(EXTENT.name)
@@ -88,10 +88,13 @@ def _long(ctx: ItemContext, first: int, drawn: list[Sample]) -> Iterator[Sample]
 
 
 def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
-    """The sample with integers from -2 to 2 in its floating-point tensors, sparser and sparser until no sum of their
-    magnitudes is larger than LARGEST; None where the op does not take them, where the sums stay larger, or where the
-    other arguments leave no integers. Factors that are fractions become 2. With it, the number of elements of its
-    largest output."""
+    """Return the sample with random integers from -2 to 2 in its floating-point tensors, and the number of elements of its
+    largest output.
+
+    More and more of the integers are set to 0 until no sum of magnitudes exceeds LARGEST. Keyword arguments that are
+    floats are set to 2. Returns None if the op refuses the values, if the sums stay larger, or if its results are not
+    integers.
+    """
     kind, divided = getattr(torch, ctx.dtype), "sums.divided" in ctx.traits.families
     factors = {k: 2 for k, v in sample.call.kwargs.items() if type(v) is float}
     call = type(sample.call)(sample.call.args, {**sample.call.kwargs, **factors})
@@ -122,8 +125,9 @@ def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
 
 
 def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
-    """Each output equals the sum; where it is no integer (a mean), it is within one unit in the last place. A device
-    that transforms its operands has a ``bound``, in units of the largest element."""
+    """Check that each output equals the exact sum, or, if the exact result is not an integer (a mean), that the error is
+    below 1.5 ulps. On a device that declares transformed sums, the error may reach ``bound`` ulps of the largest
+    element."""
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError):
             yield raised(answer.raised)
@@ -140,7 +144,7 @@ def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def not_exact(got: torch.Tensor, want: torch.Tensor, dtype: str, subject: str) -> Wrong | None:
-    """Which elements are not the sums."""
+    """Report elements that differ from the exact sums; None if there are none."""
     wrong = ulps(got, want, dtype) > torch.where(want == want.round(), 0.0, 1.5)
     if not wrong.any():
         return None

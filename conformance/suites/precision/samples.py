@@ -1,4 +1,4 @@
-"""precision.ulp of all other ops: the results on samples, against the CPU's in float64 rounded once."""
+"""precision.ulp for ops that are not elementwise: compares results on samples with the CPU's result in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from conformance.suites.precision.ulps import FORMATS
 from opinfo.compare import Wrong, raised, tensors_of
 from opinfo.samples import ORDINARY, Sample, choose
 
-#: Samples of an op and dtype that are compared.
+#: Number of samples that are compared for each op and dtype.
 _SAMPLES = 4
 
 
@@ -24,7 +24,8 @@ _WIDE = (torch.float64, torch.complex128)
 
 
 def on_samples_too(ctx: ItemContext) -> None:
-    """Compare the result on some samples with the one in float64."""
+    """Compare the results on up to four samples with the CPU's results in float64. Elementwise functions are left to
+    :func:`~conformance.suites.precision.elementwise.elementwise`."""
     if variants(ctx):
         return
     bound = on_samples(ctx.op.id, ctx.dtype)
@@ -37,7 +38,8 @@ def on_samples_too(ctx: ItemContext) -> None:
 
 
 def _with_result(ctx: ItemContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
-    """The samples that have a result in float64, laid out, with it; and whether it has several elements."""
+    """Yield ((sample in contiguous layout, its float64 result), whether the result has several elements) for each sample
+    that the CPU can compute in both dtypes."""
     for sample in differing(ctx.common, _SAMPLES):
         laid = ctx.plain(sample)
         wide = ctx.answer_for(sample, doubled, mutates=True)
@@ -50,7 +52,8 @@ def _with_result(ctx: ItemContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
 
 
 def differing(samples: list[Sample], count: int) -> list[Sample]:
-    """The samples, first as many as are asked that differ most; larger ones before smaller ones."""
+    """Sort the samples: first the ``count`` samples that differ most from each other, then the rest; larger samples come
+    before smaller ones."""
     first = {sample.index for sample in choose(samples, count)}
     return sorted(samples, key=lambda s: (s.index not in first, s.numel > ORDINARY, -s.numel))
 
@@ -59,8 +62,11 @@ _T = TypeVar("_T")
 
 
 def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
-    """What has results of several elements, and only a few of the others, unless there is nothing else: in a result
-    of one number nothing is in another's place, and the first samples of most reductions have such results."""
+    """Yield the items whose result has several elements, and ``single`` of the others; the rest of the others come last.
+
+    A result of one element cannot show an element in the wrong place, and most of a reduction's first samples have such
+    results.
+    """
     later = []
     for each, several in found:
         if several or single > 0:
@@ -72,7 +78,8 @@ def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
 
 
 def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
-    """Each floating-point output is within its bound of the result in float64, in ulps of its largest element."""
+    """Check that each floating-point output differs from the float64 result by at most the op's bound, in ulps of the
+    output's largest element."""
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError):
             yield raised(answer.raised)
@@ -92,8 +99,8 @@ def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
 def off_by(
     got: torch.Tensor, want: torch.Tensor, dtype: str, bound: float, subject: str
 ) -> Wrong | None:
-    """What is wrong where elements are off by more than ``bound`` ulps of the largest finite one. Elements whose exact
-    value is not finite, or close to what the dtype cannot hold, are left to layout.values."""
+    """Report elements that differ from ``want`` by more than ``bound`` ulps of the largest finite element; None if there
+    are none. Elements whose exact value is not finite, or too large for the dtype, are left to layout.values."""
     digits, lowest, highest = FORMATS[dtype]
     wide = want.to(torch.complex128) if want.is_complex() else want.double()
     mask = wide.isfinite() & (wide.abs() < 2.0**highest)
@@ -110,7 +117,7 @@ def off_by(
     return Wrong(
         "precision",
         f"{wide[first].item()!r} within {bound:g} ulps of the largest element",
-        f"{got[first].item()!r}, {worst:.4g} ulps",
+        f"{got[first].item()!r}, off by {worst:.4g} ulps",
         subject,
         count=int((errors > bound).sum()),
         total=errors.numel(),

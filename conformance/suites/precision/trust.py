@@ -1,4 +1,4 @@
-"""precision.trust: each call has the answer of its own operands, not that of a call before it."""
+"""precision.trust: the result of each call belongs to its own operands, not to those of an earlier call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from opinfo.samples import Sample
 
 TRUST = "precision.trust"
 
-#: Samples of an op and dtype that are called.
+#: Number of samples that are called for each op and dtype.
 _SAMPLES = 2
 
 
 def trust(ctx: ItemContext) -> None:
-    """Call the op on two samples that count, and on the first one again: after a call of another size. Then with
-    operands that are not contiguous, into a strided target, and in place."""
+    """Call the op on two samples whose result cannot be mistaken for a wrong one, and then on the first sample again.
+    Then call it with non-contiguous operands, with a strided ``out=``, and in place."""
     with ctx.running(TRUST):
         chosen: list[Sample] = []
         for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
@@ -46,7 +46,7 @@ def trust(ctx: ItemContext) -> None:
 
 
 def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
-    """Whether the CPU writes its answer into ``out=`` with gaps between the elements."""
+    """Return True if the CPU writes the right result into an ``out=`` tensor with gaps between its elements."""
     if not ctx.op.has_out:
         return False
     want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
@@ -57,7 +57,7 @@ def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
 
 
 def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
-    """Whether the CPU gives its first operand the answer."""
+    """Return True if the CPU's in-place variant leaves the right result in the first operand."""
     variant = ctx.op.inplace
     if variant is None or ctx.op.restrides_in_place or not ctx.traits.writes_self:
         return False
@@ -65,8 +65,8 @@ def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
 
 
 def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
-    """Whether the CPU has the same answer for operands that are not contiguous (which ``view`` refuses, and
-    ``as_strided`` does not look at)."""
+    """Return True if the CPU gives the same result for non-contiguous operands. ``view`` refuses such operands, and
+    ``as_strided`` ignores their strides."""
     laid = [spread(each, how) for each in sample.tensors]
     if all(each is given or each.is_contiguous() for each, given in zip(laid, sample.tensors)):
         return False
@@ -76,7 +76,8 @@ def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
 def _agrees(
     ctx: ItemContext, sample: Sample, function: Callable[..., Any], tensors: list[torch.Tensor]
 ) -> bool:
-    """Whether what the CPU gives by a function, or for tensors in another layout, is the op's answer to the sample."""
+    """Return True if ``function`` called on ``tensors`` gives the op's result for the sample, both on the CPU. The tensors
+    hold the sample's values and may have a different layout."""
     found = value_answer(function, sample.call.on, tensors)
     want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
     if found.raises is not None or want.raises is not None:
@@ -85,13 +86,14 @@ def _agrees(
 
 
 def roundings(ctx: ItemContext) -> float:
-    """As layout.values compares."""
+    """Return the number of extra roundings by which a result may differ, the same as for layout.values."""
     return SUM_ROUNDINGS if "values.sums" in ctx.traits.families else 0.0
 
 
 def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
-    """The wrong answers that the sample would take for right ones: it does not count if there are any. The operands
-    themselves are none where the op is documented to return them."""
+    """Return the names of wrong results (zeros, the last result, a constant, an operand) that the comparison would accept
+    for this sample. A sample with such a result is not used. "an operand" is not tried for an op that is documented to
+    return its operand."""
     kind = getattr(torch, ctx.dtype)
     values, more = sample.tensors, others(sample.tensors, kind)
     stale = value_answer(ctx.op.function, sample.call.on, values)
@@ -117,8 +119,8 @@ def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
 
 
 def others(values: list[torch.Tensor], kind: torch.dtype) -> list[torch.Tensor]:
-    """Other operands of the same shapes: half of each number, in reverse. They stay in the domain of the functions that
-    torch's database draws samples for."""
+    """Return operands of the same shapes with different values: each tensor reversed and halved. These values stay in the
+    domain of the functions in torch's database."""
     found = []
     for each in values:
         if each.dtype == kind and each.layout == torch.strided:
@@ -140,7 +142,9 @@ def fresh_answers(
     roundings: float,
     strided: str,
 ) -> Wrong | None:
-    """The same storage with other values gives their answer, and so do ten equal calls."""
+    """Call the op, copy different values into the same operands, and call it ten times more. Every result must belong to
+    the values at the time of its call, and later calls must not change the first result. Raises WrongAlready if a single
+    call is wrong."""
 
     def placed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         there = [move(each.clone()) for each in tensors]
@@ -173,7 +177,8 @@ def fresh_answers(
     first = replace_tensors(held_first, back)
 
     def right(alone: Any, place: int) -> bool:
-        """Whether what one call gives is the CPU's answer, or as near to the exact one: then that is what is wanted."""
+        """Return True if the result of a single call is the CPU's, or is as close to the exact result. In the second case,
+        the later calls are compared with this result."""
         want, given = wants[place], (values, more)[place]
         if difference(alone, want, tolerances, roundings=roundings) is None:
             return True
@@ -186,8 +191,8 @@ def fresh_answers(
     if not right(first, 0):
         if strided in ("into", "inplace"):
             judge = "layout.out_kept" if strided == "into" else "layout.inplace"
-            raise NotApplicable(f"{judge} judges one call")
-        raise WrongAlready("one call alone has the wrong values")
+            raise NotApplicable(f"a single call is already wrong, which {judge} reports")
+        raise WrongAlready("a single call already has wrong values")
     for place, each in enumerate(more):
         if each is not values[place]:
             held[place].copy_(move(each))
@@ -202,15 +207,15 @@ def fresh_answers(
         if wrong is not None and not stale and count == 0:
             held = placed(more)
             if not right(replace_tensors(called(), back), 1):
-                raise WrongAlready("one call alone has the wrong values")
+                raise WrongAlready("a single call already has wrong values")
             wrong = difference(read, wants[1], tolerances, roundings=roundings)
         if wrong is not None:
-            what = "the answer for the values before" if stale else "another answer"
+            what = "the result for the earlier values" if stale else "a different result"
             return Wrong(
                 wrong.kind,
-                "the answer for the values at the time of the call",
+                "the result for the values at the time of the call",
                 what,
-                f"call {count + 1} of 10 on the same storage with other values",
+                f"call {count + 1} of 10 on operands whose values were replaced",
                 count=wrong.count,
                 total=wrong.total,
                 first=wrong.first,
@@ -220,15 +225,16 @@ def fresh_answers(
         if difference(kept, wants[0], tolerances, roundings=roundings) is not None:
             return Wrong(
                 "alias",
-                "the result of the first call as it was",
-                "other values after later calls",
-                "later results lie in its memory",
+                "the result of the first call to stay unchanged",
+                "different values after ten more calls",
+                "later calls overwrite an earlier result",
             )
     return None
 
 
 def spread(tensor: torch.Tensor, how: str) -> torch.Tensor:
-    """The same elements: three apart (``step``), or in transposed order."""
+    """Return a tensor with the same elements, as every third element of a larger one (``how="step"``) or in transposed
+    memory order (``how="transposed"``). Any other ``how`` returns the tensor itself."""
     if how not in ("step", "transposed") or not tensor.dim() or tensor.layout != torch.strided:
         return tensor
     if how == "transposed":
@@ -239,17 +245,17 @@ def spread(tensor: torch.Tensor, how: str) -> torch.Tensor:
 
 
 def into(op: Callable[..., Any], target: torch.Tensor) -> Callable[..., Any]:
-    """The op as it writes into ``out=``; a copy of that is returned."""
+    """Return a function that calls the op with ``out=target`` and returns a copy of the result."""
     return lambda *args, **kwargs: op(*args, **kwargs, out=target).clone()
 
 
 def on_a_copy(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The op as it writes to its first operand, of which it is given a copy."""
+    """Return a function that calls the in-place op on a copy of its first operand."""
     return lambda first, *args, **kwargs: op(first.clone(), *args, **kwargs)
 
 
 def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> bool:
-    """Whether a result is a view of an operand, or the operand; both are on the CPU."""
+    """Return True if a result is an operand or a view of one, or if it is not strided. All tensors are on the CPU."""
     known = {t.untyped_storage().data_ptr() for t in operands if t.layout == torch.strided}
     return any(
         t.layout != torch.strided or t.untyped_storage().data_ptr() in known for t in results
@@ -257,7 +263,7 @@ def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> 
 
 
 def on_cpu(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The CPU's result."""
+    """Call the op on CPU arguments, with a ``device`` argument replaced by the CPU, and return the result."""
     cpu = torch.device("cpu")
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": cpu}

@@ -1,5 +1,5 @@
-"""Units in the last place, and the inputs that elementwise functions are asked with. Needs only torch: repro scripts
-carry these functions."""
+"""Errors in units in the last place (ulps), and the inputs on which elementwise functions are tried. This module needs
+only torch, because repro scripts carry its functions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any, Final
 
 import torch
 
-#: By dtype: bits of precision, and the exponents of the smallest normal and of the largest finite number.
+#: For each dtype: bits of precision, and the exponents of the smallest normal and of the largest finite number.
 FORMATS: Final = {"float32": (24, -126, 127), "bfloat16": (8, -126, 127), "float16": (11, -14, 15)}
 
-#: Inputs of float32 in each of the 256 binades of each sign.
+#: Number of float32 inputs in each of the 256 binades of each sign.
 IN_A_BINADE: Final = 128
 #: The mantissas of both ends of a binade, and of its middle.
 _ENDS: Final = (0, 1, 2**22, 2**23 - 1)
 
 
 def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = None) -> torch.Tensor:
-    """All values of a type of 16 bits, but for signalling NaN. Of float32 2^16: in each binade of each sign both ends, the middle, and others
-    at random. NaN, infinities, zeros and subnormals are among them. Another seed gives another order, too, in which one of
-    32 values has kept its place: operands of two seeds are equal there.
+    """Return the values on which an elementwise function is tried.
 
-    What lies outside of an ``interval`` is replaced by random values of it, spread over the binades where it is of one
-    sign. Seven values more than a multiple of 2^16: the tail of a vectorised loop is another path.
+    For a 16-bit dtype these are all values except signalling NaN. For float32 they are 2^16 values: both ends and the
+    middle of each binade of each sign, and random values between. They include NaN, infinities, zeros and subnormals. A
+    different seed gives a different order, but one value in 32 keeps its place, so operands of two seeds are equal there.
+
+    Values outside ``interval`` are replaced by random values inside it, spread over the binades if the interval is
+    positive. Seven values are appended, so that a vectorised loop has a tail, which is a separate path in kernels.
     """
     source = torch.Generator().manual_seed(seed)
     if dtype == "float32":
@@ -36,7 +38,7 @@ def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = Non
         places = places[places % IN_A_BINADE >= len(_ENDS)]
         bits[places] = bits[places[torch.randperm(len(places), generator=source)]]
     found = bits.view(getattr(torch, dtype))
-    # What fmax makes of a signalling NaN is its library's choice, and programs have none.
+    # Make every NaN quiet: the result of fmax for a signalling NaN depends on the C library, and programs have none.
     bits[found.isnan()] |= 1 << (FORMATS[dtype][0] - 2)
     if interval is not None:
         limits = torch.finfo(found.dtype)
@@ -49,7 +51,8 @@ def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = Non
 
 
 def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:
-    """How far each element of ``got`` is from ``want`` (float64), in units in the last place of ``want`` in the dtype.
+    """Return the error of each element of ``got`` against ``want`` (float64), in units in the last place of ``want`` in
+    the dtype.
 
     The unit is clamped at the smallest normal number, and an infinity counts as the power of two after the largest
     finite number (as the Khronos conformance tests of OpenCL do). A NaN equals a NaN, and is infinitely far from
@@ -66,9 +69,9 @@ def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:
 def allowed(
     want: torch.Tensor, operands: list[torch.Tensor], dtype: str, limit: dict[str, Any]
 ) -> torch.Tensor | float:
-    """The largest allowed error of each element, in ulps: ``ulps``; and what ``absolute`` (a number) and ``of_operand``
-    (so many ulps of the largest operand) are in ulps of the result. Both are for functions that lose digits where terms
-    cancel, and near zeros that are not at 0."""
+    """Return the largest allowed error of each element, in ulps of the result: the limit's ``ulps``, plus ``absolute`` (an
+    absolute error) and ``of_operand`` (ulps of the largest operand), both converted to ulps of the result. ``absolute``
+    and ``of_operand`` are for functions that lose digits by cancellation or near a zero that is not at 0."""
     bound: float = limit["ulps"]
     if not limit.get("absolute") and not limit.get("of_operand"):
         return bound
@@ -91,6 +94,6 @@ def allowed(
 
 
 def flushed(value: torch.Tensor, dtype: str) -> torch.Tensor:
-    """The values with subnormals of the dtype as zeros."""
+    """Return the values with subnormal numbers of the dtype replaced by zeros of the same sign."""
     smallest = 2.0 ** FORMATS[dtype][1]
     return torch.where(value.abs() < smallest, value * 0, value)

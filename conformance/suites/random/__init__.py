@@ -1,4 +1,4 @@
-"""Random numbers: seeds, states, distributions."""
+"""The random suite: seeds, generator states and distributions of random numbers."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.random import (

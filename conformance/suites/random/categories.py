@@ -1,4 +1,4 @@
-"""Numbers of categories, and permutations."""
+"""Cases about multinomial and randperm."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-#: Weights and numbers past 2^14, 30,000 and 2^16, where kernels change their ways.
+#: Numbers of weights and lengths of permutations above 2^14, 30,000 and 2^16, where kernels switch
+#: algorithms.
 _MANY = (2**14 + 1, 30_011, 2**16 + 15)
 
 
 @cases("random.distribution")
 def permutation(context: Context) -> None:
-    """randperm gives every number once, and many numbers in no order."""
+    """randperm returns every number exactly once. Long permutations show no order: few numbers stay in place
+    or are followed by the next one."""
     dtypes = [d for d in ("int64", "int32") if d in context.descriptor.dtypes]
     for count in (0, 1, 2, 1000, *_MANY):
         for dtype in (getattr(torch, each) for each in dtypes or ["int64"]):
@@ -29,20 +31,25 @@ def permutation(context: Context) -> None:
             found = context.from_device(drawn).long()
             text = f"randperm({count}) of {dtype}"
             every = torch.equal(found.sort().values, torch.arange(count))
-            context.check(every, f"{text} has every number once")
+            context.check(every, f"{text} does not contain every number once")
             if count in _MANY:
                 judge(context, text, uniform_law(0, 1), found[: count // 2].double() / count)
-                # One of each is expected; more than 30 have a chance of 1e-32.
+                # One number is expected to stay in place. More than 30 have a probability of 1e-32.
                 stay = int((found == torch.arange(count)).sum())
-                context.check(stay <= 30, f"{text}: few numbers stay in their place", found=stay)
+                context.check(
+                    stay <= 30,
+                    f"{text}: too many numbers stay in their place (more than 30)",
+                    found=stay,
+                )
                 ascend = int((found.diff() == 1).sum())
-                text = f"{text}: few numbers are followed by the next one"
+                text = f"{text}: too many numbers are followed by the next one (more than 30)"
                 context.check(ascend <= 30, text, found=ascend)
 
 
 @cases("random.distribution")
 def many_weights(context: Context) -> None:
-    """multinomial draws from long weights: evenly from even ones, none of weight 0, and none twice without replacement."""
+    """torch.multinomial draws from more than 2^14 weights: uniformly if the weights are equal, never an index
+    of weight 0, and no index twice without replacement."""
     for count in _MANY:
         torch.manual_seed(20_250)
         even, last = torch.ones(count), torch.zeros(count)
@@ -56,41 +63,49 @@ def many_weights(context: Context) -> None:
             found = torch.multinomial(context.to_device(given), draws, replaced)
             numbers = context.from_device(found)
             inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
-            context.check(inside, f"{text} only numbers of weights are drawn")
+            context.check(inside, f"{text} an index out of range was drawn")
             missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
-            context.same(missing, 0, f"{text} none of weight 0 is drawn")
+            context.same(missing, 0, f"{text} indices of weight 0 were drawn (number of draws)")
             if not replaced:
                 different = len(set(numbers.tolist()))
-                context.same(different, draws, f"{text} none is drawn twice without replacement")
+                context.same(
+                    different,
+                    draws,
+                    f"{text} an index was drawn twice without replacement (number of distinct indices)",
+                )
 
 
 @cases("random.distribution")
 def permutation_order(context: Context) -> None:
-    """Every number comes first equally often, and every distance between the first two."""
+    """In 600 permutations of six numbers, each number comes first equally often, and each distance between
+    the first two numbers occurs equally often."""
     torch.manual_seed(20_243)
     rows = torch.stack(
         [context.from_device(torch.randperm(6, device=context.device)) for _ in range(600)]
     )
     first, apart = rows[:, 0], (rows[:, 1] - rows[:, 0]) % 6
-    # Counts of 600 draws lie within 7 deviations of their means: beyond that are less than 1e-11.
+    # Counts of 600 draws are within 7 standard deviations of their mean, except with a probability below
+    # 1e-11.
     for what, values, kinds in (
-        ("each number is first", first, range(6)),
-        ("each distance", apart, range(1, 6)),
+        ("the first number of randperm", first, range(6)),
+        ("the distance between the first two numbers of randperm", apart, range(1, 6)),
     ):
         share = 1 / len(kinds)
         bound = 7 * math.sqrt(600 * share * (1 - share))
         counts = [int((values == kind).sum()) for kind in kinds]
         even = all(abs(count - 600 * share) <= bound for count in counts)
-        text = f"{what} equally often: {600 * share:.0f} times, within {bound:.0f}"
+        text = f"{what} is not evenly distributed: each value must occur {600 * share:.0f} ± {bound:.0f} times (counts)"
         context.check(even, text, found=counts)
 
 
-#: Weights of seven categories: two are never drawn, and one has half of the weight.
+#: The weights of seven categories: two have weight 0, and one has half of the total weight. The number of
+#: rows.
 _WEIGHTS, _ROWS = (0.0, 0.5, 1.0, 0.0, 2.0, 4.0, 0.5), 2000
 
 
 def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights in each row, on the device. A kernel that ignores their strides finds others in most rows."""
+    """Yields the name of a layout, and rows that all have the same weights in this layout, on the device. A
+    kernel that ignores the strides reads other weights in most rows."""
     weights = torch.tensor(_WEIGHTS)
     rows = weights.expand(_ROWS, len(weights))
     yield "of contiguous rows", context.to_device(rows.contiguous())
@@ -104,26 +119,33 @@ def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
 
 @cases("random.distribution")
 def without_replacement(context: Context) -> None:
-    """multinomial without replacement draws no category twice, none of weight 0, and heavy ones first, whatever the strides
-    of the weights; with replacement it draws them in the same shares."""
+    """torch.multinomial draws from rows of weights in several layouts. Without replacement it draws each
+    category with a weight once and none of weight 0. In both modes the category with half of the weight is
+    drawn first in half of the rows, and rows are independent."""
     bound = 7 * math.sqrt(0.25 / _ROWS)
-    share_text = f"half of the weight is drawn first in half of the rows, within {bound:.3f}"
+    share_text = (
+        f"the category with half of the weight is not drawn first in 0.5 ± {bound:.3f} of the rows"
+    )
     for layout, rows in _rows_of_weights(context):
         for replaced in (False, True):
             torch.manual_seed(20_244)
             found = context.from_device(torch.multinomial(rows, 5, replaced))
             how = f"{layout}, {'with' if replaced else 'without'} replacement"
-            context.same(tuple(found.shape), (_ROWS, 5), f"{how}: so many of each row")
+            context.same(tuple(found.shape), (_ROWS, 5), f"{how}: the result has the wrong shape")
             if replaced:
                 drawn = sorted(set(found.reshape(-1).tolist()))
                 context.same(
-                    drawn, [1, 2, 4, 5, 6], f"{how}: every category with a weight is drawn"
+                    drawn,
+                    [1, 2, 4, 5, 6],
+                    f"{how}: the drawn categories are not those with a weight",
                 )
             else:
                 want = torch.tensor([1, 2, 4, 5, 6]).expand(_ROWS, 5)
-                text = f"{how}: each category with a weight is drawn once"
+                text = f"{how}: not every category with a weight is drawn exactly once"
                 context.equal(found.sort(dim=1).values, want, text)
             share = float((found[:, 0] == 5).double().mean())
             context.check(abs(share - 0.5) <= bound, f"{how}: {share_text}", found=share)
             rows_differ = len({tuple(row) for row in found.tolist()}) > 20
-            context.check(rows_differ, f"{how}: rows are drawn independently")
+            context.check(
+                rows_differ, f"{how}: rows are not drawn independently (too few different rows)"
+            )

@@ -1,4 +1,4 @@
-"""Samples are distributed as documented, and stay inside their view."""
+"""Cases about distributions: samples are distributed as documented and are written only inside their view."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ cases = Cases(Kind.VALUES)
 
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
 def as_documented(context: Context, name: str) -> None:
-    """Samples are distributed as the function documents, by its parameters."""
+    """20,000 samples are distributed as documented for the function and its parameters."""
     torch.manual_seed(20_240)
     values = context.from_device(KNOWN[name][0](SAMPLES, context.device)).clone()
-    context.same(values.numel(), SAMPLES, "as many numbers as requested")
+    context.same(values.numel(), SAMPLES, "the number of samples is wrong")
     judge(context, name, KNOWN[name][1], values)
 
 
-#: By function, other parameters: negative, zero, large, not whole, left out.
+#: Further parameters for each function: negative, zero, large, fractional and omitted.
 ARGUMENTS: dict[str, tuple[tuple[tuple[float, ...], Law], ...]] = {
     "uniform_": (
         ((), uniform_law(0, 1)),
@@ -99,7 +99,7 @@ ARGUMENTS: dict[str, tuple[tuple[tuple[float, ...], Law], ...]] = {
 def _drawn_with(
     name: str, given: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Samples that are drawn with these parameters."""
+    """Returns samples that are drawn with these parameters."""
     drawn: torch.Tensor
     if name in ("randint", "normal"):
         drawn = getattr(torch, name)(*given, (SAMPLES,), dtype=dtype, device=device)
@@ -112,7 +112,7 @@ def _drawn_with(
 
 @cases("random.distribution", over={f"arguments_{name}": (name,) for name in ARGUMENTS})
 def other_arguments(context: Context, name: str) -> None:
-    """Samples are distributed as documented with other parameters: negative, large, left out."""
+    """Samples are distributed as documented also for other parameters: negative, zero, large and omitted."""
     torch.manual_seed(20_254)
     dtype = torch.float32
     if name in ("random_", "randint", "randint_like"):
@@ -121,48 +121,50 @@ def other_arguments(context: Context, name: str) -> None:
         if law.high > 2**31 and dtype == torch.int32:
             continue  # the device has no integers of this range
         drawn = context.from_device(_drawn_with(name, given, dtype, context.device))
-        judge(context, f"{name} of {given}", law, drawn)
+        judge(context, f"{name} with the arguments {given}", law, drawn)
 
 
 @cases("random.distribution")
 def neighbours(context: Context) -> None:
-    """Neighbouring samples are not correlated."""
+    """Normal samples are not correlated with samples at small distances."""
     torch.manual_seed(20_241)
     values = context.from_device(torch.randn(SAMPLES, device=context.device)).double()
-    # Of independent samples each sum is nearly normal: eight deviations are beyond 1e-14.
+    # For independent samples the sum is nearly normal; more than eight standard deviations have a probability
+    # of 1e-14.
     bound = 8 / math.sqrt(SAMPLES)
     for lag in (1, 2, 3, 4, 7, 16, 32, 64):
         found = float((values[:-lag] * values[lag:]).mean())
-        text = f"correlation at distance {lag} is nearly 0"
+        text = f"samples at distance {lag} are correlated"
         context.check(abs(found) <= bound, text, found=found)
 
 
 @cases("random.distribution")
 def dropout(context: Context) -> None:
-    """Dropout drops the given share, and scales what it keeps."""
+    """dropout drops the given share of elements and scales the others."""
     torch.manual_seed(20_242)
     ones = context.to_device(torch.ones(SAMPLES))
     kept = context.from_device(torch.nn.functional.dropout(ones, 0.2))
     values = sorted(set(kept.tolist()))
-    context.same(values, [0.0, 1.25], "what is kept is divided by the share that is kept")
+    context.same(values, [0.0, 1.25], "kept elements are not divided by the share of elements kept")
     share = float((kept != 0).double().mean())
-    context.check(abs(share - 0.8) <= BOUND, "four fifths are kept", found=share)
+    context.check(abs(share - 0.8) <= BOUND, "the share of elements kept is not 0.8", found=share)
 
 
 @cases("random.distribution", over={"rand_is_fine": ("rand",), "randn_is_fine": ("randn",)})
 def fine(context: Context, name: str) -> None:
-    """Samples of a continuous law have nearly as many values as there are samples: no bits are missing."""
+    """Of 20,000 samples of a continuous distribution, at most 200 repeat another sample: no random bits are
+    missing."""
     torch.manual_seed(20_245)
     values = context.from_device(KNOWN[name][0](SAMPLES, context.device))
-    # With 23 bits or more, some 24 pairs of 20,000 are equal; with 16 bits, three thousand.
+    # With 23 or more random bits, about 24 of 20,000 samples repeat another one; with 16 bits, about 3,000.
     distinct = values.unique().numel()
-    text = f"of {SAMPLES} samples all but 200 differ"
+    text = f"more than 200 of {SAMPLES} samples repeat another one (number of distinct samples)"
     context.check(distinct >= SAMPLES - 200, text, found=distinct)
 
 
 @cases("random.distribution", over={f"view_{n}": (n,) for n in FILLS})
 def inside_its_view(context: Context, name: str) -> None:
-    """A fill writes every element of its view, and no byte outside it."""
+    """Filling a view in place writes every element of the view and no other element of its base."""
     parts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "the start": lambda base: base[:100],
         "the middle": lambda base: base[37:137],
@@ -176,5 +178,7 @@ def inside_its_view(context: Context, name: str) -> None:
         outside = torch.ones(256, dtype=torch.bool)
         part(outside).fill_(False)
         untouched = torch.full((256,), -7.0)[outside]
-        context.equal(got[outside], untouched, f"{text}: elements outside the view")
-        context.check((got[~outside] != -7.0).all(), f"{text}: every element is filled")
+        context.equal(got[outside], untouched, f"{text}: an element outside the view changed")
+        context.check(
+            (got[~outside] != -7.0).all(), f"{text}: an element of the view was not filled"
+        )

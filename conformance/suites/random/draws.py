@@ -1,4 +1,5 @@
-"""Ways to draw: every function that takes a generator, with the documented properties of its samples."""
+"""Ways to draw random numbers: every function that takes a generator, with the documented distribution of its
+samples."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from conformance.suites.random.laws import (
     uniform_law,
 )
 
-#: ``draw(count, device, **named)``; a generator is named, or none is.
+#: ``draw(count, device, **named)`` returns samples; ``named`` may have a generator.
 Draw = Callable[..., torch.Tensor]
 
 
 def named(generator: Any) -> dict[str, Any]:
-    """How a call names a generator: not at all if it is the default one."""
+    """Returns the keyword argument for a generator; empty for the default generator (None)."""
     return {} if generator is None else {"generator": generator}
 
 
@@ -37,7 +38,7 @@ def _full(count: int, value: float, device: torch.device) -> torch.Tensor:
 
 
 def _filled(method: str, *parameters: float, dtype: torch.dtype = torch.float32) -> Draw:
-    """Draw by filling a tensor in place."""
+    """Returns a function that draws by filling a new tensor in place."""
     return lambda n, d, **g: getattr(torch.empty(n, device=d, dtype=dtype), method)(
         *parameters, **g
     )
@@ -46,7 +47,7 @@ def _filled(method: str, *parameters: float, dtype: torch.dtype = torch.float32)
 _TENTHS = [math.comb(10, k) * 0.3**k * 0.7 ** (10 - k) for k in range(11)]
 
 
-#: Fills in place, and their parameters.
+#: Methods that fill a tensor in place, and their parameters.
 FILLS: dict[str, tuple[float, ...]] = {
     "uniform_": (2.25, 5.5),
     "normal_": (1, 2.5),
@@ -59,7 +60,7 @@ FILLS: dict[str, tuple[float, ...]] = {
 }
 
 
-#: By name, a way to draw and what is documented of it.
+#: By name: a way to draw, and the documented distribution of its samples.
 KNOWN: dict[str, tuple[Draw, Law]] = {
     "rand": (lambda n, d, **g: torch.rand(n, device=d, **g), uniform_law(0, 1)),
     "randn": (lambda n, d, **g: torch.randn(n, device=d, **g), normal_law(0, 1)),
@@ -105,13 +106,14 @@ KNOWN: dict[str, tuple[Draw, Law]] = {
         lambda n, d, **g: torch.binomial(_full(n, 10, d), _full(n, 0.3, d), **g),
         shares_law(*_TENTHS),
     ),
-    "randperm": (  # every number once: exactly even
+    "randperm": (  # every number once, so the distribution is exactly even
         lambda n, d, **g: torch.randperm(n, device=d, **g) * 10 // n,
         integers_law(0, 10),
     ),
 }
 
-#: Ways to draw for each element of a tensor, and the law of :data:`KNOWN` that they share.
+#: By name: a function that draws one number per element of a tensor, and the key in :data:`KNOWN` of its
+#: distribution.
 SHAPED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "rand_like": (torch.rand_like, "rand"),
     "randn_like": (torch.randn_like, "randn"),
@@ -128,7 +130,7 @@ SHAPED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     **{name: (methodcaller(name, *given), name) for name, given in FILLS.items()},
 }
 
-#: The same, and functions that are given the shape and the dtype of what they make.
+#: The entries of SHAPED, and functions that take the shape and the dtype of the result.
 WAYS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     **SHAPED,
     "rand": (lambda t: torch.rand(t.shape, dtype=t.dtype, device=t.device), "rand"),

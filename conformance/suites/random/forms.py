@@ -1,4 +1,5 @@
-"""What is drawn does not depend on the dtype of the tensor that is filled, on where that lies, nor on what it held."""
+"""Cases about dtypes and layouts: samples do not depend on the dtype, the layout or the previous contents of
+the tensor that is filled."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 
 Draw = Callable[[torch.Tensor], torch.Tensor]
 
-#: The dtypes that each takes on the CPU.
+#: The dtypes that each function accepts on the CPU.
 DTYPES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(WAYS, _FLOATS),
     **dict.fromkeys(
         ("rand", "rand_like", "randn", "randn_like", "normal_of_means", "uniform_", "normal_"),
         _FLOATS + _COMPLEX,
     ),
-    **dict.fromkeys(("randint", "randint_like"), _FLOATS + _INTEGERS[:-1]),  # from -3 on
+    # Without uint8, because the samples begin at -3.
+    **dict.fromkeys(("randint", "randint_like"), _FLOATS + _INTEGERS[:-1]),
     "binomial": _FLOATS[:2],
     "geometric_": _FLOATS + _INTEGERS,
     "bernoulli_": (*_FLOATS, *_INTEGERS, "bool"),
@@ -38,41 +40,45 @@ DTYPES: dict[str, tuple[str, ...]] = {
 
 
 def _of_parts(mean: float, std: float) -> Law:
-    """Of the real and of the imaginary part: each has half of the variance."""
+    """The distribution of the real and of the imaginary part of a complex normal sample: each has half of the
+    variance."""
     return Law(lambda x: 0.5 * (1 + torch.erf((x - mean) / std)))
 
 
-#: The laws of the real and of the imaginary part, where they are not that of real numbers.
+#: The distributions of the real and of the imaginary part, for functions whose parts are not distributed like
+#: real samples.
 _OF_COMPLEX = {
     "randn": (_of_parts(0, 1), _of_parts(0, 1)),
     "randn_like": (_of_parts(0, 1), _of_parts(0, 1)),
     "normal_of_means": (_of_parts(1, 2.5), _of_parts(0, 2.5)),  # the means are real
-    # Both parts have the mean: aten/src/ATen/native/DistributionTemplates.h.
+    # Both parts have the mean, see aten/src/ATen/native/DistributionTemplates.h.
     "normal_": (_of_parts(1, 2.5), _of_parts(1, 2.5)),
 }
 
-#: Draws of one form: 0 and 1, where they are least even here, are the same in all by a chance of 0.7^96.
+#: The number of draws for each form. Results of 0 and 1, with the least even shares used here, are the same
+#: in all of them with a probability of 0.7^96.
 _TIMES = 96
-#: Elements of the tensor of which each form is a part.
+#: The number of elements of the base that each form is cut from.
 _ROOM = 1000
 
-#: Where a tensor lies. None fills whole vectors; numbers of elements and of dimensions differ.
+#: Layouts of the tensor that is filled. None fills whole vectors; the numbers of elements and of dimensions
+#: differ.
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "as it is": lambda held: held[:399].view(21, 19),
-    "after an element": lambda held: held[1:404].view(13, 1, 31),
+    "contiguous": lambda held: held[:399].view(21, 19),
+    "at storage offset 1": lambda held: held[1:404].view(13, 1, 31),
     "every second element": lambda held: held[:630].view(7, 9, 5, 2)[..., 0],
     "every third element": lambda held: held[:993:3],
     "transposed": lambda held: held[:391].view(23, 17).mT,
     "columns of wider rows": lambda held: held[:525].view(5, 7, 15)[..., 3:-1],
     "channels last": lambda held: held[:350].view(2, 5, 7, 5).permute(0, 3, 1, 2),
-    "its dimensions turned": lambda held: held[:378].view(2, 9, 7, 3, 1).permute(3, 0, 1, 2, 4),
+    "with permuted dimensions": lambda held: held[:378].view(2, 9, 7, 3, 1).permute(3, 0, 1, 2, 4),
     "one element": lambda held: held[7],
 }
-#: Where one lies that is not filled itself.
+#: Layouts of a tensor that is only read.
 _READ: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expanded in the middle": lambda held: held[:133].view(19, 1, 7).expand(19, 3, 7),
 }
-#: Parts of a complex tensor.
+#: Lazily conjugated or negated views of a complex tensor.
 _LAZY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "lazily conjugated": lambda held: held[:397].conj(),
     "lazily negated": lambda held: held[:397].conj().imag,
@@ -80,7 +86,7 @@ _LAZY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _contents(dtype: torch.dtype) -> list[list[float]]:
-    """What tensors hold before, over and over."""
+    """Returns patterns of previous contents; each is repeated to fill the tensor."""
     special: list[float]
     if dtype.is_floating_point or dtype.is_complex:
         least = torch.finfo(dtype).tiny / 2
@@ -95,13 +101,14 @@ def _contents(dtype: torch.dtype) -> list[list[float]]:
 
 
 def _dtypes(context: Context, name: str) -> Iterator[tuple[int, torch.dtype]]:
-    """What the way to draw takes and the device declares, each with its number."""
+    """Yields a number and a dtype for each dtype that the function accepts and the device declares."""
     declared = [each for each in DTYPES[name] if each in context.descriptor.dtypes]
     return ((number, getattr(torch, each)) for number, each in enumerate(declared))
 
 
 def _forms(context: Context, name: str, dtype: torch.dtype) -> Iterator[str]:
-    """Names of the forms of this dtype; what is filled is its own memory, each element once."""
+    """Yields the names of the layouts to use with a dtype. A tensor that is filled in place has no
+    overlapping elements."""
     yield from FORMS
     if not name.endswith("_"):
         yield from _READ
@@ -114,7 +121,8 @@ def _forms(context: Context, name: str, dtype: torch.dtype) -> Iterator[str]:
 def _draws(
     context: Context, name: str, number: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
-    """What draws a tensor of each form, and its text. What the tensor holds before turns with the dtype."""
+    """Yields, for each layout, a description and a function that draws a tensor of that layout. The previous
+    contents of the tensor depend on the layout and the dtype."""
     draw, contents = WAYS[name][0], _contents(dtype)
     wide = torch.float64 if dtype.is_floating_point or dtype.is_complex else torch.int64
     for turn, form in enumerate(_forms(context, name, dtype)):
@@ -124,7 +132,7 @@ def _draws(
             base = base.to(torch.complex64)
         there = context.to_device(base)
         laid = {**FORMS, **_READ, **_LAZY}[form]
-        # What is filled is made anew for each draw: it holds what was drawn last.
+        # A tensor that is filled in place keeps the last samples, so each draw copies it.
         again = partial(_drawn, draw, there, laid, name.endswith("_"))
         yield f"{name} of {dtype}, {tuple(laid(there).shape)} {form}", again
 
@@ -140,8 +148,8 @@ def _drawn(
 
 @cases("random.distribution", over={f"forms_{name}": (name,) for name in WAYS})
 def of_each_form(context: Context, name: str) -> None:
-    """In each dtype, each element of a tensor is distributed as documented, and none is another's copy, wherever the
-    tensor lies and whatever it held."""
+    """In each dtype and layout, whatever the previous contents of the tensor, each element is distributed as
+    documented over many draws, and no element is a copy of another."""
     draw, known = WAYS[name]
     torch.manual_seed(20_251)
     for number, dtype in _dtypes(context, name):
@@ -159,26 +167,28 @@ def of_each_form(context: Context, name: str) -> None:
 
 
 def _parts(values: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The numbers; of complex ones the parts, named."""
+    """Returns the samples by name of part: complex samples are split into real and imaginary part."""
     if not values.is_complex():
         return {"": values}
     return {"real part of ": values.real, "imaginary part of ": values.imag}
 
 
-#: Elements of which some are other ones in the next draw: 0 and 1 are the same in 0.58^100 of them.
+#: Tensors with more elements than this must differ between two draws. Results of 0 and 1 are the same in all
+#: of 100 elements with a probability of 0.58^100.
 _FEW = 100
 
 
 @cases("random.reproducible", over={f"forms_{name}": (name,) for name in WAYS})
 def one_seed(context: Context, name: str) -> None:
-    """In each dtype, a seed gives the same values again, wherever the tensor lies and whatever it held."""
+    """In each dtype and layout, whatever the previous contents of the tensor, the same seed gives the same
+    values."""
     for number, dtype in _dtypes(context, name):
         for text, again in _draws(context, name, number, dtype):
             drawn = []
             for _ in range(2):
                 torch.manual_seed(57)
                 drawn.append(context.from_device(again()).clone())
-            context.equal(drawn[1], drawn[0], f"{text}: one seed, the same values")
+            context.equal(drawn[1], drawn[0], f"{text}: the same seed gave different values")
             if drawn[0].numel() > _FEW:
                 differ = not torch.equal(context.from_device(again()), drawn[0])
-                context.check(differ, f"{text}: drawn again, other values")
+                context.check(differ, f"{text}: a second draw gave the same values")

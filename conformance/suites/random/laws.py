@@ -1,4 +1,4 @@
-"""What is documented of samples, and whether samples are so."""
+"""Documented distributions of samples, and statistical tests of samples against them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from conformance.checks.cases.context import Context
 
 
 class Law(NamedTuple):
-    """The documented properties of what is drawn."""
+    """The documented distribution of samples."""
 
-    cdf: Callable[[torch.Tensor], torch.Tensor]  # of float64 values on the CPU
-    whole: bool = False  # only whole numbers
+    cdf: Callable[[torch.Tensor], torch.Tensor]  # takes and returns float64 values on the CPU
+    whole: bool = False  # samples are whole numbers
     low: float = -math.inf
     high: float = math.inf
     below: bool = False  # `high` itself is never drawn
@@ -30,18 +30,18 @@ def normal_law(mean: float, std: float) -> Law:
 
 
 def integers_law(low: int, high: int) -> Law:
-    """Evenly from ``low`` up to ``high``, which is left out."""
+    """Uniform integers from ``low`` (included) to ``high`` (excluded)."""
     return Law(lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1), True, low, high - 1)
 
 
 def coin_law(probability: float) -> Law:
-    """1 with this probability, else 0."""
+    """1 with this probability, otherwise 0."""
     share = torch.tensor([0.0, 1 - probability, 1.0]).double()  # below 0, below 1, above
     return Law(lambda x: share[x.floor().clamp(-1, 1).long() + 1], True, 0, 1)
 
 
 def shares_law(*weights: float) -> Law:
-    """0, 1, 2 … with these weights."""
+    """0, 1, 2 … with probabilities proportional to these weights."""
     table = torch.tensor([0.0, *weights]).double().cumsum(0) / sum(weights)
     top = len(weights) - 1
     return Law(lambda x: table[x.floor().clamp(-1, top).long() + 1], True, 0, top)
@@ -52,7 +52,7 @@ def exponential_law(rate: float) -> Law:
 
 
 def log_normal_law(mean: float, std: float) -> Law:
-    """Of e to the power of normal samples with this mean and deviation."""
+    """The exponential of normal samples with this mean and standard deviation."""
     return Law(lambda x: normal_law(mean, std).cdf(x.clamp(min=1e-300).log()), low=0)
 
 
@@ -61,12 +61,13 @@ def cauchy_law(median: float, sigma: float) -> Law:
 
 
 def geometric_law(probability: float) -> Law:
-    """How many trials there are up to the first success."""
+    """The number of trials up to and including the first success."""
     return Law(lambda x: 1 - torch.pow(1 - probability, x.floor().clamp(min=0)), True, 1)
 
 
 def poisson_law(rate: float) -> Law:
-    """The regularised incomplete gamma function (DLMF 8.4.10)."""
+    """Poisson samples; the distribution function is the regularized incomplete gamma function (DLMF
+    8.4.10)."""
     most = int(rate + 40 * math.sqrt(rate) + 40)
     upto = torch.special.gammaincc(
         torch.arange(1.0, most + 2).double(), torch.tensor(rate).double()
@@ -75,20 +76,21 @@ def poisson_law(rate: float) -> Law:
     return Law(lambda x: table[x.floor().clamp(-1, most).long() + 1], True, 0)
 
 
-# The test is Kolmogorov's distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which holds for every
-# distribution and every number of samples: a right device exceeds it with a probability of at most ``FALSE_ALARM`` a
-# case, and never twice differently, since the seed is fixed.
+# The test compares Kolmogorov's distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which is
+# valid for every distribution and every number of samples. A correct device exceeds the bound with a
+# probability of at most ``FALSE_ALARM`` per case, and always gives the same result, because the seed is
+# fixed.
 
 SAMPLES = 20_000
 FALSE_ALARM = 1e-9
 
 
-#: Of one element; there are some 10^5.
+#: The probability of a false alarm for one element. About 10^5 elements are judged.
 _OF_ONE = 1e-12
 
 
 def bound(count: int, false_alarm: float = FALSE_ALARM) -> float:
-    """The distance that so many samples are allowed."""
+    """Returns the largest Kolmogorov distance that is accepted for this many samples."""
     return math.sqrt(math.log(2 / false_alarm) / (2 * count))
 
 
@@ -96,16 +98,18 @@ BOUND = bound(SAMPLES)
 
 
 def _steps(law: Law, numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """From numbers to those beside them: a law of real numbers says nothing of how these are rounded to 16 bits."""
+    """Returns a tolerance for each number: one rounding step for 16-bit samples of a continuous distribution,
+    whose rounding is not documented, otherwise 0."""
     if law.whole or dtype not in (torch.float16, torch.bfloat16):
         return torch.zeros_like(numbers)
     return numbers.abs().clamp(max=1e6) * torch.finfo(dtype).eps
 
 
 def distance(law: Law, values: torch.Tensor) -> float:
-    """The greatest distance between the share of samples up to any number and the documented one.
+    """Returns Kolmogorov's distance: the largest difference between the share of samples up to a number and
+    the documented share.
 
-    Of 16-bit numbers it is the distance from the shares up to the numbers beside it.
+    16-bit samples are compared with the shares at the neighbouring numbers, which allows for rounding.
     """
     numbers, counts = torch.unique(values.double(), return_counts=True)
     shares = counts.double() / values.numel()
@@ -120,32 +124,32 @@ def distance(law: Law, values: torch.Tensor) -> float:
 
 
 def _in_range(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
-    context.check(not values.isnan().any(), f"{text}: no sample is NaN")
+    context.check(not values.isnan().any(), f"{text}: samples are NaN")
     numbers = values.double()
     least, most = float(numbers.min()), float(numbers.max())
-    context.check(law.low <= least, f"{text}: no sample is below {law.low:g}", found=least)
+    context.check(law.low <= least, f"{text}: a sample is below {law.low:g}", found=least)
     inside = most < law.high if law.below else most <= law.high
-    top = f"{text}: no sample is above {law.high:g}, or at an open end"
+    top = f"{text}: a sample is above {law.high:g}, or equal to it although it is excluded"
     context.check(inside, top, found=most)
     if law.whole:
         whole = torch.equal(numbers, numbers.floor())
-        context.check(whole, f"{text}: samples are whole numbers")
+        context.check(whole, f"{text}: samples are not whole numbers")
 
 
 def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
-    """Whether these are samples of a law."""
+    """Checks that these values are samples of a distribution."""
     count = values.numel()
     _in_range(context, text, law, values)
     if values.dtype == torch.float32 and not law.whole:
-        # Of 24 bits, 13 are zero by a chance of 2^-13.
+        # Of float32 numbers with 24 significant bits, a share of 2^-13 is exact in float16.
         coarse = float((values == values.half()).double().mean())
-        digits = f"{text}: samples have more digits than float16"
+        digits = f"{text}: more than half of the samples are exact in float16, so digits are missing (share)"
         context.check(coarse <= 0.5, digits, found=coarse)
     found = distance(law, values)
     context.check(
         found <= bound(count),
-        f"{count} samples of {text} are distributed as documented: Kolmogorov's distance is at "
-        f"most {bound(count):.4f} (false alarms: {FALSE_ALARM:g})",
+        f"{count} samples of {text} are not distributed as documented: Kolmogorov's distance is above"
+        f" {bound(count):.4f} (false alarms: {FALSE_ALARM:g})",
         found=round(found, 4),
     )
 
@@ -153,9 +157,11 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
 def judge_each(
     context: Context, text: str, law: Law, values: torch.Tensor, many: torch.Tensor
 ) -> None:
-    """Whether each column are samples of a law, and no column is another's copy.
+    """Checks that each column of ``values`` contains samples of a distribution, and that no column is a copy
+    of another.
 
-    The shares up to a few numbers are compared, which ``many`` samples of the law name.
+    The shares of samples up to a few numbers are compared. These numbers are taken from ``many``, other
+    samples of the same distribution.
     """
     times = len(values)
     _in_range(context, text, law, values)
@@ -168,15 +174,19 @@ def judge_each(
         shares - law.cdf(marks + step)[:, None], law.cdf(marks - step)[:, None] - shares
     )
     found, most = float(off.max()), bound(times, _OF_ONE)
-    each = f"{text}: over {times} draws each element is distributed as documented"
-    told = f"{each}: its share of samples up to a number is off by {most:.3f} at most"
+    each = f"{text}: an element is not distributed as documented over {times} draws"
+    told = f"{each}: its share of samples up to some number is off by more than {most:.3f}"
     context.check(found <= most, told, found=round(found, 3))
     bits = numbers.view(torch.int64)
-    bits = bits ^ (bits >> 32) ^ (bits >> 52)  # of few digits, all but the high bits are zero
+    bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits
     stuck = int((bits == bits[:1]).all(0).sum())
-    context.same(stuck, 0, f"{text}: no element is the same in each of {times} draws")
-    # Sums of whole numbers, which are those of copies whatever the order of adding.
+    context.same(
+        stuck, 0, f"{text}: elements are the same in each of {times} draws (number of elements)"
+    )
+    # Columns are compared by weighted integer sums, which are equal for copies in any order of addition.
     source = torch.Generator().manual_seed(times)
     weights = torch.randint(-(2**62), 2**62, (times, 1), generator=source) * 2 + 1
     copied = bits.shape[1] - len((bits * weights).sum(0).unique())
-    context.same(copied, 0, f"{text}: no element is another's copy in every draw")
+    context.same(
+        copied, 0, f"{text}: elements are copies of other elements in every draw (number of copies)"
+    )

@@ -1,7 +1,8 @@
-"""What is drawn for an element follows the parameters of that element, however these lie in memory.
+"""Cases with one parameter per element: each element is drawn with its own parameters, whatever their layout.
 
-Parameters are such that a draw tells which it was made with: probabilities of 0 and 1, deviations that are small beside
-the distances of the means, a single weight. A parameter of another element is then seen in one draw.
+The parameters are chosen such that a sample shows which parameters it was drawn with: probabilities of 0 and
+1, standard deviations that are small compared to the distances of the means, a single nonzero weight. So one
+sample is enough to detect the parameter of another element.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-_ROWS, _COLUMNS = 61, 37  # one element is left over of 16
+_ROWS, _COLUMNS = 61, 37  # 61 * 37 is 1 modulo 16
 _SHAPE = (_ROWS, _COLUMNS)
-#: Rows whose elements are drawn one by one.
+#: The number of rows whose elements are also drawn one by one.
 _SINGLE = 9
-#: Deviations from a mean that no draw has: of 2,257 normal ones, one in 10^12 runs.
+#: Samples further from the mean than this many standard deviations are wrong. Among 2,257 normal samples one
+#: is that far in one of 10^12 runs.
 _FAR = 8.0
 _DROPPED = 0.25
 
@@ -32,18 +34,19 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def _mixed(count: int, turn: int) -> torch.Tensor:
-    """Whole numbers below ``count`` for each element; other ones in each turn."""
+    """Returns whole numbers below ``count`` for each element, different ones for each turn."""
     source = torch.Generator().manual_seed(turn)
     return torch.randint(count, _SHAPE, generator=source)
 
 
 def _coins(turn: int) -> torch.Tensor:
-    """Probabilities of 0 and 1; in the other turn the other ones."""
+    """Returns probabilities of 0 and 1; the second turn has the opposite ones."""
     return (_mixed(2, 0) + turn) % 2 * 1.0
 
 
 def _apart(turn: int) -> torch.Tensor:
-    """From 0 up to 1, so that all numbers differ; in the other turn zeros, so that some are equal."""
+    """Returns zeros in the first turn, so that some parameters are equal, and numbers from 0 to 1 in the
+    second turn, so that all differ."""
     return turn * torch.arange(_ROWS * _COLUMNS).view(_SHAPE) / (_ROWS * _COLUMNS)
 
 
@@ -60,7 +63,7 @@ def _rates(turn: int) -> torch.Tensor:
 
 
 def _weights(turn: int) -> torch.Tensor:
-    """One weight in each row."""
+    """Returns weights with one nonzero weight per row."""
     return torch.nn.functional.one_hot(_mixed(_COLUMNS, turn)[:, 0], _COLUMNS) * 2.0
 
 
@@ -69,28 +72,40 @@ def _numbers(turn: int) -> torch.Tensor:
 
 
 def _near(context: Context, text: str, drawn: torch.Tensor, mean: Any, deviation: Any) -> None:
-    """Whether each element is a normal one around its mean."""
+    """Checks that each element is a normal sample with its own mean and standard deviation."""
     off = ((drawn.double() - mean) / deviation).flatten()
     far = float(off.abs().max())
-    context.check(far <= _FAR, f"{text}: no draw is {_FAR:g} deviations off its mean", found=far)
+    context.check(
+        far <= _FAR,
+        f"{text}: a sample is more than {_FAR:g} standard deviations from its mean",
+        found=far,
+    )
     found = distance(KNOWN["randn"][1], off)
     right = found <= bound(off.numel())
-    told = f"{text}: the deviations are distributed as documented"
+    told = f"{text}: the deviations from the means are not distributed as documented (Kolmogorov's distance)"
     context.check(right, told, found=round(found, 4))
-    # Of floats beside a mean of 600, one in 600 is the mean where the deviation is least.
+    # Due to rounding, one in 600 samples equals a mean of 600 if the standard deviation is smallest.
     same, few = int((off == 0).sum()), max(8, off.numel() // 100)
-    context.check(same < few, f"{text}: nearly no draw is its mean", found=same)
+    context.check(same < few, f"{text}: too many samples equal their mean", found=same)
 
 
 def _exactly(context: Context, text: str, drawn: torch.Tensor, wanted: torch.Tensor) -> None:
     wrong = int((drawn.double() != wanted).sum())
-    context.same(wrong, 0, f"{text}: no element is another than its parameters allow")
+    context.same(
+        wrong,
+        0,
+        f"{text}: elements have values that their parameters do not allow (number of elements)",
+    )
 
 
 def _counted(context: Context, text: str, drawn: torch.Tensor, rates: torch.Tensor) -> None:
     off = (drawn.double() - rates).abs() / rates.clamp(min=1e-9).sqrt()
     far = float(off.max())
-    context.check(far <= _FAR, f"{text}: no draw is {_FAR:g} deviations off its rate", found=far)
+    context.check(
+        far <= _FAR,
+        f"{text}: a sample is more than {_FAR:g} standard deviations from its rate",
+        found=far,
+    )
 
 
 def _chosen(context: Context, text: str, drawn: torch.Tensor, weights: torch.Tensor) -> None:
@@ -98,25 +113,30 @@ def _chosen(context: Context, text: str, drawn: torch.Tensor, weights: torch.Ten
 
 
 def _kept(context: Context, text: str, drawn: torch.Tensor, given: torch.Tensor) -> None:
-    """Whether each element is dropped, or its own divided by the share that is kept."""
+    """Checks that each element is either 0 or the input element divided by the share of elements kept."""
     near = torch.isclose(drawn.double(), given.double() / (1 - _DROPPED), rtol=1e-5)
     wrong = int((~near & (drawn != 0)).sum())
-    context.same(wrong, 0, f"{text}: what is kept is the element, divided by the share")
+    context.same(
+        wrong,
+        0,
+        f"{text}: kept elements are not the input divided by the share of elements kept (number of elements)",
+    )
     found, share = float((drawn != 0).double().mean()), 1 - _DROPPED
     right = abs(found - share) <= bound(drawn.numel())
-    context.check(right, f"{text}: {share:g} are kept", found=found)
-    some = bool((drawn != 0).any(1).all())  # else by a chance of 2^-80
-    context.check(some, f"{text}: something is kept of each row")
+    context.check(right, f"{text}: the share of elements kept is not {share:g}", found=found)
+    some = bool((drawn != 0).any(1).all())  # happens by chance with a probability of 2^-80
+    context.check(some, f"{text}: all elements of some row were dropped")
 
 
 class Drawn(NamedTuple):
-    """Draws for each element of its parameters, which differ from turn to turn, and what judges them."""
+    """A function that draws with one set of parameters per element, and the function that judges its samples.
+    ``parameters(turn)`` returns the parameters for turn 0 or 1."""
 
     parameters: Callable[[int], Tensors]
     draw: Callable[..., torch.Tensor]
     judge: Callable[..., None]
-    out: torch.dtype | None = None  # of a target, if ``out=`` takes one
-    by_row: bool = False  # an element is drawn for each row, with all its parameters
+    out: torch.dtype | None = None  # dtype of the ``out=`` tensor, if the function takes one
+    by_row: bool = False  # all parameters of a row belong to one result
 
 
 _FLOAT = torch.float32
@@ -163,7 +183,7 @@ OF_EACH: dict[str, Drawn] = {
 
 
 def _laid(context: Context, how: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of two dimensions on the device, laid out so."""
+    """Copies a two-dimensional tensor to the device in the given layout."""
     there = context.to_device
     if how == "transposed":
         return there(tensor.mT.contiguous()).mT
@@ -180,7 +200,7 @@ def _laid(context: Context, how: str, tensor: torch.Tensor) -> torch.Tensor:
 
 _ROOMY = ("contiguous", "transposed", "every second", "after one element")
 _LAYOUTS = (*_ROOMY, "one row for all", "one column for all")
-#: Layouts of two parameters, each in its own: a kernel may walk through both with the strides of one.
+#: Different layouts for two parameters: a kernel may wrongly use the strides of one for both.
 _DIFFERENT = (
     ("contiguous", "transposed"),
     ("transposed", "contiguous"),
@@ -189,24 +209,25 @@ _DIFFERENT = (
 
 
 def _held(how: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a parameter that is laid out so."""
+    """Returns the values that a parameter has in this layout."""
     part = {"one row for all": tensor[:1], "one column for all": tensor[:, :1]}
     return part.get(how, tensor).expand(_SHAPE)
 
 
 @cases("random.distribution", over={f"of_each_{name}": (name,) for name in OF_EACH})
 def of_each(context: Context, name: str) -> None:
-    """What is drawn for an element follows the parameters of that element, however they lie in memory."""
+    """A function draws with one set of parameters per element, in several layouts, ranks and shapes of the
+    parameters. Each sample fits the parameters of its own element."""
     about = OF_EACH[name]
     torch.manual_seed(20_248)
     count = len(about.parameters(0))
     for layouts in (*((how,) * count for how in _LAYOUTS), *(_DIFFERENT if count > 1 else ())):
         if about.by_row and "one column for all" in layouts:
-            continue  # all weights of a row would be the same
+            continue  # all weights of a row would be equal
         for turn in (0, 1):
             given = about.parameters(turn)
             drawn = about.draw(*(_laid(context, how, each) for how, each in zip(layouts, given)))
-            text = f"{name} of parameters that lie {' and '.join(dict.fromkeys(layouts))}"
+            text = f"{name} with parameters laid out as: {' and '.join(dict.fromkeys(layouts))}"
             held = (_held(how, each) for how, each in zip(layouts, given))
             about.judge(context, text, context.from_device(drawn), *held)
     for turn in (0, 1):
@@ -216,7 +237,8 @@ def of_each(context: Context, name: str) -> None:
 
 
 def _of_other_ranks(context: Context, name: str, turn: int) -> None:
-    """Parameters of three dimensions, and single ones; where all of a row are for one element, single rows."""
+    """Judges parameters of three dimensions and single parameters. If a whole row of parameters belongs to
+    one result, judges single rows."""
     about = OF_EACH[name]
     given = about.parameters(turn)
     there = [context.to_device(each) for each in given]
@@ -224,30 +246,33 @@ def _of_other_ranks(context: Context, name: str, turn: int) -> None:
         shape, kept = (3, _ROWS // 3, _COLUMNS), _ROWS // 3 * 3
         drawn = context.from_device(about.draw(*(each[:kept].view(shape) for each in there)))
         held = [each[:kept] for each in given]
-        text = f"{name} of parameters of three dimensions"
+        text = f"{name} with parameters of three dimensions"
         about.judge(context, text, drawn.reshape(kept, _COLUMNS), *held)
         there = [each[:_SINGLE].flatten() for each in there]
         given = tuple(each[:_SINGLE] for each in given)
     single = torch.stack([about.draw(*each) for each in zip(*there)])
-    text = f"{name} of parameters one by one"
+    text = f"{name} with single parameters, one call each"
     about.judge(context, text, context.from_device(single).reshape(given[0].shape[0], -1), *given)
 
 
 def _broadcast(context: Context, name: str, target: torch.Tensor | None = None) -> None:
-    """Of two parameters one is a row, or a column, for all; drawn into a target, or returned."""
+    """Judges calls in which one of two parameters is a row or a column that is broadcast. The samples are
+    returned, or written to ``target``."""
     about = OF_EACH[name]
     one, two = about.parameters(0)
     named = {} if target is None else {"out": target}
     for given in ((one, two[0]), (one[0], two), (one, two[:, :1]), (one[:, :1], two[:1])):
         with warnings.catch_warnings():
-            # A result that has the shape of the first parameter at first: torch does so itself, in binomial.
+            # In binomial, torch itself first gives the result the shape of the first parameter and then
+            # resizes it.
             warnings.filterwarnings("ignore", "An output with one or more elements was resized")
             drawn = context.from_device(about.draw(*map(context.to_device, given), **named))
-        text = f"{name} of parameters of the shapes {[tuple(each.shape) for each in given]}"
+        text = f"{name} with parameters of the shapes {[tuple(each.shape) for each in given]}"
         about.judge(context, text, drawn, *(each.expand(_SHAPE) for each in given))
 
 
-#: Whose targets grow. `normal` with means and a number does not resize its target on the CPU; `layout.out_resize` asks it.
+#: Functions whose out= tensor may grow. On the CPU, `normal` with a tensor of means and a number does not
+#: resize its out= tensor; `layout.out_resize` judges that.
 _GROWN = ("normal", "normal_of_deviations", "bernoulli", "multinomial")
 
 
@@ -256,7 +281,8 @@ _GROWN = ("normal", "normal_of_deviations", "bernoulli", "multinomial")
     over={f"into_{name}": (name,) for name, about in OF_EACH.items() if about.out},
 )
 def into(context: Context, name: str) -> None:
-    """With `out=` the same is drawn, wherever the target lies or if it grows, and nothing of the draw before is left."""
+    """A function draws into an `out=` tensor, in several layouts, or into an empty one that is resized. Each
+    sample fits the parameters of its element, and no value of an earlier draw is left."""
     about = OF_EACH[name]
     torch.manual_seed(20_249)
     for how, lies in (*((how, "contiguous") for how in _ROOMY), *zip(_ROOMY, reversed(_ROOMY))):
@@ -265,7 +291,7 @@ def into(context: Context, name: str) -> None:
             held = torch.full(about.draw(*given).shape, -7, dtype=about.out)
             target = _laid(context, how, held)
             about.draw(*(_laid(context, lies, each) for each in given), out=target)
-            text = f"{name}(out=) of parameters that lie {lies} into a target that lies {how}"
+            text = f"{name}(out=) with parameters laid out as {lies} and a target laid out as {how}"
             about.judge(context, text, context.from_device(target), *given)
     for turn in (0, 1) * 3 if name in _GROWN else ():
         given, grows = about.parameters(turn), torch.empty(0, dtype=about.out).to(context.device)

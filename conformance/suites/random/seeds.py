@@ -1,4 +1,4 @@
-"""Seeds, states and generators."""
+"""Cases about seeds, generators and their states."""
 
 from __future__ import annotations
 
@@ -33,42 +33,56 @@ def _draw(
 
 @cases("random.reproducible", over={name: (name,) for name in KNOWN})
 def same_seed(context: Context, name: str) -> None:
-    """A seed gives the same values and leaves the same state, and another seed gives others."""
+    """Two generators with the same seed draw the same values and end in the same state. Another seed, or a
+    second draw, gives different values. The same is true of the default generator after torch.manual_seed."""
     first, second, other = (_generator(context, seed) for seed in (1234, 1234, 4321))
     values = _draw(context, first, name)
-    context.equal(_draw(context, second, name), values, f"{name}: one seed, the same values")
-    context.equal(second.get_state(), first.get_state(), f"{name}: one seed, the same state after")
-    for generator, text in ((other, "another seed"), (first, "drawn again")):
+    context.equal(
+        _draw(context, second, name), values, f"{name}: the same seed gave different values"
+    )
+    context.equal(
+        second.get_state(),
+        first.get_state(),
+        f"{name}: the same seed led to different states after a draw",
+    )
+    for generator, text in (
+        (other, "another seed gave the same values"),
+        (first, "a second draw gave the same values"),
+    ):
         differs = not torch.equal(_draw(context, generator, name), values)
-        context.check(differs, f"{name}: {text}, other values")
+        context.check(differs, f"{name}: {text}")
     drawn = []
     for seed in (1234, 1234, 4321):
         torch.manual_seed(seed)
         drawn.append(_draw(context, None, name))
-    context.equal(drawn[1], drawn[0], f"{name}, without a generator: one seed, the same values")
+    context.equal(
+        drawn[1], drawn[0], f"{name} without a generator: the same seed gave different values"
+    )
     differs = not torch.equal(drawn[2], drawn[0])
-    context.check(differs, f"{name}, without a generator: another seed, other values")
+    context.check(differs, f"{name} without a generator: another seed gave the same values")
 
 
 @cases("random.reproducible", over={f"default_{name}": (name,) for name in ("rand", "randn")})
 def default(context: Context, name: str) -> None:
-    """manual_seed makes the default generator repeat itself."""
+    """After torch.manual_seed with the same seed, the default generator draws the same sequence of values."""
     torch.manual_seed(99)
     values = [_draw(context, None, name) for _ in range(2)]
     torch.manual_seed(99)
     for want in values:
-        context.equal(_draw(context, None, name), want, f"{name}: seeded again, the same values")
-    context.check(not torch.equal(*values), f"{name}: drawn again, other values")
+        context.equal(
+            _draw(context, None, name), want, f"{name}: the same seed gave different values"
+        )
+    context.check(not torch.equal(*values), f"{name}: a second draw gave the same values")
 
 
 @cases("random.reproducible")
 def every_bit(context: Context) -> None:
-    """Seeds that differ in one bit give other values: none of the 32 bits that every generator takes is lost."""
+    """Seeds that differ in one of their low 32 bits give different values."""
     seeds = [1, *(1 + 2**bit for bit in range(1, 32))]
     seen: dict[tuple[float, ...], int] = {}
     for seed in seeds:
         values = tuple(_draw(context, _generator(context, seed))[:8].tolist())
-        text = f"seeds {seen.get(values)} and {seed} give other values"
+        text = f"seeds {seen.get(values)} and {seed} gave the same values"
         context.check(values not in seen, text)
         seen[values] = seed
 
@@ -79,8 +93,8 @@ def every_bit(context: Context) -> None:
     over={"on_two_streams": (True,), "default_on_two_streams": (False,)},
 )
 def on_two_streams(context: Context, own: bool) -> None:
-    """Two streams draw what one does, in the order of the calls, though the first one is held; a seed that is given
-    while draws are queued is for those after it."""
+    """Random numbers are drawn on two streams in turn, the first of which is held, and the seed is set again
+    in between. The values are those of drawing on one stream in the order of the calls."""
     generator = _generator(context, 1) if own else None
     seed = torch.manual_seed if generator is None else generator.manual_seed
     device, streams = context.named(), context.streams()
@@ -96,17 +110,22 @@ def on_two_streams(context: Context, own: bool) -> None:
         return made
 
     there = drawn(0, 0, 0, 0)
-    context.settle()  # they are read on another stream
+    context.settle()  # the results are read on another stream
     want = [context.from_device(each) for each in there]
     found = value_behind(context.hold(streams[0], needed=False), lambda: drawn(0, 1, 0, 1))
     context.settle()
     for place, (got, wanted) in enumerate(zip(found, want)):
-        context.equal(got, wanted, "a draw is as on one stream", at=f"draw {place}")
+        context.equal(
+            got,
+            wanted,
+            "a draw on two streams differs from the same draw on one stream",
+            at=f"draw {place}",
+        )
 
 
 @cases("random.reproducible", requires={"streams"})
 def state_of_queued_draws(context: Context) -> None:
-    """The state of a generator is that after all draws that were called, though they are still queued."""
+    """A draw is queued on a held stream. Generator.get_state() already returns the state after the draw."""
     generator, stream = _generator(context, 7), context.stream()
     _draw(context, generator)
     want = generator.get_state()
@@ -118,58 +137,70 @@ def state_of_queued_draws(context: Context) -> None:
         return generator.get_state()
 
     found = value_behind(context.hold(stream, needed=False), state)
-    context.equal(found, want, "the state after the draw")
+    context.equal(found, want, "get_state() does not include the queued draw")
 
 
 @cases("random.reproducible")
 def dropout(context: Context) -> None:
-    """A seed gives the same dropout."""
+    """dropout drops the same elements after the same seed, and other elements after another seed."""
     ones = context.to_device(torch.ones(_COUNT))
     masks = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
         masks.append(context.from_device(torch.nn.functional.dropout(ones, 0.5)))
-    context.equal(masks[1], masks[0], "one seed, the same mask")
-    context.check(not torch.equal(masks[2], masks[0]), "another seed, another mask")
+    context.equal(masks[1], masks[0], "the same seed gave a different mask")
+    context.check(not torch.equal(masks[2], masks[0]), "another seed gave the same mask")
 
 
 @cases("random.reproducible")
 def state_round_trip(context: Context) -> None:
-    """A state that is given back gives the same values again, on the CPU as bytes."""
+    """get_state() returns uint8 values on the CPU. set_state() with them makes a generator, or another one,
+    draw the same values again."""
     generator, other = _generator(context, 8), _generator(context, 9)
     _draw(context, generator)
     state = generator.get_state()
     kept = state.clone()
     form = state.dtype, state.device.type
-    context.same(form, (torch.uint8, "cpu"), "a state is bytes on the CPU")
+    context.same(form, (torch.uint8, "cpu"), "get_state() did not return a uint8 tensor on the CPU")
     for name in ("rand", "randn", "randint", "bernoulli_"):
         generator.set_state(state)
         values = _draw(context, generator, name)
         generator.set_state(state)
-        context.equal(_draw(context, generator, name), values, f"{name}: the state gives it again")
-    context.equal(state, kept, "a state that was read stays as it is")
+        context.equal(
+            _draw(context, generator, name),
+            values,
+            f"{name}: restoring the state gave different values",
+        )
+    context.equal(state, kept, "a state changed after it was returned")
     for each in (other, generator):
         each.set_state(state)
     context.equal(
-        _draw(context, other), _draw(context, generator), "a state serves another generator"
+        _draw(context, other),
+        _draw(context, generator),
+        "the same state gave different values on another generator",
     )
 
 
 @cases("random.reproducible")
 def seeds(context: Context) -> None:
-    """A generator knows the seed that it was given; seed() gives it another."""
+    """initial_seed() returns the seed passed to manual_seed(), also after draws. seed() sets another seed and
+    returns it."""
     generator = _generator(context, 77)
-    context.same(generator.initial_seed(), 77, "initial_seed is what manual_seed was given")
+    context.same(
+        generator.initial_seed(), 77, "initial_seed() differs from the seed passed to manual_seed()"
+    )
     _draw(context, generator)
-    context.same(generator.initial_seed(), 77, "and stays when numbers are drawn")
+    context.same(generator.initial_seed(), 77, "initial_seed() changed after a draw")
     new = generator.seed()
-    context.same(generator.initial_seed(), new, "initial_seed is what seed() returned")
-    context.check(new != 77, "seed() gives another seed")
+    context.same(
+        generator.initial_seed(), new, "initial_seed() differs from the seed that seed() returned"
+    )
+    context.check(new != 77, "seed() returned the previous seed")
 
 
 @cases("random.reproducible")
 def independent(context: Context) -> None:
-    """Generators are independent of one another and of the default one."""
+    """Draws from one generator do not change another generator or the default one."""
     want = _draw(context, _generator(context, 3))
     first, second = _generator(context, 3), _generator(context, 4)
     torch.manual_seed(1)
@@ -177,66 +208,74 @@ def independent(context: Context) -> None:
     torch.manual_seed(1)
     for each in plain:
         _draw(context, second)
-        context.equal(_draw(context), each, "no generator moves the default one")
-    context.equal(_draw(context, first), want, "no generator moves another")
+        context.equal(_draw(context), each, "draws from a generator changed the default generator")
+    context.equal(_draw(context, first), want, "draws from other generators changed a generator")
 
 
 @cases("random.reproducible")
 def cloned(context: Context) -> None:
-    """clone_state gives a generator that goes on from the same state, and is independent of the first."""
+    """Generator.clone_state() returns a generator that continues from the same state and is independent of
+    the original."""
     generator, same = _generator(context, 12), _generator(context, 12)
     want = [_draw(context, same) for _ in range(3)]
     _draw(context, generator)
     clone = generator.clone_state()
     for each in want[1:]:
-        context.equal(_draw(context, clone), each, "the clone goes on from the state at the call")
-    context.equal(_draw(context, generator), want[1], "draws of the clone do not move the first")
+        context.equal(
+            _draw(context, clone), each, "the clone did not continue from the state at the call"
+        )
+    context.equal(
+        _draw(context, generator), want[1], "draws from the clone changed the original generator"
+    )
 
 
 @cases("random.reproducible", requires={"multi_device"}, indices=2)
 def independent_indices(context: Context) -> None:
-    """The default generators of two indices are independent, and one seed has the same effect on both."""
+    """Draws on one device index do not change the default generator of another index, and the same seed gives
+    the same values on both."""
     torch.manual_seed(21)
     want = _draw(context, index=1)
     torch.manual_seed(21)
     for _ in range(3):
         _draw(context, index=0)
-    context.equal(_draw(context, index=1), want, "draws on index 0 do not move index 1")
+    context.equal(
+        _draw(context, index=1), want, "draws on index 0 changed the default generator of index 1"
+    )
     mine, theirs = (_draw(context, _generator(context, 21, index)) for index in (0, 1))
-    context.equal(theirs, mine, "a seed gives the same values on every index")
+    context.equal(theirs, mine, "the same seed gave different values on two device indices")
 
 
 @cases("random.reproducible", requires={"strides"}, over={f"strided_{n}": (n,) for n in FILLS})
 def same_layout(context: Context, name: str) -> None:
-    """The same seed and the same layout give the same values."""
+    """Filling a strided view in place after the same seed gives the same values."""
     found = []
     for _ in range(2):
         base = torch.zeros(20, 30, device=context.device)
         view, generator = base.t()[1::2, ::3], _generator(context, 55)
         getattr(view, name)(*FILLS[name], generator=generator)
         found.append(context.from_device(base))
-    context.equal(found[1], found[0], f"{name}: one seed and one layout, the same values")
+    context.equal(found[1], found[0], f"{name}: the same seed and layout gave different values")
 
 
 @cases("random.reproducible", over={f"shaped_{n}": (n,) for n in SHAPED})
 def same_shape(context: Context, name: str) -> None:
-    """The same seed gives the same values to a tensor of five dimensions."""
+    """Drawing for a tensor of five dimensions after the same seed gives the same values."""
     given, found = torch.full((3, 5, 7, 11, 13), -7.0, device=context.device), []
     for _ in range(3):
         torch.manual_seed(56)
         found.append(context.from_device(SHAPED[name][0](given)).clone())
     for again in found[1:]:
-        context.equal(again, found[0], f"{name}: one seed and one shape, the same values")
+        context.equal(again, found[0], f"{name}: the same seed and shape gave different values")
 
 
 def _all(context: Context) -> list[torch.Tensor]:
-    """Drawn on every index."""
+    """Returns one draw on each device index."""
     return [_draw(context, index=index) for index in context.indices]
 
 
 @cases("random.global_seed")
 def every_index(context: Context) -> None:
-    """torch.manual_seed seeds every index, not only the current one."""
+    """torch.manual_seed seeds the default generators of all device indices, whichever index is current."""
     drawn = []
     for current in (context.indices[0], context.indices[-1]):
         _all(context)
@@ -245,8 +284,10 @@ def every_index(context: Context) -> None:
         drawn.append(_all(context))
     torch.manual_seed(18)
     for index, (first, second, other) in enumerate(zip(*drawn, _all(context))):
-        context.equal(second, first, f"index {index} is seeded")
-        context.check(not torch.equal(other, first), f"index {index}: another seed, other values")
+        context.equal(second, first, f"index {index}: the same seed gave different values")
+        context.check(
+            not torch.equal(other, first), f"index {index}: another seed gave the same values"
+        )
 
 
 _BEFORE = """
@@ -267,38 +308,45 @@ told = {{"drawn": [first, drawn()]}}
 
 @cases("random.global_seed", slow=True)
 def before_use(context: Context) -> None:
-    """A seed that is given before the device is first used holds."""
+    """torch.manual_seed is called before the device is first used. The device then draws the same values as
+    after a later call with the same seed."""
     devices = [str(context.at(index)) for index in context.indices]
     first, second = fresh(source(context, _BEFORE, devices=devices))["drawn"]
     for index, device in enumerate(devices):
-        context.same(first[index], second[index], f"{device}: the seed held")
+        context.same(
+            first[index], second[index], f"{device}: a seed set before the first use had no effect"
+        )
 
 
 def _forked(context: Context) -> Any:
-    if context.kind == "cpu":  # which fork_rng always forks
+    if context.kind == "cpu":  # fork_rng always includes the CPU
         return torch.random.fork_rng(devices=[])
     return torch.random.fork_rng(devices=list(context.indices), device_type=context.kind)
 
 
 @cases("random.global_seed")
 def fork_rng(context: Context) -> None:
-    """What is drawn inside fork_rng leaves no trace, on any index, even if the block raises."""
+    """Draws and seeds inside torch.random.fork_rng do not change the generators outside, on any device index,
+    even if the block raises."""
     torch.manual_seed(41)
     want = [_all(context) for _ in range(2)]
     torch.manual_seed(41)
-    for wants, where in zip(want, ("after fork_rng", "where it raised")):
+    for wants, where in zip(want, ("after fork_rng", "after fork_rng that raised")):
         with suppress(KeyError), _forked(context):
             torch.manual_seed(5)
             _all(context)
-            if where == "where it raised":
+            if where == "after fork_rng that raised":
                 raise KeyError("ours")
         for index, (got, wanted) in enumerate(zip(_all(context), wants)):
-            context.equal(got, wanted, f"index {index}, {where}")
+            context.equal(
+                got, wanted, f"index {index}: the draw {where} differs from one without fork_rng"
+            )
 
 
 @cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})
 def checkpointed(context: Context, reentrant: bool) -> None:
-    """A checkpoint draws the same numbers when it is computed again for backward."""
+    """torch.utils.checkpoint draws the same random numbers in the recomputation for backward, and leaves the
+    state of the generator as it was."""
     torch.manual_seed(6)
     x = context.to_device(torch.ones(400)).requires_grad_()
 
@@ -309,9 +357,9 @@ def checkpointed(context: Context, reentrant: bool) -> None:
     torch.manual_seed(12)
     want = [_draw(context) for _ in range(2)]
     torch.manual_seed(12)
-    context.equal(_draw(context), want[0], "numbers are drawn between forward and backward")
+    context.equal(_draw(context), want[0], "the draw between forward and backward is wrong")
     y.sum().backward()
     assert x.grad is not None
-    # An element is 4 where it was kept (2 * 1 / 0.5), and its gradient then is 4 too.
-    context.equal(x.grad, y.detach(), "gradients and values have one mask")
-    context.equal(_draw(context), want[1], "backward leaves the state as it was")
+    # An element that was kept is 4 (2 * 1 / 0.5), and its gradient is then also 4.
+    context.equal(x.grad, y.detach(), "the recomputation for backward used another dropout mask")
+    context.equal(_draw(context), want[1], "backward changed the state of the generator")

@@ -1,4 +1,5 @@
-"""What is drawn with special parameters, wherever they stand among others: often there is only one right answer."""
+"""Cases with special parameters (zero, infinite, NaN, subnormal), between normal ones. Often only one result
+is right."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-#: Parameters of an element, and what is drawn with them: one number, or samples of a law.
+#: The parameters of an element, and the right result: a single number, or a distribution.
 Chosen = tuple[tuple[float, ...], "float | Law"]
 
 
@@ -66,7 +67,8 @@ def _of_deviations(dtype: torch.dtype) -> list[Chosen]:
 
 
 def _nothing(dtype: torch.dtype) -> tuple[float, ...]:
-    """Zeros, and a subnormal probability; that of float16 is 3e-5, with which something may be drawn."""
+    """Returns zeros, and a subnormal probability unless the dtype is float16, whose subnormal 3e-5 may give a
+    nonzero sample."""
     least = torch.finfo(dtype).tiny / 2
     return (0, -0.0, least) if least < 1e-30 else (0, -0.0)
 
@@ -88,7 +90,7 @@ def _counts(dtype: torch.dtype) -> list[Chosen]:
     return [*one, ((10, 0.5), halves), ((300, 0.5), normal_law(150, math.sqrt(75)))]
 
 
-#: By function of :data:`OF_EACH`: parameters in a dtype, with what is drawn.
+#: For each function of :data:`OF_EACH`: parameters in a dtype, with the right results.
 SPECIAL: dict[str, Callable[[torch.dtype], list[Chosen]]] = {
     "normal": _normal,
     "normal_of_means": _of_means,
@@ -99,14 +101,14 @@ SPECIAL: dict[str, Callable[[torch.dtype], list[Chosen]]] = {
     "binomial": _counts,
 }
 
-#: Two blocks of sixteen, and a tail.
+#: The shape and number of elements: two blocks of sixteen and a tail of three.
 _SHAPE, _COUNT = (5, 7), 35
-#: 0 and 1 are the same in all by a chance of 2^-64.
+#: The number of draws. A result of 0 or 1 is the same in all of them with a probability of 2^-64.
 _TIMES = 64
 
 
 class _Group(NamedTuple):
-    """Elements that share their parameters."""
+    """A group of elements that have the same parameters."""
 
     given: tuple[float, ...]
     expected: float | Law
@@ -114,7 +116,8 @@ class _Group(NamedTuple):
 
 
 def _turns(chosen: list[Chosen]) -> Iterator[list[_Group]]:
-    """Each of the parameters stands in each place once."""
+    """Yields groupings of the elements. Over all groupings, each set of parameters is given to each element
+    once."""
     for turn in range(len(chosen)):
         numbers = (torch.arange(_COUNT) + turn) % len(chosen)
         yield [
@@ -125,8 +128,8 @@ def _turns(chosen: list[Chosen]) -> Iterator[list[_Group]]:
 
 @cases("random.distribution", over={f"special_{name}": (name,) for name in SPECIAL})
 def special_parameters(context: Context, name: str) -> None:
-    """An element is drawn with its own parameters where they are zero, infinite, NaN, subnormal, or half of a number, in
-    each dtype, with `out=` and without."""
+    """A function draws for elements some of which have special parameters: zero, infinite, NaN, subnormal or
+    large. Each element is drawn with its own parameters, in each dtype, with and without `out=`."""
     about = OF_EACH[name]
     torch.manual_seed(20_253)
     for dtype in (getattr(torch, d) for d in DTYPES[name] if d in context.descriptor.dtypes):
@@ -148,7 +151,7 @@ def special_parameters(context: Context, name: str) -> None:
 
 
 def _spread(context: Context, groups: list[_Group], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Parameters of all elements, on the device."""
+    """Returns the parameters of all elements, on the device."""
     held = []
     for place in range(len(groups[0].given)):
         parameters = torch.empty(_COUNT, dtype=torch.float64)
@@ -160,7 +163,7 @@ def _spread(context: Context, groups: list[_Group], dtype: torch.dtype) -> list[
 
 def _judge_group(context: Context, text: str, group: _Group, values: torch.Tensor) -> None:
     given = ", ".join(f"{each:g}" for each in group.given)
-    text = f"{text} with {given} beside others"
+    text = f"{text} with the parameters {given} among others"
     if isinstance(group.expected, Law):
         judge_each(context, text, group.expected, values, values.flatten())
         return
@@ -168,4 +171,4 @@ def _judge_group(context: Context, text: str, group: _Group, values: torch.Tenso
     wrong = numbers[~torch.isclose(numbers, expected, rtol=0, atol=0, equal_nan=True)]
     wanted = repr(float(group.expected))
     found = wanted if not len(wrong) else repr(float(wrong[0]))
-    context.same(found, wanted, f"{text}: nothing but {group.expected:g} is drawn")
+    context.same(found, wanted, f"{text}: a sample is not {group.expected:g}")

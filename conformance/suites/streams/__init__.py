@@ -1,4 +1,4 @@
-"""Streams and events: the order of work."""
+"""The streams suite: streams, events, and the order of their work."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.streams import drawn, events, identity, ordering

@@ -1,4 +1,4 @@
-"""The cases that draw programs of streams."""
+"""Cases that draw stream programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
 
-_FEW, _MORE = (0, 12), (1, 80)  # seed, programs: of every plan, and of those beyond quick
+_FEW, _MORE = (0, 12), (1, 80)  # (seed, number of programs): in every plan; beyond quick
 
 _DRAWN = Drawn(replay, lambda *literal: str(program_of(*literal)), validate, source)
 _SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
@@ -46,7 +46,8 @@ _SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
 @cases("streams.cross_device", over={"drawn": (2, *_FEW)}, indices=2, **_SLOW)
 @cases("streams.cross_device", over={"drawn_more": (2, *_MORE)}, indices=2, more=True, **_SLOW)
 def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
-    """Drawn programs of kernels, copies, records and waits equal themselves run in one order."""
+    """Programs of kernels, copies, event records and waits on several streams are drawn at random. Running a
+    program concurrently gives the same values as running its instructions one by one."""
     trial = Trial(context, _DRAWN)
 
     def holds(program: Program) -> None:
@@ -65,7 +66,7 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, *literal: Any) -> None:
-    """Leave out what a failure does not need: instructions, where nothing that follows needs them."""
+    """Removes the instructions that a failure does not need, if no later instruction needs them."""
     indices, streams, instructions, released = literal
 
     def whole(fewer: Sequence[Any]) -> tuple[Any, ...]:
@@ -78,13 +79,14 @@ def _shorter(trial: Trial, *literal: Any) -> None:
 
 @cache
 def drawn_programs(indices: int) -> Any:
-    """A strategy for programs on so many indices. One for all searches: hypothesis keeps what it sees."""
+    """Returns a strategy for programs on this many device indices. All searches use one strategy, because
+    hypothesis keeps data about every strategy."""
     from hypothesis import strategies as st
 
     number, place = st.integers(0, 11), st.integers(0, MOST_STREAMS - 1)
     kinds = ("step", "copy", "record", "wait", "add", "wait_stream", "across", "hand_over")
     drawn_step = st.tuples(st.sampled_from(kinds), place, number, number)
-    # Lists of no least length shrink to nothing; several of them make a program long enough.
+    # Lists without a minimum length shrink to nothing; several of them make a program long enough.
     some = st.lists(drawn_step, max_size=12)
     kind = st.sampled_from((0, 0, 1, 2))
     stream = st.tuples(kind, st.integers(0, indices - 1))
@@ -105,9 +107,9 @@ def drawn_programs(indices: int) -> Any:
 def ordered(
     streams: tuple[int, ...], drawn: Iterable[Any], ranks: Sequence[int], indices: int
 ) -> Program:
-    """The program of drawn numbers, with the waits that it lacks: by an event, or for a stream."""
+    """Builds a program from drawn numbers, and adds the waits that it needs, by an event or for a stream."""
     order, made = Order(len(streams)), list[Operation]()
-    fresh = indices  # the number of the next event that is recorded once
+    fresh = indices  # the number of the next event for a single record
 
     def put(*instructions: Operation) -> None:
         for instruction in instructions:

@@ -1,4 +1,4 @@
-"""The events family: what an event marks, and what it says."""
+"""Cases about events: what an event marks, and what it reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ cases = Cases(Kind.ORDER)
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How events and streams of one sort are made: torch's generic ones, or the device's own."""
+    """How to make events and streams: with torch's generic classes, or with the device's own."""
 
     event: Callable[..., Any]
     stream: Callable[..., Any]
@@ -44,7 +44,7 @@ def _own(context: Context) -> _Kind:
 
 
 def _kinds(context: Context) -> Iterator[_Kind]:
-    """The generic classes, and the device's own if the descriptor names them."""
+    """Yields the generic classes, and the device's own classes if the descriptor names them."""
     yield _Kind(context.event, context.stream)
     if {"event", "stream"} <= set(context.descriptor.functions):
         yield _own(context)
@@ -52,33 +52,37 @@ def _kinds(context: Context) -> Iterator[_Kind]:
 
 @cases("events.record")
 def later_work_is_not_in_it(context: Context) -> None:
-    """A record is of the stream's work until the call, and of nothing later."""
+    """An event covers the work that its stream got before record(), and no later work."""
     for kind in _kinds(context):
         event, stream, tensor = kind.event(), kind.stream(), filled(context, 1)
         with stream:
             step(tensor, 4)
             event.record()
         with context.hold(stream):
-            context.check(context.ends(event), "the event is done while later work is held")
+            context.check(
+                context.ends(event),
+                "the event is not done because of work that was queued after it",
+            )
 
 
 @cases("events.record")
 def behind_held_work(context: Context) -> None:
-    """A record after work queued first is not done while that work is held."""
+    """An event recorded behind held work is not done while the work is held, and is done afterwards."""
     for kind in _kinds(context):
         event, (stream, other) = kind.event(), two(context, make=kind.stream)
         other.synchronize()
         with context.hold(stream) as hold:
             with stream:
                 event.record()
-            hold.waits(event, "it waits with its stream")
+            hold.waits(event, "the event is done although its stream is held")
         event.synchronize()
-        context.check(event.query(), "it is done in the end")
+        context.check(event.query(), "query() is False after synchronize() of the event")
 
 
 @cases("events.record")
 def takes_the_point_of_the_call(context: Context) -> None:
-    """A record takes its point when it is called, not when the stream comes to it."""
+    """An event marks the point of its stream at the time of record(), not the point at the time when the
+    stream reaches the event."""
     for kind in _kinds(context):
         event, stream = kind.event(), kind.stream()
         with context.hold(stream) as first:
@@ -86,80 +90,97 @@ def takes_the_point_of_the_call(context: Context) -> None:
                 event.record()
             with context.hold(stream):
                 first.release()
-                context.check(context.ends(event), "the event is done while later work is held")
+                context.check(
+                    context.ends(event),
+                    "the event is not done because of work that was queued after it",
+                )
 
 
 @cases("events.record")
 def moved_away(context: Context) -> None:
-    """A second record elsewhere makes the event forget the first."""
+    """An event is recorded on a busy stream and again on an idle one. Only the latest record counts: query()
+    is True and synchronize() returns."""
     for kind in _kinds(context):
         event, (busy, idle) = kind.event(), two(context, make=kind.stream)
         with context.hold(busy) as hold:
             event.record(busy)
             event.record(idle)
-            context.check(context.ends(event), "the event is done as its latest record is")
+            context.check(
+                context.ends(event), "the event is not done although its latest record is"
+            )
             returned = hold.call(event.synchronize, SOON).early
-            context.check(returned, "synchronize returns as the latest record is done")
+            context.check(returned, "synchronize() waited for an earlier record of the event")
 
 
 @cases("events.record", over={"moved": (True,), "synchronize_waits": (False,)})
 def of_the_latest(context: Context, moved: bool) -> None:
-    """Query and synchronize are about the latest record: synchronize returns when its work is done, not before."""
+    """query() and synchronize() of an event refer to its latest record: synchronize() returns when the work
+    before that record is done, and not before."""
     for kind in _kinds(context):
         event, (stream, _) = kind.event(), two(context, make=kind.stream)
         if moved:
             event.record(stream)
             event.synchronize()
-            context.check(event.query(), "the first record is done")
+            context.check(event.query(), "query() is False after synchronize() of the event")
         with held(context, stream) as hold:
             event.record(stream)
-            hold.pending("query is about the latest record", event)
-            hold.keeps_waiting(event.synchronize, "synchronize waits for the latest record")
-        context.check(event.query(), "the latest record is done")
+            hold.pending("query() is True although the latest record is not done", event)
+            hold.keeps_waiting(
+                event.synchronize, "synchronize() returned before the latest record was done"
+            )
+        context.check(event.query(), "query() is False after synchronize() of the event")
 
 
 @cases("events.record", over={"on_the_default_stream": ("default",)})
 @cases("events.record", requires={"stream_priority"}, over={"on_a_priority_stream": ("priority",)})
 def on_other_kinds(context: Context, kind: str) -> None:
-    """Query and synchronize are about work of the default stream and of one with a priority too, also once a stream
-    waits for the event."""
+    """An event is recorded on the default stream or on a priority stream. Its query() is False and its
+    synchronize() waits while that stream is busy, also if another stream waits for the event."""
     stream, waiting, event = special(context, kind), context.stream(), context.event()
-    context.must(stream != waiting, "the streams differ", by="streams.identity")
+    context.must(stream != waiting, "the two streams are the same", by="streams.identity")
     with held(context, stream) as hold:
         event.record(stream)
         waiting.wait_event(event)
-        hold.pending("query is False while the work is in flight", event)
-        hold.keeps_waiting(event.synchronize, "synchronize waits for it")
-    context.check(event.query(), "the event is done")
+        hold.pending("query() is True while the work is in flight", event)
+        hold.keeps_waiting(event.synchronize, "synchronize() returned while the work was in flight")
+    context.check(event.query(), "query() is False after synchronize() of the event")
     waiting.synchronize()
 
 
 @cases("events.record")
 def never_recorded(context: Context) -> None:
-    """An event that was never recorded queries True, and synchronising it returns."""
+    """query() of an event that was never recorded is True, and synchronize() of it returns at once."""
     for kind in _kinds(context):
         event = kind.event()
-        context.check(event.query(), "it queries True")
+        context.check(event.query(), "query() of an event that was never recorded is False")
         with WaitingCall(event.synchronize) as call:
-            context.check(call.ended(SOON), "synchronize returns")
+            context.check(
+                call.ended(SOON), "synchronize() of an event that was never recorded did not return"
+            )
 
 
 @cases("events.record")
 def recorded_by_the_stream(context: Context) -> None:
-    """Stream.record_event gives an event at the stream's point, or moves the one that it is given."""
+    """Stream.record_event() returns a new event, or records the given one, at the current point of the
+    stream."""
     stream, _ = two(context)
     own = context.event()
     with held(context, stream) as hold:
         made = stream.record_event()
         stream.record_event(own)
-        hold.pending("both wait for the work", made, own)
+        hold.pending("an event from record_event() is done although its stream is held", made, own)
     stream.synchronize()
-    context.same([made.query(), own.query()], [True, True], "both are done with it")
+    context.same(
+        [made.query(), own.query()],
+        [True, True],
+        "an event from record_event() is not done after its stream was synchronized",
+    )
 
 
 @cases("events.record", own_process=True, slow=True, seconds=30.0)
 def again_after_its_wait(context: Context) -> None:
-    """A stream may record an event, wait for it and record it again: the calls return, and the event is done."""
+    """A stream records an event, waits for it and records it again. The calls return, and the event becomes
+    done."""
     for kind in _kinds(context):
         event, stream = kind.event(), kind.stream()
 
@@ -169,16 +190,16 @@ def again_after_its_wait(context: Context) -> None:
             event.record(stream)
 
         with WaitingCall(chain) as call:
-            context.check(call.ended(SOON), "record, wait and record on one stream return")
-        context.check(context.ends(event), "the event is done")
+            context.check(call.ended(SOON), "record, wait and record on one stream did not return")
+        context.check(context.ends(event), "the event did not become done")
 
 
-#: Seconds between two events: much more than clocks differ by.
+#: Seconds between two events, much longer than the clocks of host and device can differ by.
 _APART = 0.03
 
 
 def _work(context: Context, milliseconds: float) -> None:
-    """Work that takes some time on the current stream."""
+    """Queues work that takes about this many milliseconds on the current stream."""
     if context.descriptor.busy is not None:
         context.descriptor.busy(milliseconds)
         return
@@ -189,7 +210,7 @@ def _work(context: Context, milliseconds: float) -> None:
 
 @cases("events.elapsed")
 def grows(context: Context) -> None:
-    """The time between two events is at least 0, and grows with the work between them."""
+    """elapsed_time() between two events is at least 0, and grows with the work between them."""
     for kind in _kinds(context):
         first, second, third = (kind.event(enable_timing=True) for _ in range(3))
         stream = kind.stream()
@@ -202,14 +223,21 @@ def grows(context: Context) -> None:
             third.record()
         stream.synchronize()
         one, both = first.elapsed_time(second), first.elapsed_time(third)
-        context.check(one >= 0, "a time is not negative", found=one)
-        context.check(one < both, "it grows with the work between", found=(one, both))
-        context.check(first.elapsed_time(first) >= 0, "an event is not before itself")
+        context.check(one >= 0, "elapsed_time() is negative", found=one)
+        context.check(
+            one < both,
+            "elapsed_time() does not grow with the work between the events",
+            found=(one, both),
+        )
+        context.check(
+            first.elapsed_time(first) >= 0, "elapsed_time() of an event to itself is negative"
+        )
 
 
 @cases("events.elapsed")
 def in_milliseconds(context: Context) -> None:
-    """The time between two events is in milliseconds: it lies within what the host's clock saw around them."""
+    """elapsed_time() returns milliseconds: the result agrees with the times that the host measured around the
+    two records."""
     for kind in _kinds(context):
         first, second = (kind.event(enable_timing=True) for _ in range(2))
         stream, clock = kind.stream(), time.perf_counter
@@ -224,14 +252,15 @@ def in_milliseconds(context: Context) -> None:
         stream.synchronize()
         most, least = 1e3 * (clock() - before), 1e3 * (after - between)
         found = first.elapsed_time(second)
-        text = f"a time is in milliseconds: from {least:.1f} to {most:.1f} ms passed on the host"
+        text = f"elapsed_time() is not the time in milliseconds ({least:.1f} to {most:.1f} ms passed on the host)"
         context.check(0.9 * least - 1 <= found <= 1.1 * most + 1, text, found=found)
 
 
 @cases("events.elapsed", over={"untimed": (False,), "unrecorded": (True,)})
 def without_time(context: Context, timed: bool) -> None:
-    """Events without timing, and events that were never recorded, raise ValueError, at either end."""
-    text = "no record, no time" if timed else "an untimed event has no time"
+    """elapsed_time() raises ValueError if one of the events was made without timing or was never recorded."""
+    kind_of_event = "was never recorded" if timed else "was made without timing"
+    text = f"elapsed_time() with an event that {kind_of_event} did not raise ValueError"
     for kind in _kinds(context):
         good, bad = kind.event(enable_timing=True), kind.event(enable_timing=timed)
         stream = kind.stream()
@@ -245,20 +274,20 @@ def without_time(context: Context, timed: bool) -> None:
 
 @cases("events.elapsed", indices=2)
 def across_indices(context: Context) -> None:
-    """Events of two indices have no time between them: RuntimeError or ValueError."""
+    """elapsed_time() between events of two device indices raises RuntimeError or ValueError."""
     for kind in _kinds(context):
         events = [kind.event(enable_timing=True) for _ in range(2)]
         for index, event in enumerate(events):
             event.record(kind.stream(index))
             event.synchronize()
-        text = "no time between events of two indices"
+        text = "elapsed_time() between events of two indices did not raise as documented"
         for start, end in (events, reversed(events)):
             context.raises((RuntimeError, ValueError), start.elapsed_time, end, text=text)
 
 
 @cases("events.elapsed")
 def incomplete(context: Context) -> None:
-    """Events that are not done raise RuntimeError, or are waited for."""
+    """elapsed_time() with an event that is not done yet raises RuntimeError, or waits for the event."""
     for kind in _kinds(context):
         start, end = kind.event(enable_timing=True), kind.event(enable_timing=True)
         stream = kind.stream()
@@ -273,15 +302,18 @@ def incomplete(context: Context) -> None:
         with context.hold(stream) as hold:
             end.record(stream)
             call = hold.call(ask)
-            refused, text = call.value == -1.0, "an event in flight has no time yet"
+            refused, text = (
+                call.value == -1.0,
+                "elapsed_time() returned although an event is not done",
+            )
             context.check(refused or not call.early, text, found=call.value)
         stream.synchronize()
-        context.check(start.elapsed_time(end) >= 0, "it has one when it is done")
+        context.check(start.elapsed_time(end) >= 0, "elapsed_time() is negative")
 
 
 @cases("events.identity")
 def distinct(context: Context) -> None:
-    """Live recorded events have distinct ids."""
+    """Events that are alive and recorded have distinct event_id values."""
     for kind in _kinds(context):
         stream = kind.stream()
         events = [kind.event() for _ in range(8)]
@@ -289,48 +321,57 @@ def distinct(context: Context) -> None:
             event.record(stream)
         stream.synchronize()
         ids = {event.event_id for event in events}
-        context.same(len(ids), len(events), "live recorded events have distinct ids")
+        context.same(
+            len(ids), len(events), "live recorded events share an event_id (number of distinct ids)"
+        )
 
 
 @cases("events.identity")
 def index_is_set_by_the_record(context: Context) -> None:
-    """An event has no index before its first record, and that of its stream after it."""
+    """The device of an event has no index before the first record, and the index of the stream after it."""
     for index in context.indices:
         for kind in _kinds(context):
             event = kind.event()
             before = event.device
             none = before is None or before.index is None
-            context.check(none, "an event begins without an index", found=before)
+            context.check(none, "a new event already has a device index", found=before)
             event.record(kind.stream(index))
             event.synchronize()
-            context.same(event.device, context.at(index), "it takes the index of the stream")
+            context.same(
+                event.device,
+                context.at(index),
+                "a recorded event has another device than its stream",
+            )
 
 
-#: Seconds for what another process does.
+#: Seconds to wait for the other process.
 _OTHER_SECONDS = 120.0
 
 
 def _file(folder: str, name: str, text: str = "") -> None:
-    """Write a file that appears whole."""
+    """Writes a file atomically, so that a reader never sees a part of it."""
     path = Path(folder, name)
     path.with_suffix(".new").write_text(text)
     path.with_suffix(".new").rename(path)
 
 
 def _awaited(context: Context, folder: str, name: str) -> str:
-    """What another process writes into a file."""
+    """Waits until another process has written a file, and returns its text."""
     path = Path(folder, name)
 
     def is_there(seconds: float) -> bool:
         time.sleep(min(seconds, 0.001))
         return path.exists()
 
-    context.must(Clock().wait(is_there, _OTHER_SECONDS), f"the other process says {name!r}")
+    context.must(
+        Clock().wait(is_there, _OTHER_SECONDS),
+        f"the other process did not write the file {name!r} in time",
+    )
     return path.read_text()
 
 
 def waiting_process(context: Context, folder: str) -> None:
-    """The process that opens an event by its handle, and waits for it on a new stream."""
+    """Runs in the other process: opens an event by its handle and waits for it on a new stream."""
     stream, tensor = context.own("stream")(device=context.device), filled(context, 1)
     handle = bytes.fromhex(_awaited(context, folder, "handle"))
     event = context.own("event").from_ipc_handle(context.device, handle)
@@ -340,15 +381,25 @@ def waiting_process(context: Context, folder: str) -> None:
     queue(stream, tensor, 4)
     waits = not comes_to_be(stream.query) and not event.query()
     _file(folder, "seen")
-    context.check(waits, "a stream of another process waits for the event")
-    context.check(context.ends(stream, 20.0), "it continues when the event is done")
-    context.check(event.query(), "and the event reports that there")
-    context.equal(tensor, same_everywhere(7), "the work after it is done")
+    context.check(waits, "a stream of the other process did not wait for the event")
+    context.check(
+        context.ends(stream, 20.0),
+        "the stream of the other process did not continue after the event",
+    )
+    context.check(
+        event.query(), "query() of the event is False in the other process after its work is done"
+    )
+    context.equal(
+        tensor,
+        same_everywhere(7),
+        "the work after the event gave wrong values in the other process",
+    )
 
 
 @cases("events.ipc", slow=True)
 def orders_processes(context: Context) -> None:
-    """Work of another process waits for an event that it has opened by its handle, before the first record."""
+    """Another process opens an event by its IPC handle before the event is first recorded. Its stream waits
+    for the event."""
     stream = context.own("stream")(device=context.device)
     event = context.own("event")(interprocess=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -361,28 +412,38 @@ def orders_processes(context: Context) -> None:
                 event.record(stream)
                 _file(folder, "recorded")
                 _awaited(context, folder, "seen")
-        context.ended_well(call.value, "the waiting process exits normally")
-    context.check(event.query(), "the event is done in this process")
+        context.ended_well(call.value, "the waiting process did not exit with status 0")
+    context.check(
+        event.query(), "query() of the event is False in this process after its work is done"
+    )
 
 
 @cases("events.ipc")
 def handle_is_stable(context: Context) -> None:
-    """An event has one handle; an event that is only for its process has none."""
+    """ipc_handle() of an interprocess event always returns the same handle. For an event that is not
+    interprocess it raises."""
     event = context.own("event")(interprocess=True)
-    context.check(event.ipc_handle() == event.ipc_handle(), "the handle stays the same")
+    context.check(
+        event.ipc_handle() == event.ipc_handle(),
+        "two calls of ipc_handle() returned different handles",
+    )
     plain = context.own("event")()
-    context.raises((RuntimeError, ValueError), plain.ipc_handle, text="no handle of a plain event")
+    context.raises(
+        (RuntimeError, ValueError),
+        plain.ipc_handle,
+        text="ipc_handle() of an event that is not interprocess did not raise as documented",
+    )
 
 
 @cases("events.ipc")
 def works_in_its_process(context: Context) -> None:
-    """An interprocess event also orders the streams of its own process."""
+    """An interprocess event also orders two streams of its own process."""
     first, second = two(context, make=_own(context).stream)
     event, tensor = context.own("event")(interprocess=True), filled(context, 1)
     with context.hold(first) as hold:
         event.record(first)
         event.wait(second)
         queue(second, tensor, 4)
-        hold.waits(second, "the other stream waits")
-        hold.pending("the event says that it is not done", event)
-    leaves(context, second, tensor, 7, "and continues after it")
+        hold.waits(second, "the waiting stream did not wait for the event")
+        hold.pending("query() of the event is True while its stream is held", event)
+    leaves(context, second, tensor, 7, "the work after the event gave wrong values")

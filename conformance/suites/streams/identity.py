@@ -1,4 +1,4 @@
-"""Which stream is which, which one is current, and streams of several indices."""
+"""Cases about the identity of streams, the current stream, and streams of several device indices."""
 
 from __future__ import annotations
 
@@ -26,68 +26,112 @@ cases = Cases(Kind.ORDER)
 
 @cases("streams.current")
 def round_trip(context: Context) -> None:
-    """set_stream makes a stream current, and current_stream gives it back."""
+    """torch.accelerator.current_stream returns the stream that was passed to set_stream."""
     before, (first, second) = context.current_stream(), two(context)
     for stream in (first, second, before):
         torch.accelerator.set_stream(stream)
-        context.same(context.current_stream(), stream, "the current stream is the one that was set")
+        context.same(
+            context.current_stream(),
+            stream,
+            "current_stream() differs from the stream that was set",
+        )
 
 
 @cases("streams.current", over={"restored": (False,), "restored_on_an_exception": (True,)})
 def restored(context: Context, raises: bool) -> None:
-    """`with stream:` restores the stream before it on exit, also when an exception leaves the block."""
+    """`with stream:` makes a stream current, and restores the previous stream on exit, also if an exception
+    leaves the block."""
     before, (stream, _) = context.current_stream(), two(context)
     with suppress(LookupError), stream:
-        context.same(context.current_stream(), stream, "inside, the stream is current")
+        context.same(context.current_stream(), stream, "the stream is not current inside its block")
         if raises:
             raise LookupError("planned")
-    context.same(context.current_stream(), before, "the previous stream is current again")
+    context.same(
+        context.current_stream(), before, "the previous stream is not current after the block"
+    )
 
 
 @cases("streams.current")
 def nested(context: Context) -> None:
-    """Nested blocks restore one after the other, to the default stream at last."""
+    """Nested `with stream:` blocks restore the previous stream one after the other."""
     before, (outer, inner) = context.current_stream(), two(context)
     with outer:
         with inner:
-            context.same(context.current_stream(), inner, "the inner stream is current")
-        context.same(context.current_stream(), outer, "after the inner block, the outer stream is")
-    context.same(context.current_stream(), before, "after both, the previous stream is")
+            context.same(
+                context.current_stream(), inner, "the inner stream is not current inside its block"
+            )
+        context.same(
+            context.current_stream(), outer, "the outer stream is not current after the inner block"
+        )
+    context.same(
+        context.current_stream(), before, "the previous stream is not current after both blocks"
+    )
 
 
 @cases("streams.current")
 def entered_again(context: Context) -> None:
-    """One stream may be entered inside its own block, and in a second one."""
+    """A stream can be entered again inside its own block, directly or inside a block of another stream. Each
+    exit restores the stream before it."""
     before, (stream, other) = context.current_stream(), two(context)
     with stream, other, stream:
-        context.same(context.current_stream(), stream, "the innermost block counts")
-    context.same(context.current_stream(), before, "the previous stream is current again")
+        context.same(
+            context.current_stream(), stream, "the stream of the innermost block is not current"
+        )
+    context.same(
+        context.current_stream(), before, "the previous stream is not current after the blocks"
+    )
     with stream:
         with stream:
             pass
-        context.same(context.current_stream(), stream, "the inner of two equal blocks restores it")
-    context.same(context.current_stream(), before, "the previous stream is current again")
+        context.same(
+            context.current_stream(),
+            stream,
+            "the stream is not current after the inner of two blocks of the same stream",
+        )
+    context.same(
+        context.current_stream(), before, "the previous stream is not current after the blocks"
+    )
 
 
 @cases("streams.current", indices=2)
 def across_indices(context: Context) -> None:
-    """Each index has its own current stream; a block of another index leaves it, and restores."""
+    """Each device index has its own current stream. A block of a stream on one index leaves the current
+    stream of the other index as it is."""
     before = context.current_stream(0), context.current_stream(1)
     (here, _), (there, _) = two(context, 0), two(context, 1)
     with here:
         with there:
-            context.same(context.current_stream(1), there, "the other index has its stream")
-            context.same(context.current_stream(0), here, "this index keeps its own")
-        context.same(context.current_stream(1), before[1], "the other index's stream is restored")
-        context.same(context.current_stream(0), here, "this index keeps its own")
+            context.same(
+                context.current_stream(1),
+                there,
+                "the stream is not current on its index inside its block",
+            )
+            context.same(
+                context.current_stream(0),
+                here,
+                "a block on the other index changed the current stream of this index",
+            )
+        context.same(
+            context.current_stream(1),
+            before[1],
+            "the previous stream of the other index is not current after the block",
+        )
+        context.same(
+            context.current_stream(0),
+            here,
+            "leaving a block on the other index changed the current stream of this index",
+        )
     context.same(
-        (context.current_stream(0), context.current_stream(1)), before, "everything is as before"
+        (context.current_stream(0), context.current_stream(1)),
+        before,
+        "the current streams are not restored after the blocks",
     )
 
 
 @cases("streams.current")
 def of_the_thread(context: Context) -> None:
-    """A thread begins with the default stream, and what it sets is its own."""
+    """A new thread begins with the default stream as its current stream, and setting a stream in it does not
+    affect other threads."""
     before, (mine, its) = context.current_stream(), two(context)
 
     def other_thread() -> tuple[Any, Any]:
@@ -97,14 +141,21 @@ def of_the_thread(context: Context) -> None:
 
     with mine:
         [(first, then)] = context.together(other_thread)
-        context.same(first, before, "a new thread has the default stream")
-        context.same(then, its, "it sees what it has set")
-        context.same(context.current_stream(), mine, "this thread keeps its own")
+        context.same(first, before, "the current stream of a new thread is not the default stream")
+        context.same(
+            then, its, "current_stream() in a thread differs from the stream that the thread set"
+        )
+        context.same(
+            context.current_stream(),
+            mine,
+            "set_stream in another thread changed the current stream of this thread",
+        )
 
 
 @cases("streams.current")
 def takes_the_work(context: Context) -> None:
-    """Work is queued on the current stream: inside a block, and after it."""
+    """Work is queued on the current stream: on the stream of the block inside it, and on the previous stream
+    after it."""
     stream, other = two(context)
     with other, context.hold(stream) as hold:
         with stream:
@@ -113,9 +164,10 @@ def takes_the_work(context: Context) -> None:
         later = context.event()
         later.record()
         context.check(
-            context.ends(later), "what is queued after the block is on the previous stream"
+            context.ends(later),
+            "work that was queued after the block did not run on the previous stream",
         )
-        hold.pending("what is queued inside the block waits with its stream", inside)
+        hold.pending("work that was queued inside the block did not wait with its stream", inside)
     stream.synchronize()
 
 
@@ -130,102 +182,151 @@ def _again(stream: Any) -> Any:
 
 @cases("streams.identity")
 def made_from_its_triple(context: Context) -> None:
-    """A stream made from the triple of another equals it, and has its hash."""
+    """A torch.Stream made from stream_id, device_index and device_type of another stream equals that stream
+    and has the same hash."""
     for stream in (context.stream(), context.current_stream()):
         same = _again(stream)
-        context.same(_triple(same), _triple(stream), "its triple is the one it was made from")
-        context.same(same, stream, "it equals the other")
-        context.same(hash(same), hash(stream), "it has the other's hash")
+        context.same(
+            _triple(same),
+            _triple(stream),
+            "the stream has another stream_id, device_index or device_type than it was made from",
+        )
+        context.same(same, stream, "the stream does not equal the stream that it was made from")
+        context.same(
+            hash(same),
+            hash(stream),
+            "the stream has another hash than the stream that it was made from",
+        )
 
 
 @cases("streams.identity")
 def differs(context: Context) -> None:
-    """Streams that are not equal have different triples."""
+    """Two new streams are not equal, and differ in stream_id, device_index or device_type."""
     first, second = context.stream(), context.stream()
-    context.check(first != second, "a new stream is not the one before it", found=(first, second))
-    context.check(_triple(first) != _triple(second), "nor has it that one's triple")
+    context.check(first != second, "two new streams are equal", found=(first, second))
+    context.check(
+        _triple(first) != _triple(second),
+        "two new streams have the same stream_id, device_index and device_type",
+    )
 
 
 @cases("streams.identity")
 def read_again(context: Context) -> None:
-    """The current stream is equal, and has one hash, however often it is read."""
+    """current_stream() returns equal streams with equal hashes at every call, so that a stream can be a
+    dictionary key."""
     stream = context.stream()
     with stream:
         seen = [context.current_stream() for _ in range(3)]
-        context.same([hash(each) for each in seen], [hash(stream)] * 3, "the hash is the stream's")
-        context.check(all(each == stream for each in seen), "it equals the stream", found=seen)
-        context.same({stream: "here"}.get(seen[-1]), "here", "it is found as a key")
+        context.same(
+            [hash(each) for each in seen],
+            [hash(stream)] * 3,
+            "current_stream() has another hash than the current stream",
+        )
+        context.check(
+            all(each == stream for each in seen),
+            "current_stream() does not equal the current stream",
+            found=seen,
+        )
+        context.same(
+            {stream: "here"}.get(seen[-1]),
+            "here",
+            "current_stream() is not found as a dictionary key",
+        )
 
 
 @cases("streams.identity", indices=2)
 def of_its_index(context: Context) -> None:
-    """A stream says the index that it was made on; streams of two indices differ."""
+    """A stream reports the device index on which it was made, and streams of two indices are not equal."""
     here, there = context.stream(0), context.stream(1)
-    context.same((here.device_index, there.device_index), (0, 1), "each says its index")
-    context.same((here.device, there.device), (context.at(0), context.at(1)), "and its device")
-    context.check(here != there, "they differ")
+    context.same(
+        (here.device_index, there.device_index), (0, 1), "device_index of a stream is wrong"
+    )
+    context.same(
+        (here.device, there.device), (context.at(0), context.at(1)), "device of a stream is wrong"
+    )
+    context.check(here != there, "streams of two device indices are equal")
 
 
 @cases("streams.identity")
 def pool(context: Context) -> None:
-    """As many successive new streams as are declared are distinct (two where no number is)."""
+    """Consecutive new streams are distinct, as many as the descriptor declares (stream_pool_size; two by
+    default)."""
     size = context.descriptor.stream_pool_size or 2
     made = [context.stream() for _ in range(size)]
-    context.same(len({_triple(each) for each in made}), size, "successive new streams are distinct")
-    context.same(len(set(made)), size, "so are their hashes and equality")
+    context.same(
+        len({_triple(each) for each in made}),
+        size,
+        "consecutive new streams share their stream_id (number of distinct streams)",
+    )
+    context.same(
+        len(set(made)), size, "consecutive new streams are equal (number of distinct streams)"
+    )
 
 
 @cases("streams.priority")
 def kept(context: Context) -> None:
-    """A stream has the priority that it was made with."""
+    """The priority of a stream is the one that it was made with."""
     make = context.own("stream")
     for priority in priorities(context):
         made = make(device=context.device, priority=priority)
-        context.same(made.priority, priority, "the priority is kept")
+        context.same(
+            made.priority,
+            priority,
+            "the priority of a stream differs from the one that it was made with",
+        )
 
 
 @cases("streams.priority", over={"too_high": (5,), "too_low": (-5,)})
 def out_of_range(context: Context, beyond: int) -> None:
-    """A priority out of range is clamped, or raises ValueError or RuntimeError."""
-    # Lower numbers come first on every device that is known; only the distance is used here.
+    """A priority out of range is clamped to the nearest valid one, or raises ValueError or RuntimeError."""
+    # On every known device a lower number means a higher priority. Only the distance from the range is used
+    # here.
     nearest = (max if beyond > 0 else min)(priorities(context))
     try:
         made = context.own("stream")(device=context.device, priority=nearest + beyond)
     except (ValueError, RuntimeError):
-        context.check(True, "a priority out of range is refused")
+        context.check(True, "a priority out of range was accepted")
         return
-    context.same(made.priority, nearest, "a priority out of range is clamped")
+    context.same(
+        made.priority, nearest, "a priority out of range was not clamped to the nearest valid one"
+    )
 
 
 @cases("streams.priority")
 def works(context: Context) -> None:
-    """Work on streams of either priority, made by the generic class, is done and in order."""
+    """Streams of the least and the greatest priority, made with torch.Stream, execute their work."""
     for priority in priorities(context):
         stream, tensor = context.stream(priority=priority), filled(context, 2)
         queue(stream, tensor, 1)
-        leaves(context, stream, tensor, 7, f"work of priority {priority} is done")
+        leaves(
+            context, stream, tensor, 7, f"work on a stream of priority {priority} gave wrong values"
+        )
 
 
 @cases("streams.native_handle")
 def stable(context: Context) -> None:
-    """A stream has one handle, at every call and through any of its objects."""
+    """native_handle of a stream is the same at every read, also through another torch.Stream object of the
+    same stream."""
     stream = context.stream()
     seen = {stream.native_handle, stream.native_handle, _again(stream).native_handle}
-    context.same(len(seen), 1, "one stream has one handle")
+    context.same(len(seen), 1, "one stream has several native handles (number)")
 
 
 @cases("streams.native_handle")
 def distinct(context: Context) -> None:
-    """Handles of streams that are not the default are not null, and distinct."""
+    """native_handle of streams other than the default is not null, and differs between streams."""
     first, second = two(context)
     handles = first.native_handle, second.native_handle
-    context.check(all(handles), "a new stream's handle is not null", found=handles)
-    context.check(handles[0] != handles[1], "two streams have two handles", found=handles)
+    context.check(all(handles), "the native handle of a new stream is null", found=handles)
+    context.check(
+        handles[0] != handles[1], "two streams have the same native handle", found=handles
+    )
 
 
 @cases("streams.external", requires={"native_handle"})
 def orders_with_its_owner(context: Context) -> None:
-    """Work on a wrapped stream and on its owner is one queue."""
+    """A stream is wrapped as an external stream. Work queued through the wrapper and through the stream
+    itself runs in the order of the calls."""
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
     tensor = filled(context, 0)
@@ -236,20 +337,36 @@ def orders_with_its_owner(context: Context) -> None:
             tensor.mul_(3)
         with owner:
             tensor.add_(1)
-        hold.waits(wrapped, "the wrapped stream waits with its owner")
-    leaves(context, wrapped, tensor, 7, "the work of both is done in the order of the calls")
+        hold.waits(wrapped, "work on the external stream did not wait for the held stream")
+    leaves(
+        context,
+        wrapped,
+        tensor,
+        7,
+        "work on the stream and its external wrapper was not done in the order of the calls",
+    )
 
 
 @cases("streams.external", requires={"native_handle"})
 def does_not_own(context: Context) -> None:
-    """The owner works on when the wrapped stream is gone."""
+    """A stream keeps working after its external wrapper was deleted."""
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
-    context.same(wrapped.native_handle, owner.native_handle, "it wraps that handle")
+    context.same(
+        wrapped.native_handle,
+        owner.native_handle,
+        "the external stream has another native handle than it was made from",
+    )
     del wrapped
     tensor = filled(context, 2)
     queue(owner, tensor, 1)
-    leaves(context, owner, tensor, 7, "the owner's work is done")
+    leaves(
+        context,
+        owner,
+        tensor,
+        7,
+        "work on the stream gave wrong values after its external wrapper was deleted",
+    )
 
 
 @cases(
@@ -257,7 +374,8 @@ def does_not_own(context: Context) -> None:
 )
 @cases("streams.cross_device", indices=2, over={"forth": (0, False), "back": (1, False)})
 def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
-    """A copy between indices sees the work of the source's current stream, and runs after that of the target's."""
+    """A non-blocking copy between two device indices waits for the current stream of the source's index, and
+    runs in order on the current stream of the target's index."""
     giving, taking = context.stream(mine), context.stream(1 - mine)
     source, target = filled(context, 1, mine), filled(context, 0, 1 - mine)
     learnt(context)
@@ -269,50 +387,51 @@ def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
             target.add_(90)
             target.copy_(source, non_blocking=True)
             target.add_(1)
-        hold.waits(taking, "the taking stream's work waits")
+        hold.waits(taking, "the copy did not wait for the held stream")
     giving.synchronize()
-    leaves(context, taking, target, 8, "the copy runs between the work before and after it")
+    leaves(context, taking, target, 8, "the copy did not run between the work before and after it")
 
 
 @cases("streams.cross_device", indices=2)
 def block_switches(context: Context) -> None:
-    """`with stream:` makes the stream's index current, and restores the one before."""
+    """`with stream:` makes the stream's device index current, and restores the previous index on exit."""
     for start, other in ((0, 1), (1, 0)):
         torch.accelerator.set_device_index(start)
         with context.stream(other):
             now = torch.accelerator.current_device_index()
-            context.same(now, other, "inside, the stream's index is current")
+            context.same(now, other, "the stream's device index is not current inside its block")
         now = torch.accelerator.current_device_index()
-        context.same(now, start, "after the block, the previous index is current again")
+        context.same(now, start, "the previous device index is not current after the block")
 
 
 @cases("streams.cross_device", indices=2)
 def set_stream_switches(context: Context) -> None:
-    """set_stream makes the stream's index current."""
+    """torch.accelerator.set_stream makes the device index of the stream current."""
     for index in (1, 0, 1):
         torch.accelerator.set_stream(context.stream(index))
         now = torch.accelerator.current_device_index()
-        context.same(now, index, "the index of the stream is current")
+        context.same(now, index, "the device index of the stream is not current after set_stream")
 
 
 @cases("streams.cross_device", indices=2)
 def record_elsewhere(context: Context) -> None:
-    """Recording an event on a stream of another index than its own raises."""
+    """Recording an event of one device index on a stream of another index raises RuntimeError or ValueError,
+    and the event keeps its record."""
     event, there = context.event(0), context.stream(1)
     event.record(context.stream(0))
     event.synchronize()
-    text = "an event of index 0 is not recorded on index 1"
+    text = "recording an event of index 0 on a stream of index 1 did not raise as documented"
     context.raises((RuntimeError, ValueError), event.record, there, text=text)
-    context.check(event.query(), "and stays as it was")
+    context.check(event.query(), "a refused record changed the event: query() is False")
 
 
 @cases("streams.cross_device", indices=2)
 def waits_across(context: Context) -> None:
-    """A stream waits for an event of another index."""
+    """A stream waits for an event of another device index."""
     first, second = context.stream(0), context.stream(1)
     tensor = filled(context, 1, 1)
     with context.hold(first) as hold:
         second.wait_event(recorded(context, first))
         queue(second, tensor, 4)
-        hold.waits(second, "it waits while the other index is busy")
-    leaves(context, second, tensor, 7, "and continues after it")
+        hold.waits(second, "the stream did not wait for the event of the other index")
+    leaves(context, second, tensor, 7, "the work after the event gave wrong values")

@@ -1,4 +1,4 @@
-"""The order of work: in a stream, between streams, from threads, and in backward."""
+"""Cases about the order of work: within a stream, between streams, from threads, and in backward."""
 
 from __future__ import annotations
 
@@ -34,17 +34,25 @@ _NUMBERS = (5, -2, 7, 11, 1, 8, -9, 4, 6, 3)
 
 @cases("streams.in_order")
 def one_after_the_other(context: Context) -> None:
-    """Kernels on one tensor are done in the order in which they were queued."""
+    """Kernels that are queued on one stream and change one tensor run in the order in which they were
+    queued."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with held(context, stream):
         queue(stream, tensor, *_NUMBERS)
-    leaves(context, stream, tensor, steps(1, _NUMBERS), "the result is that of the order")
+    leaves(
+        context,
+        stream,
+        tensor,
+        steps(1, _NUMBERS),
+        "kernels of one stream did not run in the order in which they were queued",
+    )
 
 
 @cases("streams.in_order")
 def from_tensor_to_tensor(context: Context) -> None:
-    """A chain of copies and kernels over three tensors is done in its order."""
+    """A chain of copies and kernels over three tensors on one stream runs in the order in which it was
+    queued."""
     stream, tensors = context.stream(), [filled(context, value) for value in (1, 2, 3)]
     learnt(context)
     with held(context, stream), stream:
@@ -53,7 +61,11 @@ def from_tensor_to_tensor(context: Context) -> None:
     want = [same_everywhere(value) for value in (1, 2, 3)]
     _chain(*want)
     for got, value in zip(tensors, want, strict=True):
-        context.equal(got, value, "each tensor is as the order makes it")
+        context.equal(
+            got,
+            value,
+            "copies and kernels of one stream did not run in the order in which they were queued",
+        )
 
 
 def _chain(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> None:
@@ -66,7 +78,8 @@ def _chain(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> No
 
 @cases("streams.in_order")
 def events_in_between(context: Context) -> None:
-    """A later event of a stream is not done before an earlier one."""
+    """Events are recorded between kernels of one stream. When an event is done, all earlier events of the
+    stream are done."""
     stream, tensor = context.stream(), filled(context, 1)
     events = [context.event() for _ in range(6)]
     learnt(context)
@@ -74,15 +87,19 @@ def events_in_between(context: Context) -> None:
         for event in events:
             queue(stream, tensor, 2)
             event.record(stream)
-        hold.pending("none is done while it is held", *events)
+        hold.pending("an event is done although its stream is held", *events)
     for place, event in enumerate(events):
         event.synchronize()
-        context.check(all(each.query() for each in events[:place]), "those before it are done")
+        context.check(
+            all(each.query() for each in events[:place]),
+            "an event is done before an earlier event of its stream",
+        )
 
 
 @cases("streams.concurrent")
 def finish_first(context: Context) -> None:
-    """While one stream is busy, the declared number of launches on another finish first."""
+    """While one stream is busy, as many launches on another stream as the descriptor declares
+    (concurrent_launches) finish."""
     count = context.descriptor.concurrent_launches or 1
     busy, other, tensor = context.stream(), context.stream(), filled(context, 1)
     learnt(context)
@@ -91,20 +108,25 @@ def finish_first(context: Context) -> None:
             for _ in range(count):
                 tensor.add_(1)
         done = recorded(context, other)
-        context.check(context.ends(done), f"{count} launches on an idle stream are done")
-    context.equal(tensor, same_everywhere(1 + count), "and their result is there")
+        context.check(
+            context.ends(done),
+            f"{count} launches on an idle stream did not finish while another stream was busy",
+        )
+    context.equal(
+        tensor, same_everywhere(1 + count), "launches on an idle stream gave wrong values"
+    )
 
 
 @cases("streams.concurrent")
 def none_is_the_default(context: Context) -> None:
-    """While the default stream is busy, work on every new stream of the pool is done."""
+    """While the default stream is busy, work on each new stream of the pool finishes."""
     pool = [context.stream() for _ in range(context.descriptor.stream_pool_size or 4)]
     tensors = [filled(context, 1) for _ in pool]
     learnt(context)
     with context.hold(limit=4 * SOON):
         for stream, tensor in zip(pool, tensors, strict=True):
             queue(stream, tensor, 4)
-        text = "work on a new stream is done while the default stream is busy"
+        text = "work on a new stream did not finish while the default stream was busy"
         for done in [recorded(context, stream) for stream in pool]:
             context.check(context.ends(done), text)
     context.settle()
@@ -112,82 +134,91 @@ def none_is_the_default(context: Context) -> None:
 
 @cases("streams.concurrent")
 def host_goes_on(context: Context) -> None:
-    """Launches on a busy stream return while it is busy."""
+    """Launching kernels on a busy stream returns while the stream is still busy."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with context.hold(stream, limit=SOON) as hold:
         queue(stream, tensor, *_NUMBERS)
-        hold.pending("the launches have returned, and are not done", stream)
-    leaves(context, stream, tensor, steps(1, _NUMBERS), "they are done in the end")
+        hold.pending("work that was queued on a held stream is done", stream)
+    leaves(
+        context,
+        stream,
+        tensor,
+        steps(1, _NUMBERS),
+        "work that was queued on a busy stream gave wrong values",
+    )
 
 
 @cases("streams.query")
 def false_in_flight(context: Context) -> None:
-    """query is False while work is in flight, True after synchronize."""
+    """query() of a stream is False while its work is in flight, and True after synchronize()."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, 4)
-        hold.pending("query is False while work is in flight", stream)
+        hold.pending("query() is True while work is in flight", stream)
     stream.synchronize()
-    context.check(stream.query(), "query is True after synchronize")
+    context.check(stream.query(), "query() is False after synchronize()")
 
 
 @cases("streams.query")
 def never_early(context: Context) -> None:
-    """Once query says True, every event recorded before is done."""
+    """When query() of a stream returns True, every event recorded on the stream before is done."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, *_NUMBERS)
         last = recorded(context, stream)
-        hold.waits(stream, "query stays False while work is held")
-    context.check(context.ends(stream, 20 * SOON), "query is True in the end")
-    context.check(last.query(), "what was queued is done when query is True")
+        hold.waits(stream, "query() is True while work is held")
+    context.check(
+        context.ends(stream, 20 * SOON), "query() did not become True after the work was released"
+    )
+    context.check(last.query(), "query() is True but an event recorded earlier is not done")
 
 
 @cases("streams.query")
 def of_this_stream(context: Context) -> None:
-    """query is about its own stream: another's work does not make it False."""
+    """query() is about its own stream: work on another stream does not make it False."""
     idle, busy = two(context)
     idle.synchronize()
     with context.hold(busy) as hold:
-        hold.pending("the busy stream says False", busy)
-        context.check(idle.query(), "the idle stream says True")
+        hold.pending("query() of the busy stream is True", busy)
+        context.check(idle.query(), "query() of the idle stream is False")
 
 
-#: Streams that are neither the default one nor of the usual priority.
+#: Kinds of streams that are not the default stream and do not have the usual priority.
 _SPECIAL = ("priority", "least_priority")
 
 
 @cases("streams.synchronize")
 def waits(context: Context) -> None:
-    """Synchronising a stream returns when its work is done, not before."""
+    """synchronize() of a stream returns after the work of the stream is done, and not before."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, 4)
         done = recorded(context, stream)
-        hold.keeps_waiting(stream.synchronize, "synchronize waits while work is in flight")
-    context.check(done.query(), "the work is done when synchronize has returned")
-    context.equal(tensor, same_everywhere(7), "and its result is there")
+        hold.keeps_waiting(stream.synchronize, "synchronize() returned while work was in flight")
+    context.check(done.query(), "the stream's work is not done after synchronize()")
+    context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
 
 
 @cases("streams.synchronize")
 def for_no_other(context: Context) -> None:
-    """Synchronising a stream does not wait for another's work."""
+    """synchronize() of a stream does not wait for the work of another stream."""
     busy, stream, tensor = context.stream(), context.stream(), filled(context, 1)
     with context.hold(busy) as hold:
         queue(stream, tensor, 4)
         returned = hold.call(stream.synchronize, SOON).early
-        context.check(returned, "synchronize returns while another stream is busy")
-    context.equal(tensor, same_everywhere(7), "the stream's work is done")
+        context.check(returned, "synchronize() waited for another stream")
+    context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
 
 
 @cases("streams.synchronize", over={"device": (False,), "device_by_index": (True,)})
 def all_streams(context: Context, named: bool) -> None:
-    """Synchronising a device waits for every stream of it."""
+    """torch.accelerator.synchronize, with and without an explicit device, waits for every stream of the
+    device."""
     first, second = two(context)
 
     def synchronize() -> None:
-        torch.accelerator.set_device_index(0)  # a thread begins wherever it does
+        torch.accelerator.set_device_index(0)  # the current device of a new thread is unspecified
         torch.accelerator.synchronize(*[context.at(0)] * named)
 
     one, other = (held(context, stream) for stream in (first, second))
@@ -195,25 +226,33 @@ def all_streams(context: Context, named: bool) -> None:
         events = [recorded(context, stream) for stream in (first, second)]
         with WaitingCall(synchronize) as call:
             for hold, busy in ((one, "two streams are busy"), (other, "the second stream is busy")):
-                other.check(lambda: not call.is_early(), f"synchronize waits while {busy}")
+                other.check(
+                    lambda: not call.is_early(),
+                    f"synchronize() of the device returned while {busy}",
+                )
                 hold.release()
-    context.same([each.query() for each in events], [True, True], "the work of both is done")
+    context.same(
+        [each.query() for each in events],
+        [True, True],
+        "the work of some stream is not done after synchronize() of the device",
+    )
 
 
 @cases("streams.synchronize", indices=2)
 def device_that_is_current(context: Context) -> None:
-    """Synchronising without an index waits for the one that is current, which need not be the first."""
+    """torch.accelerator.synchronize without an argument waits for the current device index, here the second
+    one."""
     stream = context.stream(1)
 
     def synchronize() -> None:
-        torch.accelerator.set_device_index(1)  # a thread begins wherever it does
+        torch.accelerator.set_device_index(1)  # the current device of a new thread is unspecified
         torch.accelerator.synchronize()
 
     with held(context, stream) as hold:
         hold.keeps_waiting(
-            synchronize, "synchronize waits while a stream of the current index is busy"
+            synchronize, "synchronize() returned while a stream of the current index was busy"
         )
-    context.check(stream.query(), "its work is done when synchronize returns")
+    context.check(stream.query(), "the work of the current index is not done after synchronize()")
 
 
 @cases("streams.synchronize", over={"device_waits_for_the_default": ("default",)})
@@ -223,42 +262,48 @@ def device_that_is_current(context: Context) -> None:
     over={f"device_waits_for_{kind}": (kind,) for kind in _SPECIAL},
 )
 def other_kinds(context: Context, kind: str) -> None:
-    """Synchronising a device waits for its default stream, and for streams with a priority."""
+    """torch.accelerator.synchronize waits for the default stream and for streams with a priority."""
     stream, tensor = special(context, kind), filled(context, 1)
     with context.on(0), held(context, stream) as hold:
         queue(stream, tensor, 4)
         done = recorded(context, stream)
-        text = "synchronize waits while that stream is busy"
+        text = "synchronize() of the device returned while the stream was busy"
         hold.keeps_waiting(lambda: torch.accelerator.synchronize(context.at(0)), text)
-        context.check(done.query(), "its work is done when synchronize has returned")
-    context.equal(tensor, same_everywhere(7), "and its result is there")
+        context.check(
+            done.query(), "the stream's work is not done after synchronize() of the device"
+        )
+    context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
 
 
 @cases("streams.synchronize", indices=2)
 def of_that_index(context: Context) -> None:
-    """Synchronising an index does not wait for another's streams."""
+    """torch.accelerator.synchronize of one device index does not wait for streams of another index."""
     there = context.stream(1)
     with context.hold(there) as hold:
         returned = hold.call(lambda: torch.accelerator.synchronize(context.at(0)), SOON).early
-        context.check(returned, "index 0 is synchronised while index 1 is busy")
+        context.check(returned, "synchronize() of index 0 waited for index 1")
     with context.hold(there) as hold:
-        text = "index 1 is waited for when it is the one asked for"
+        text = "synchronize() of index 1 returned while a stream of index 1 was busy"
         hold.keeps_waiting(lambda: torch.accelerator.synchronize(context.at(1)), text)
 
 
 @cases("streams.synchronize")
 def results_are_there(context: Context) -> None:
-    """What another stream has computed is read after synchronize, without more."""
+    """After synchronize() of a stream, its results can be read on the default stream without any further
+    wait."""
     stream, tensor = context.stream(), filled(context, 1)
     queue(stream, tensor, *_NUMBERS)
     stream.synchronize()
     read, want = torch.empty(SIZE, dtype=torch.int32).copy_(tensor), steps(1, _NUMBERS)
-    context.equal(read, same_everywhere(want), "the result is read on the default stream")
+    context.equal(
+        read, same_everywhere(want), "the default stream read wrong values after synchronize()"
+    )
 
 
 @cases("streams.wait", over={n: (n,) for n in ("wait_event", "event_wait", "wait_stream")})
 def sees_earlier_work(context: Context, way: str) -> None:
-    """Work queued after a wait sees what was queued before it on the other stream."""
+    """Stream.wait_event, Event.wait and Stream.wait_stream: work queued after the wait sees the work that was
+    queued before it on the other stream."""
     _sees(context, *two(context), way)
 
 
@@ -269,10 +314,11 @@ def sees_earlier_work(context: Context, way: str) -> None:
     over={f"for_{kind}": (kind, False) for kind in _SPECIAL} | {"of_priority": ("priority", True)},
 )
 def of_other_kinds(context: Context, kind: str, waits: bool) -> None:
-    """Waits for the default stream and for streams with a priority, and waits of theirs, order work too."""
+    """Waits for the default stream and for streams with a priority order work, and so do waits queued on such
+    streams."""
     for way in ("wait_event", "wait_stream"):
         side, other = context.stream(), special(context, kind)
-        context.must(side != other, "the streams differ", by="streams.identity")
+        context.must(side != other, "the two streams are the same", by="streams.identity")
         _sees(context, *((side, other) if waits else (other, side)), way)
 
 
@@ -289,27 +335,36 @@ def _sees(context: Context, first: Any, second: Any, way: str) -> None:
             recorded(context, first).wait(second)
         with second:
             target.copy_(source)
-        hold.waits(second, "the waiting stream waits")
-    leaves(context, second, target, 7, "it sees the work that it waited for")
+        hold.waits(second, "the waiting stream did not wait")
+    leaves(
+        context,
+        second,
+        target,
+        7,
+        "the waiting stream did not see the result of the work that it waited for",
+    )
 
 
 @cases("streams.wait")
 def never_recorded(context: Context) -> None:
-    """Waiting on an event that was never recorded does nothing."""
+    """Waiting for an event that was never recorded does nothing: the stream continues."""
     stream, _ = two(context)
     tensor = filled(context, 1)
     stream.wait_event(context.event())
     queue(stream, tensor, 4)
-    context.check(context.ends(recorded(context, stream)), "the stream continues")
-    context.equal(tensor, same_everywhere(7), "its work is done")
+    context.check(
+        context.ends(recorded(context, stream)),
+        "the stream did not continue after waiting for an event that was never recorded",
+    )
+    context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
 
 
 @cases("streams.wait")
 def many_wait(context: Context) -> None:
-    """Many streams wait on one event, and all see the work before it."""
+    """Four streams wait for one event. Each of them sees the work that was queued before the event."""
     first = context.stream()
     others = [context.stream() for _ in range(4)]
-    context.must(first not in others, "the streams differ", by="streams.identity")
+    context.must(first not in others, "two of the streams are the same", by="streams.identity")
     source, targets = filled(context, 1), [filled(context, 0) for _ in others]
     learnt(context)
     with held(context, first) as hold:
@@ -320,30 +375,34 @@ def many_wait(context: Context) -> None:
             with stream:
                 target.copy_(source)
         for stream in others:
-            hold.waits(stream, "each of them waits")
+            hold.waits(stream, "a stream did not wait for the event")
     for stream, target in zip(others, targets, strict=True):
-        leaves(context, stream, target, 7, "each of them sees the work")
+        leaves(context, stream, target, 7, "a waiting stream did not see the work before the event")
 
 
 @cases("streams.wait")
 def later_record_is_not_waited_for(context: Context) -> None:
-    """A wait takes the record that exists at the call: one made later does not hold it up."""
+    """A wait refers to the latest record of the event at the time of the call. Recording the event again
+    afterwards does not make the stream wait longer."""
     busy, waiting = two(context)
     event = recorded(context, waiting)
     event.synchronize()
-    # Two holds last longer than that of the other stream, where each takes a time.
+    # Two holds on the busy stream outlast the one on the waiting stream, if holds take a fixed time.
     with context.hold(busy), context.hold(busy):
         with context.hold(waiting) as own:
-            waiting.wait_event(event)  # of what is done
+            waiting.wait_event(event)  # its record is already done
             event.record(busy)
             done = recorded(context, waiting)
             own.release()
-        context.check(context.ends(done), "the wait is over, as the record at the call was done")
+        context.check(
+            context.ends(done), "the stream waited for a record that was made after the wait"
+        )
 
 
 @cases("streams.wait")
 def earlier_record_is_waited_for(context: Context) -> None:
-    """A wait takes the record that exists at the call: one made later does not end it."""
+    """A wait refers to the latest record of the event at the time of the call. Recording the event again on
+    an idle stream does not end the wait."""
     busy, waiting = two(context)
     idle, target = context.stream(), filled(context, 0)
     source = filled(context, 1)
@@ -356,37 +415,41 @@ def earlier_record_is_waited_for(context: Context) -> None:
         with waiting:
             target.copy_(source)
         event.record(idle)
-        context.check(context.ends(event), "the later record is done")
+        context.check(context.ends(event), "the later record on an idle stream is not done")
         own.release()
-        hold.waits(waiting, "the stream waits for the first record")
-    leaves(context, waiting, target, 7, "it sees the work before the first record")
+        hold.waits(waiting, "the stream did not wait for the first record")
+    leaves(context, waiting, target, 7, "the stream did not see the work before the first record")
 
 
 @cases("streams.wait")
 def later_work_is_not_waited_for(context: Context) -> None:
-    """A wait is for the work before the record, not for what its stream is given later."""
+    """A wait covers the work queued before the event was recorded, and no work that the recording stream gets
+    later."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     event = recorded(context, busy)
     with context.hold(busy):
         waiting.wait_event(event)
         queue(waiting, tensor, 4)
-        context.check(context.ends(recorded(context, waiting)), "work after the wait is done")
-    context.equal(tensor, same_everywhere(7), "with its result")
+        context.check(
+            context.ends(recorded(context, waiting)),
+            "the stream waited for work that was queued after the event was recorded",
+        )
+    context.equal(tensor, same_everywhere(7), "the work after the wait gave wrong values")
 
 
 @cases("streams.wait")
 def earlier_work_is_not_held_up(context: Context) -> None:
-    """What a stream was given before a wait does not wait for it."""
+    """Work that a stream got before a wait does not wait; only work after it does."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:
         queue(waiting, tensor, 4)
         done = recorded(context, waiting)
         waiting.wait_stream(busy)
-        context.check(context.ends(done), "work before the wait is done")
-        hold.waits(waiting, "the wait holds what comes after it")
-    context.equal(tensor, same_everywhere(7), "with its result")
+        context.check(context.ends(done), "work that was queued before the wait did not finish")
+        hold.waits(waiting, "the waiting stream did not wait")
+    context.equal(tensor, same_everywhere(7), "the work before the wait gave wrong values")
 
 
 _THREADS, _STEPS = 6, 25
@@ -394,7 +457,8 @@ _THREADS, _STEPS = 6, 25
 
 @cases("streams.threads")
 def a_stream_each(context: Context) -> None:
-    """Threads that have one stream each get the results of their own order."""
+    """Threads queue work on one stream each. The work of each thread is done in the order in which the thread
+    queued it."""
     learnt(context)
     streams = [context.stream() for _ in range(_THREADS)]
     tensors = [filled(context, 1) for _ in streams]
@@ -406,12 +470,14 @@ def a_stream_each(context: Context) -> None:
     context.together(*(partial(work, place) for place in range(_THREADS)))
     for place, tensor in enumerate(tensors):
         want = steps(1, range(place, place + _STEPS))
-        context.equal(tensor, same_everywhere(want), "a thread's work is done in its order")
+        context.equal(
+            tensor, same_everywhere(want), "the work of a thread was not done in its order"
+        )
 
 
 @cases("streams.threads")
 def one_stream(context: Context) -> None:
-    """Threads that share a stream lose none of their work."""
+    """Threads queue work on one shared stream. Every launch is done exactly once."""
     learnt(context)
     stream, tensor = context.stream(), filled(context, 0)
 
@@ -421,12 +487,19 @@ def one_stream(context: Context) -> None:
                 tensor.add_(1)
 
     context.together(*[work] * _THREADS)
-    leaves(context, stream, tensor, _THREADS * _STEPS, "every launch was done once")
+    leaves(
+        context,
+        stream,
+        tensor,
+        _THREADS * _STEPS,
+        "launches from several threads on one stream were lost or done twice",
+    )
 
 
 @cases("streams.threads")
 def hand_over(context: Context) -> None:
-    """What one thread queues and another waits for is ordered, without a host that waits."""
+    """One thread queues work and records an event; another thread's stream waits for the event and sees the
+    work, without a wait on the host."""
     learnt(context)
     first, second = context.stream(), context.stream()
     source, target = filled(context, 1), filled(context, 0)
@@ -445,11 +518,17 @@ def hand_over(context: Context) -> None:
 
         context.together(take)
     want = steps(1, range(_STEPS))
-    leaves(context, second, target, want, "the other thread's stream sees the work")
+    leaves(
+        context,
+        second,
+        target,
+        want,
+        "the stream of the other thread did not see the work before the event",
+    )
 
 
 class _Noting(torch.autograd.Function):
-    """y = 3 x; its backward notes the current stream."""
+    """y = 3 x. Its backward appends the current stream to a list."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, device: torch.device, seen: list[Any]) -> torch.Tensor:
@@ -468,14 +547,15 @@ def _noting(x: torch.Tensor, context: Context, seen: list[Any]) -> torch.Tensor:
 
 
 def _backward(output: torch.Tensor, given: torch.Tensor) -> None:
-    """``output.backward(given)``, without the advice to make leaves on the stream of their use."""
+    """Calls ``output.backward(given)`` without the warning that advises to create leaves on the stream that
+    uses them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
         output.backward(given)
 
 
 def _leaf(context: Context) -> torch.Tensor:
-    """A leaf whose gradient was once computed."""
+    """Returns a leaf tensor whose gradient was computed once and then removed."""
     made = filled(context, 1, dtype=torch.float32).requires_grad_()
     (made * 3).backward(filled(context, 1, dtype=torch.float32))
     made.grad = None
@@ -484,7 +564,7 @@ def _leaf(context: Context) -> torch.Tensor:
 
 
 def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """A leaf, and three times it, made on a stream."""
+    """Returns a leaf tensor, and three times the leaf, computed on a stream."""
     x = _leaf(context)
     with stream:
         y = x * 3
@@ -494,7 +574,8 @@ def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]
 
 @cases("streams.autograd")
 def on_the_streams_of_forward(context: Context) -> None:
-    """Each node runs on the stream of its forward, not on the stream that is current at the call."""
+    """Each node of backward runs on the stream on which its forward ran, not on the stream that is current
+    when backward() is called."""
     first, second = two(context)
     caller, x = context.stream(), _leaf(context)
     seen: list[Any] = []
@@ -507,15 +588,16 @@ def on_the_streams_of_forward(context: Context) -> None:
     with caller:
         _backward(z, filled(context, 1, dtype=torch.float32))
     caller.synchronize()
-    context.same(seen, [second, first], "the nodes run on the streams of their forwards")
-    context.must(x.grad is not None, "the leaf has a gradient")
+    context.same(seen, [second, first], "a backward node ran on another stream than its forward")
+    context.must(x.grad is not None, "the leaf has no gradient")
     assert x.grad is not None
-    context.equal(x.grad, torch.full((SIZE,), 9.0), "the gradient is right")
+    context.equal(x.grad, torch.full((SIZE,), 9.0), "the gradient is wrong")
 
 
 @cases("streams.autograd")
 def caller_waits_for_backward(context: Context) -> None:
-    """Work of the caller's stream after backward() sees the gradients."""
+    """Work that is queued on the caller's stream after backward() sees the gradients, although the forward
+    stream was busy."""
     forward, caller = two(context)
     x, y = _tripled(context, forward)
     given, target = (filled(context, value, dtype=torch.float32) for value in (1, 0))
@@ -526,18 +608,19 @@ def caller_waits_for_backward(context: Context) -> None:
             assert x.grad is not None
             target.copy_(x.grad)
 
-    # A device may let the host wait for backward(): then nothing is early either.
+    # A device may block the host in backward(). Then nothing can be early either.
     with held(context, forward) as hold, WaitingCall(backward) as call:
         if call.is_early():
-            hold.waits(caller, "the caller's stream waits for the nodes' streams")
+            hold.waits(caller, "the caller's stream did not wait for the streams of backward")
         hold.release()
     caller.synchronize()
-    context.equal(target, torch.full((SIZE,), 3.0), "it reads the whole gradient")
+    context.equal(target, torch.full((SIZE,), 3.0), "work after backward() read a wrong gradient")
 
 
 @cases("streams.autograd")
 def backward_waits_for_the_caller(context: Context) -> None:
-    """The first nodes see the gradient that the caller's stream computes."""
+    """The gradient that is passed to backward() is computed on the caller's stream, which is busy. Backward
+    on the forward stream sees its final value."""
     forward, caller = two(context)
     (x, y), given = _tripled(context, forward), filled(context, 1, dtype=torch.float32)
 
@@ -551,4 +634,8 @@ def backward_waits_for_the_caller(context: Context) -> None:
         hold.call(backward)
     caller.synchronize()
     assert x.grad is not None
-    context.equal(x.grad, torch.full((SIZE,), 15.0), "the gradient is that of the caller's work")
+    context.equal(
+        x.grad,
+        torch.full((SIZE,), 15.0),
+        "backward did not wait for the gradient computed on the caller's stream",
+    )

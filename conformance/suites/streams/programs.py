@@ -1,12 +1,13 @@
-"""Drawn programs of streams: the result of running concurrently equals that of running in one order.
+"""Drawn stream programs: running a program concurrently must give the same result as running its instructions
+one by one.
 
-A program is data: the index of each stream, instructions, and the order in which its streams are let go.
-Of two accesses to one buffer of which one writes, a program orders the second after the first: by its
-stream, or by waits. So the result is that of the instructions one by one, whatever runs concurrently.
+A program is data: the device index of each stream, instructions, and the order in which the streams are
+released. If two instructions access the same buffer and one of them writes, the program orders the second
+after the first, by their stream or by waits. So the result does not depend on what runs concurrently.
 
-What a run does is a list of operations: streams, buffers and events are made, the instructions are queued while
-each stream is held, then one stream after the other is let go, and in the end the buffers are compared. A repro
-script shows the very same operations, line by line.
+A run is a list of operations: make streams, buffers and events, queue the instructions while the streams are
+held, release one stream after the other, and compare the buffers. A repro script contains the same operations
+line by line.
 """
 
 from __future__ import annotations
@@ -28,18 +29,21 @@ from conformance.checks.clock import comes_to_be
 from conformance.suites.streams.work import SIZE, priorities
 from devices.descriptor import Descriptor
 
-#: Buffers on every index. Each index also has an event, of its number, that a program may record more than once.
+#: The number of buffers on each index. Each index also has one event, with the number of the index, that a
+#: program may record more than once.
 BUFFERS = 3
-#: Seconds of the turn that streams get which must not be done yet; and longer, for what has failed before.
+#: Seconds for which to watch that streams are not done too early; LONG is used for programs that have failed
+#: before.
 SHORT, LONG = 0.001, 0.02
 MOST_STREAMS = 4
-#: What a stream is, by its number divided by the indices; the remainder is its index.
+#: The kinds of streams. A stream's number divided by the number of indices is its kind; the remainder is its
+#: index.
 _KINDS_OF_STREAM = ("", "the default", "of high priority")
 
 
 @dataclass
 class Tables:
-    """What instructions work on, by number."""
+    """The objects that instructions use, by number."""
 
     streams: dict[int, Any] = field(default_factory=dict)
     buffers: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -48,24 +52,24 @@ class Tables:
 
 @dataclass(kw_only=True)
 class Running(Tables):
-    """What the operations of a run work on."""
+    """The objects that the operations of a run use."""
 
     context: Context
     stack: ExitStack
     holds: dict[int, Hold] = field(default_factory=dict)
 
 
-#: How a script names what is in the tables of a run.
+#: The prefixes of the variables in a script, by table of the run.
 _NAMES = {"streams": "s", "buffers": "x", "events": "e", "holds": "hold"}
 
 
-# -- instructions: the operations of a program. Their numbers are of streams (``on``, ``peer``), events and buffers: a
-# ``source`` is read, a ``target`` is written, a ``buffer`` is both.
+# -- instructions: the operations of a program. Their arguments are numbers of streams (``on``, ``peer``),
+# events and buffers: a ``source`` is read, a ``target`` is written, a ``buffer`` is both.
 
 
 @operation
 def step(run: Tables, on: int, buffer: int, number: int) -> None:
-    """Two kernels: with another number, or in another order, the result is another."""
+    """Runs two kernels whose result depends on the number and on the order of steps."""
     with run.streams[on]:
         run.buffers[buffer].mul_(3).add_(number)
 
@@ -84,7 +88,7 @@ def copy(run: Tables, on: int, source: int, target: int) -> None:
 
 @operation
 def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
-    """The source is on the index of the first stream, the target on the index of the other."""
+    """Copies from a buffer on the index of the first stream to a buffer on the index of the second stream."""
     with run.streams[on], run.streams[peer]:
         run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
@@ -117,9 +121,9 @@ _TEXTS = {
 
 
 def instruction_of(literal: Sequence[Any]) -> Operation:
-    """The instruction of a literal. Raises ValueError if it is not one."""
+    """Returns the instruction of a literal. Raises ValueError if the literal is not an instruction."""
     name, *numbers = literal
-    with suppress(KeyError, ValueError):  # an unknown name; too many numbers, or too few
+    with suppress(KeyError, ValueError):  # unknown name, or wrong number of arguments
         if all(type(each) is int for each in numbers):
             return KINDS[name](*numbers)
     raise ValueError(f"not an instruction: {literal!r}")
@@ -143,8 +147,8 @@ def writes(instruction: Operation) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``indices`` that are used; ``streams``: a number for each, its index plus ``indices`` times its kind; ``released``:
-    the order in which they are let go."""
+    """A program on ``indices`` device indices. ``streams`` has a number for each stream: its index plus
+    ``indices`` times its kind. ``released`` is the order in which the streams are released."""
 
     indices: int
     streams: tuple[int, ...]
@@ -152,7 +156,7 @@ class Program:
     released: tuple[int, ...]
 
     def index(self, place: int) -> int:
-        """The index of a stream."""
+        """Returns the device index of a stream."""
         return self.streams[place] % self.indices
 
     @property
@@ -168,7 +172,7 @@ class Program:
         )
         lines = "; ".join(_TEXTS[each.name].format(**each.given) for each in self.instructions)
         order = ", ".join(f"s{place}" for place in self.released)
-        return f"[{where}] {lines or 'nothing'} [let go: {order}]"
+        return f"[{where}] {lines or 'nothing'} [released: {order}]"
 
 
 def program_of(
@@ -177,29 +181,30 @@ def program_of(
     instructions: Sequence[Sequence[Any]],
     released: Sequence[int],
 ) -> Program:
-    """The program of a literal. Raises ValueError if an instruction is not one."""
+    """Returns the program of a literal. Raises ValueError if an instruction is invalid."""
     made = tuple(instruction_of(each) for each in instructions)
     return Program(indices, tuple(streams), made, tuple(released))
 
 
 class Order:
-    """What has gone before what: by stream and event, a clock of all streams. Clocks are replaced, never changed.
+    """Tracks which work is ordered before which: each stream and event has a vector clock over all streams.
+    Clocks are replaced, never changed in place.
 
-    A stream begins with what holds it, its first tick.
+    The first tick of a stream stands for the hold of the stream.
     """
 
     def __init__(self, streams: int) -> None:
         self.clocks = [Counter({place: 1}) for place in range(streams)]
         self.events: dict[int, Counter[int]] = {}
-        self.writes: dict[int, tuple[int, int]] = {}  # buffer -> stream, tick
+        self.writes: dict[int, tuple[int, int]] = {}  # buffer -> (stream, tick) of its last write
         self.reads: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
 
     def _before(self, instruction: Operation) -> Counter[int]:
-        """What has gone before on the streams that an instruction uses."""
+        """Returns the clock of everything that is ordered before an instruction on its streams."""
         return reduce(or_, (self.clocks[place] for place in places(instruction)))
 
     def unseen(self, instruction: Operation) -> list[int]:
-        """Streams that must be waited for before an instruction may use its buffers."""
+        """Returns the streams that must be waited for before an instruction may use its buffers."""
         clock = self._before(instruction)
         used = {*reads(instruction), *writes(instruction)}
         before = [self.writes[buffer] for buffer in used if buffer in self.writes]
@@ -228,12 +233,12 @@ class Order:
 
 
 def fresh_buffers(indices: int) -> list[torch.Tensor]:
-    """The buffers at the beginning. Buffer ``x`` is on index ``x % indices``."""
+    """Returns the initial buffers. Buffer ``x`` is on index ``x % indices``."""
     return [arange(number + 1, 0) for number in range(BUFFERS * indices)]
 
 
 def on_the_cpu(program: Program) -> list[torch.Tensor]:
-    """The buffers after the instructions, one by one."""
+    """Returns the buffers after running the instructions one by one on the CPU."""
     buffers = fresh_buffers(program.indices)
     run = Tables(defaultdict(nullcontext), dict(enumerate(buffers)))
     perform(run, filter(writes, program.instructions))
@@ -252,7 +257,7 @@ def take_default_stream(run: Running, place: int, index: int) -> None:
 
 @operation
 def make_priority_stream(run: Running, place: int, index: int) -> None:
-    """A stream that comes first; of the usual priority where the device has no other."""
+    """Makes a stream of the highest priority, or of the usual one if the device has no priorities."""
     urgent = {"priority": priorities(run.context)[1]} if run.context.has("stream_priority") else {}
     run.streams[place] = run.context.stream(index, **urgent)
 
@@ -263,7 +268,7 @@ _MAKE = (make_stream, take_default_stream, make_priority_stream)
 @operation
 def they_differ(run: Running, places: tuple[int, ...]) -> None:
     streams = [run.streams[place] for place in places]
-    run.context.must(len(set(streams)) == len(streams), "the streams differ")
+    run.context.must(len(set(streams)) == len(streams), "some streams of the program are the same")
 
 
 @operation
@@ -288,28 +293,34 @@ def release(run: Running, place: int) -> None:
 
 @operation
 def let_go(run: Running, place: int) -> None:
-    """Nothing that the stream waits for is held."""
+    """Checks that a stream finishes because no stream that it waits for is held."""
     goes_on(run.context, run.streams[place], f"s{place}")
 
 
 @operation
 def kept_waiting(run: Running, places: tuple[int, ...], held: str, seconds: float) -> None:
-    """Something that the streams wait for is held."""
+    """Checks that streams are not done because a stream that they wait for is held."""
     must_wait(run.context, [run.streams[place] for place in places], held, seconds)
 
 
 @operation
 def done(run: Running, place: int) -> None:
     run.context.check(
-        run.context.ends(run.streams[place], 20.0), "all work of a stream is done", at=f"s{place}"
+        run.context.ends(run.streams[place], 20.0),
+        "a stream did not finish after all streams were released",
+        at=f"s{place}",
     )
 
 
 @operation
 def equal(run: Running, buffer: int, factor: int, more: int) -> None:
-    """A buffer is ``factor`` times 0, 1, 2 … plus ``more``: steps and sums keep it of that form."""
+    """Checks that a buffer is ``factor`` times (0, 1, 2 …) plus ``more``. Steps and sums keep buffers in this
+    form."""
     run.context.equal(
-        run.buffers[buffer], arange(factor, more), "a buffer is as in one order", at=f"x{buffer}"
+        run.buffers[buffer],
+        arange(factor, more),
+        "a buffer differs from running the instructions one by one",
+        at=f"x{buffer}",
     )
 
 
@@ -318,23 +329,27 @@ def arange(factor: int, more: int) -> torch.Tensor:
 
 
 def goes_on(context: Context, stream: Any, name: str) -> None:
-    text = "a stream continues when nothing that it waits for is held"
+    text = "a stream did not finish although no stream that it waits for is held"
     context.check(context.ends(stream, 5.0), text, at=name)
 
 
 def must_wait(context: Context, streams: Sequence[Any], held: str, seconds: float) -> None:
-    """Give streams their turn: none may be done."""
+    """Gives streams time to finish, and checks that none does."""
     early = comes_to_be(lambda: True in [stream.query() for stream in streams], seconds)
     for _ in streams:
-        context.check(not early, "a stream waits while what it waits for is held", at=held)
+        context.check(
+            not early, "a stream finished while a stream that it waits for is held", at=held
+        )
 
 
 def before_and_while_held(
     program: Program, gate: bool, seconds: float
 ) -> tuple[list[Operation], list[Operation]]:
-    """Making what a program uses; and what is done while its streams are held.
+    """Returns the operations that make what a program uses, and the operations that run while streams are
+    held.
 
-    Every stream is held where a gate does it; else the one that is let go last, for a time.
+    With a gate every stream is held; otherwise only the stream that is released last is held, for a fixed
+    time.
     """
     indices = program.indices
     make = [
@@ -347,7 +362,7 @@ def before_and_while_held(
     for instruction in program.instructions:
         if "event" in instruction.given:
             index = program.index(instruction.given["on"])
-            if instruction.name == "record":  # an event is of the index that it is recorded on
+            if instruction.name == "record":  # an event belongs to the index that it is recorded on
                 events[instruction.given["event"]] = index
             events.setdefault(instruction.given["event"], index)
     make += [make_event(event, index) for event, index in events.items()]
@@ -357,8 +372,8 @@ def before_and_while_held(
 
 
 def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
-    """Release one stream after the other. What waits for one that is held must not be done; what does not
-    must be."""
+    """Yields operations that release one stream after the other. Streams that wait for a held one must not be
+    done; all others must finish."""
     order = Order(len(program.streams))
     for instruction in program.instructions:
         order.take(instruction)
@@ -372,11 +387,12 @@ def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
             late = ", ".join(f"s{one}" for one in behind)
-            yield kept_waiting(tuple(behind), f"{late}; held: {held}", seconds)
+            yield kept_waiting(tuple(behind), f"{late} while {held} held", seconds)
 
 
 def afterwards(program: Program) -> list[Operation]:
-    """All streams end, and every buffer is what the instructions make of it one by one."""
+    """Returns operations that check that all streams finish and that every buffer has the value from running
+    the instructions one by one."""
     ends_as = [
         equal(number, int(want[1] - want[0]), int(want[0]))
         for number, want in enumerate(on_the_cpu(program))
@@ -385,7 +401,8 @@ def afterwards(program: Program) -> list[Operation]:
 
 
 def run_once(context: Context, program: Program, seconds: float) -> None:
-    """Queue all while it is held, let it go, and compare. Raises CheckFailed."""
+    """Queues the whole program while streams are held, releases them, and compares the buffers. Raises
+    CheckFailed."""
     before, held = before_and_while_held(program, context.descriptor.gate is not None, seconds)
     with ExitStack() as stack:
         run = Running(context=context, stack=stack)
@@ -394,13 +411,13 @@ def run_once(context: Context, program: Program, seconds: float) -> None:
 
 
 def replay(context: Context, *literal: Any) -> None:
-    """Run a program that was written down. A race may need more than one run to show."""
+    """Runs a given program five times, because a race may not show in one run."""
     for _ in range(5):
         run_once(context, program_of(*literal), LONG)
 
 
 def source(descriptor: Descriptor, *literal: Any) -> str:
-    """The same as a function, line by line."""
+    """Returns the program as the source of a function, line by line."""
     program = program_of(*literal)
     before, held = before_and_while_held(program, descriptor.gate is not None, LONG)
     return (
@@ -416,23 +433,31 @@ def source(descriptor: Descriptor, *literal: Any) -> str:
 
 
 def validate(*literal: Any) -> None:
-    """Raises an exception if this is not a program: an unknown instruction, a stream or a buffer that does
-    not exist, accesses that nothing orders."""
+    """Raises ValueError if the literals are not a valid program: an unknown instruction, a stream or buffer
+    that does not exist, or conflicting accesses that nothing orders."""
     program = program_of(*literal)
     streams, buffers = range(len(program.streams)), range(BUFFERS * program.indices)
     if not set(program.streams) <= set(range(program.indices * len(_KINDS_OF_STREAM))):
-        raise ValueError(f"streams {program.streams!r}, of {program.indices} indices")
+        raise ValueError(
+            f"invalid stream number in {program.streams!r} for {program.indices} indices"
+        )
     default = [number for number in program.streams if number // program.indices == 1]
     if len(set(default)) < len(default):
-        raise ValueError(f"streams {program.streams!r}: an index has one default stream")
+        raise ValueError(f"streams {program.streams!r}: an index has only one default stream")
     if sorted(program.released) != [*streams]:
-        raise ValueError(f"streams {program.released!r} are let go, of {len(streams)}")
+        raise ValueError(
+            f"the released streams {program.released!r} are not exactly the {len(streams)} streams"
+        )
     order = Order(len(streams))
     for each in program.instructions:
         known = set(places(each)) <= set(streams)
         if not known or not {*reads(each), *writes(each)} <= set(buffers):
-            raise ValueError(f"not an instruction of this program: {each.literal!r}")
+            raise ValueError(
+                f"the instruction {each.literal!r} uses a stream or buffer that does not exist"
+            )
         if order.unseen(each):
-            raise ValueError(f"nothing orders {each.literal!r} after what went before")
+            raise ValueError(
+                f"{each.literal!r} conflicts with an earlier access that it is not ordered after"
+            )
         order.take(each)
     on_the_cpu(program)

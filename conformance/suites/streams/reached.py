@@ -1,5 +1,5 @@
-"""What programs of streams reach: pairs of instructions and states, as they grow, and programs that are steered to what
-is missing."""
+"""Coverage of stream programs: which pairs of instructions and which states a program covers, and steered
+programs that cover the rest."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from conformance.suites.streams.programs import (
     writes,
 )
 
-#: Instructions of a program that is steered, and those drawn of each kind to choose from.
+#: The largest number of instructions of a steered program, and the number of proposals of each kind.
 _LENGTH, _CHOICES = 30, 4
 
 
 class Walk:
-    """A program as it grows, and what its next instruction would reach."""
+    """The state of a program that is built instruction by instruction, and the coverage that its next
+    instruction would add."""
 
     def __init__(self, indices: int, streams: tuple[int, ...]) -> None:
         self.program = Program(indices, streams, (), tuple(range(len(streams))))
         self.order = Order(len(streams))
         self.last: Operation | None = None
-        self.recorded: dict[int, list[int]] = {}  # the streams that recorded an event, in order
-        self.waited: dict[int, int] = {}  # how many waited for its last record
+        self.recorded: dict[int, list[int]] = {}  # event -> the streams that recorded it, in order
+        self.waited: dict[int, int] = {}  # event -> how many waits its last record has had
 
     def kind(self, place: int) -> str:
         return _WORDS[self.program.streams[place] // self.program.indices]
@@ -98,7 +99,7 @@ class Walk:
                 self.waited[event] = self.waited.get(event, 0) + 1
 
     def proposals(self, random: Random) -> list[Operation]:
-        """A few of each instruction that needs no wait before it."""
+        """Returns random instructions of each kind, without those that would first need a wait."""
         indices, streams = self.program.indices, range(len(self.program.streams))
         found: list[Operation] = []
         for _ in range(_CHOICES):
@@ -125,7 +126,7 @@ _RECORDS = ("first", "again", "again after a wait")
 
 @cache
 def table(indices: int) -> frozenset[Key]:
-    """All that programs on so many indices can reach."""
+    """Returns everything that programs on this many device indices can cover."""
     names = [name for name in KINDS if name != "across" or indices > 1]
     where = ["same stream", "other stream", "other index"][: 1 + indices]
     work = [name for name in names if "wait" not in name and name != "record"]
@@ -156,12 +157,12 @@ def all_reached(program: Program) -> set[Key]:
 
 
 def steered_programs(indices: int, reach: Reach, seed: int) -> Iterator[Program]:
-    """The programs that reach what is missing."""
+    """Yields programs that cover what is missing."""
 
     def begin(random: Random) -> tuple[Walk, tuple[int, ...]]:
         streams = {random.randrange(indices * len(_WORDS)) for _ in range(MOST_STREAMS)}
         made = list(streams)
-        while len(made) < MOST_STREAMS:  # default streams are there once
+        while len(made) < MOST_STREAMS:  # each index has one default stream
             number = random.randrange(indices * len(_WORDS))
             made += [number] if number // indices != 1 else []
         random.shuffle(made)

@@ -1,4 +1,5 @@
-"""What the cases of streams and events share: pairs of streams, and work whose order shows in its result."""
+"""What the cases of streams and events share: pairs of streams, and work whose result depends on its
+order."""
 
 from __future__ import annotations
 
@@ -11,30 +12,33 @@ import torch
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import Hold
 
-#: Elements of a tensor that work is done on: a launch, not a computation.
+#: The number of elements of a tensor that work is done on. Small, so that a kernel is a launch and hardly a
+#: computation.
 SIZE = 64
-#: Ordinary work that takes longer than it takes to queue what follows it on another stream.
+#: Ordinary work that takes longer than queueing the work after it on another stream.
 _ELEMENTS, _LAUNCHES, _SECONDS = 2**18, 300, 0.02
 
 
 def two(
     context: Context, index: int = 0, make: Callable[[int], Any] | None = None
 ) -> tuple[Any, Any]:
-    """Two streams that are not one, of the generic class if no other way to ``make`` one is given."""
+    """Returns two different streams, made by ``make(index)`` or by default by torch.Stream."""
     first, second = ((make or context.stream)(index) for _ in range(2))
-    context.must(first != second, "two new streams differ", by="streams.identity")
+    context.must(first != second, "two new streams are the same", by="streams.identity")
     return first, second
 
 
 def priorities(context: Context) -> tuple[int, int]:
-    """The least and the greatest priority: as declared, or as the device's own class says."""
+    """Returns the least and the greatest priority, as declared or as the device's own stream class reports
+    them."""
     least, greatest = context.descriptor.priorities or context.own("stream").priority_range()
-    context.must(least != greatest, "there are two priorities at least")
+    context.must(least != greatest, "the device has only one stream priority")
     return int(least), int(greatest)
 
 
 def special(context: Context, kind: str) -> Any:
-    """The default stream of index 0, or a stream with the greatest ``priority`` or the ``least``."""
+    """Returns the default stream of index 0, or a new stream with the greatest ("priority") or the least
+    priority."""
     if kind == "default":
         return context.current_stream()
     least, greatest = priorities(context)
@@ -44,43 +48,43 @@ def special(context: Context, kind: str) -> Any:
 def filled(
     context: Context, value: int, index: int = 0, dtype: torch.dtype = torch.int32
 ) -> torch.Tensor:
-    """A tensor that every stream may use, as nothing of it is in flight."""
+    """Returns a tensor with one value everywhere. No work on it is in flight, so every stream may use it."""
     made = torch.full((SIZE,), value, dtype=dtype, device=context.at(index))
     context.settle()
     return made
 
 
 def same_everywhere(value: int) -> torch.Tensor:
-    """What ``filled`` must read as, on the CPU."""
+    """Returns the CPU tensor that equals a tensor made by ``filled``."""
     return torch.full((SIZE,), value, dtype=torch.int32)
 
 
 def leaves(context: Context, stream: Any, tensor: torch.Tensor, value: int, text: str) -> None:
-    """A check that this is the value everywhere in a tensor when the stream's work is done."""
+    """Synchronizes the stream and checks that every element of a tensor has this value."""
     stream.synchronize()
     context.equal(tensor, same_everywhere(value), text)
 
 
 def step(tensor: torch.Tensor, number: int) -> None:
-    """Two kernels. Steps with other numbers, or in another order, give another result."""
+    """Runs two kernels whose result depends on the number and on the order of steps."""
     tensor.mul_(3).add_(number)
 
 
 def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
-    """Steps with these numbers, on a stream."""
+    """Queues steps with these numbers on a stream."""
     with stream:
         for number in numbers:
             step(tensor, number)
 
 
 def held(context: Context, stream: Any) -> Hold:
-    """A hold of a stream. Where the device has none, ordinary work that takes a while: a wait that is missing then shows
-    in the values."""
+    """Returns a hold of a stream. If the device cannot hold a stream, queues ordinary work that takes a
+    while, so that a missing wait shows in the values."""
     hold = context.hold(stream, needed=False)
     if not hold.holds:
         tensor = torch.zeros(_ELEMENTS, device=stream.device)
         context.settle()
-        end = time.monotonic() + _SECONDS  # of a host that computes itself, and slowly
+        end = time.monotonic() + _SECONDS  # for a device that computes on the host
         with stream:
             for _ in range(_LAUNCHES):
                 tensor.add_(1)
@@ -96,7 +100,7 @@ def recorded(context: Context, stream: Any) -> Any:
 
 
 def steps(start: int, numbers: Iterable[int]) -> int:
-    """What these steps make of a number, as int32."""
+    """Returns the result of these steps on a number, as int32."""
     value = torch.tensor(start, dtype=torch.int32)
     for number in numbers:
         step(value, number)
@@ -104,7 +108,7 @@ def steps(start: int, numbers: Iterable[int]) -> int:
 
 
 def learnt(context: Context) -> None:
-    """Run every kind of work once: the first call of a kernel may do more than queue it."""
+    """Runs every kind of work once, because the first call of a kernel may do more than queue it."""
     tensor, other = filled(context, 1), filled(context, 1)
     step(tensor, 1)
     other.copy_(tensor)

@@ -1,4 +1,4 @@
-"""Copies from and to every layout."""
+"""transfer.strides and transfer.view_destination: copies from and to every layout."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class Form:
 
     @property
     def run(self) -> int:
-        """Elements of a base that the view can be cut from by slicing."""
+        """The number of elements that a base must have so that the view can be cut from it by slicing."""
         return self.offset + max(n * step for n, step in zip(SHAPE, self.strides, strict=True))
 
     @property
     def elements(self) -> int:
-        """Of the storage that it needs."""
+        """The number of elements that the storage must hold."""
         last = sum((n - 1) * step for n, step in zip(SHAPE, self.strides, strict=True))
         return self.offset + last + 1
 
     @property
     def expanded(self) -> bool:
-        """Whether elements share memory: no destination."""
+        """True if elements share memory, so that the tensor cannot be the destination of a copy."""
         return 0 in self.strides
 
     @property
     def dense(self) -> bool:
-        """Whether its elements fill their part of the storage, each once."""
+        """True if the elements fill a contiguous part of the storage without gaps or overlap."""
         return self.elements - self.offset == 24 and not self.expanded
 
 
@@ -71,7 +71,8 @@ FORMS: Final = {
 
 
 def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
-    """The view of a base that lies so: by its strides if the device declares them, else by slicing."""
+    """Returns the view of a base in this layout: by as_strided if the device declares strides, otherwise by
+    slicing."""
     on_host = base.device.type == "cpu"
     return form.of(base) if on_host or context.has("strides") else sliced_view(base, form.geometry)
 
@@ -79,9 +80,9 @@ def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
 def laid_out(
     context: Context, values: torch.Tensor, form: Form, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A base on a device, and its view with these values of ``SHAPE``, in a layout.
+    """Returns a base on a device, and its view in the given layout that has these values, of shape ``SHAPE``.
 
-    Where elements share memory the values are those of the first index.
+    In a dimension of stride 0, all elements have the value at index 0.
     """
     count = form.elements if context.has("strides") else max(form.elements, form.run)
     base = torch.full((count,), 99).to(values.dtype)
@@ -95,7 +96,7 @@ def laid_out(
 
 
 def numbered(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Other values everywhere, on the CPU; each is one of int8 too."""
+    """Returns a CPU tensor of shape ``SHAPE`` with the values 1 to 24, which fit into int8."""
     return torch.arange(1, 25).reshape(SHAPE).to(dtype)
 
 
@@ -114,12 +115,12 @@ def _takes(context: Context, *dtypes: torch.dtype) -> bool:
 
 
 def _values(base: torch.Tensor, form: Form) -> torch.Tensor:
-    """The values of a view on the CPU, by a copy of its whole base."""
+    """Returns the values of a view, on the CPU, by copying the whole base."""
     return form.of(base.cpu())
 
 
 def _of_its_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """The values on the CPU, by a copy of the whole storage and no strides."""
+    """Returns the values of a tensor, on the CPU, by copying the whole storage as one dimension."""
     base = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
     return base.cpu().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
@@ -135,7 +136,8 @@ def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
 
 
 def pairs(context: Context, way: str, changes: bool) -> None:
-    """A copy keeps the values for every pair of layouts."""
+    """Tensors are copied with copy_() between every pair of layouts. The copy has the values of the source,
+    converted to the dtype of the destination."""
     start, end = _ends(context, way)
     for given, taken in _CHANGES[1:] if changes else _CHANGES[:1]:
         if not _takes(context, given, taken):
@@ -148,12 +150,12 @@ def pairs(context: Context, way: str, changes: bool) -> None:
                     continue
                 base, target = laid_out(context, torch.zeros(SHAPE).to(taken), other, end)
                 target.copy_(source)
-                text = f"{name} {given} to {other_name} {taken} keeps the values"
+                text = f"{name} {given} to {other_name} {taken} changed the values"
                 context.equal(_values(base, other), want, text)
 
 
 def to_keeps(context: Context, way: str) -> None:
-    """to() keeps the strides of dense tensors that do not overlap."""
+    """to() of a dense, non-overlapping tensor keeps its strides and its values."""
     start, end = _ends(context, way)
     for given, taken in ((torch.float32, torch.float32), (torch.float32, torch.float16)):
         if (start == end and given == taken) or not _takes(context, given, taken):
@@ -164,11 +166,11 @@ def to_keeps(context: Context, way: str) -> None:
             _, source = laid_out(context, numbered(given), form, start)
             made = source.to(end, taken)
             text = f"to({end}, {taken}) of a {name} tensor"
-            context.same(made.stride(), source.stride(), f"{text} keeps the strides")
-            context.equal(_of_its_storage(made), numbered(taken), f"{text} keeps the values")
+            context.same(made.stride(), source.stride(), f"{text} changed the strides")
+            context.equal(_of_its_storage(made), numbered(taken), f"{text} changed the values")
 
 
-#: Between which places copies go, and how many indices that takes.
+#: The directions of copies, and the number of device indices that each needs.
 _WAYS = {"host_to_device": 1, "device_to_host": 1, "within_the_device": 1, "across_indices": 2}
 for _way, _indices in _WAYS.items():
     _over = {_way: (_way, False), f"{_way}_to_another_dtype": (_way, True)}
@@ -179,12 +181,17 @@ for _way, _indices in _WAYS.items():
 
 @cases("transfer.strides")
 def special(context: Context) -> None:
-    """Tensors without dimensions, without elements, and with one element keep shape and values."""
+    """Tensors without dimensions, without elements and with one element keep their shape and values when they
+    are copied to the device, on the device and back."""
     for values in (torch.tensor(7.0), torch.empty(0, 3), torch.ones(1, 1, 1)):
         there = values.to(context.device)
-        context.equal(there, values, "a tensor comes to the device")
-        context.equal(there.clone().copy_(values), values, "a copy into it keeps the values")
-        context.equal(torch.empty_like(values).copy_(there), values, "and comes back")
+        context.equal(there, values, "to() changed the tensor")
+        context.equal(
+            there.clone().copy_(values), values, "copy_() to the device changed the tensor"
+        )
+        context.equal(
+            torch.empty_like(values).copy_(there), values, "copy_() to the CPU changed the tensor"
+        )
 
 
 _VIEWS = {
@@ -200,7 +207,8 @@ _VIEWS = {
     over={f"{view}_from_{at}": (view, at) for view in _VIEWS for at in ("host", "device")},
 )
 def exactly_the_view(context: Context, view: str, at: str) -> None:
-    """A copy into a view changes its elements and no others, and neither its shape nor strides."""
+    """A copy into a view changes the elements of the view and nothing else in its base. The shape, the
+    strides and the address of the view stay the same."""
     form, start = _VIEWS[view], torch.device("cpu") if at == "host" else context.device
     for name, source_form in FORMS.items():
         held, source = laid_out(context, numbered(), source_form, start)
@@ -208,17 +216,24 @@ def exactly_the_view(context: Context, view: str, at: str) -> None:
         place = base.data_ptr() if context.has("pointers") else 0
         target.copy_(source)
         form.of(want).copy_(_values(held, source_form))
-        context.equal(base, want, f"a {name} source changes exactly the elements of the view")
-        context.same(tuple(target.shape), SHAPE, "the view stays as it was")
+        context.equal(
+            base, want, f"copy_() of a {name} source left wrong values in the base of the view"
+        )
+        context.same(tuple(target.shape), SHAPE, "copy_() changed the shape of the destination")
         if context.has("strides"):
             lies = target.stride(), target.storage_offset()
-            context.same(lies, (form.strides, form.offset), "the view stays as it was")
+            context.same(
+                lies,
+                (form.strides, form.offset),
+                "copy_() changed the strides or storage offset of the destination",
+            )
         now = base.data_ptr() if context.has("pointers") else 0
-        context.same(now, place, "so does its memory")
+        context.same(now, place, "copy_() moved the memory of the destination")
 
 
 def _known(context: Context, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A base of known values on the CPU, the same on the device, and a view of that."""
+    """Returns a base of known values on the CPU, the same base on the device, and a view of the device's
+    base."""
     want = torch.full((max(form.elements + 6, form.run),), -1.0)
     base = want.to(context.device, copy=True)
     return want, base, view(context, base, form)
@@ -233,7 +248,7 @@ def _set_places(there: torch.Tensor, places: torch.Tensor) -> None:
     there[places] = 7.0
 
 
-#: Ways to write into a tensor other than a copy; some use the indices ``[1, 0]`` on its device.
+#: Ways to write into a tensor other than copy_(); some use the index tensor ``[1, 0]`` on its device.
 _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "fill": lambda there, _: there.fill_(3.0),
     "zero": lambda there, _: there.zero_(),
@@ -248,21 +263,24 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 @cases("transfer.view_destination", over={f"by_{name}": (name,) for name in _WRITES})
 def written(context: Context, name: str) -> None:
-    """What fills, in-place ops, `out=` and index assignment write into a view arrives in its base and nowhere else."""
+    """fill_, zero_, in-place ops, `out=` and index assignment are applied to a view. They change the elements
+    of the view and nothing else in its base, and the view sees later writes to the base."""
     places = torch.tensor([1, 0])
     for at, form in _VIEWS.items():
         want, base, target = _known(context, form)
         _WRITES[name](target, context.to_device(places))
         _WRITES[name](form.of(want), places)
-        context.equal(base, want, "exactly the elements of the view change", at=at)
-        context.same(tuple(target.shape), SHAPE, "the view stays as it was", at=at)
+        context.equal(base, want, "writing into the view left wrong values in its base", at=at)
+        context.same(tuple(target.shape), SHAPE, "writing into the view changed its shape", at=at)
         base.fill_(9.0)
-        context.equal(target, torch.full(SHAPE, 9.0), "the view sees what its base is filled with")
+        context.equal(
+            target, torch.full(SHAPE, 9.0), "the view does not show what was written into its base"
+        )
 
 
 @cases("transfer.view_destination", over={"from_host": ("cpu",), "from_device": ("",)})
 def broadcast_source(context: Context, where: str) -> None:
-    """A source that is broadcast is never read past its buffer."""
+    """copy_() of a source that is broadcast repeats the elements of the source and never reads past them."""
     at = torch.device(where) if where else context.device
     for size, used in (((4,), 4), ((3, 1), 3), ((1, 4), 4), ((), 1), ((2, 1, 1), 2)):
         base = torch.full((64,), 99.0)
@@ -273,16 +291,21 @@ def broadcast_source(context: Context, where: str) -> None:
             want, there, target = _known(context, form)
             target.copy_(source)
             form.of(want).copy_(values)
-            context.equal(there, want, f"a source of {list(size)} is repeated, and no more is read")
+            context.equal(
+                there,
+                want,
+                f"copy_() of a source of shape {list(size)}, which is broadcast, gave wrong values",
+            )
 
 
 @cases("transfer.view_destination")
 def mismatch_raises(context: Context) -> None:
-    """A source that cannot be broadcast raises, and changes nothing."""
+    """copy_() of a source that cannot be broadcast to the destination raises RuntimeError and writes
+    nothing."""
     base = torch.zeros(40, device=context.device)
     target = view(context, base, Form((12, 4, 1), 2))
     for size in ((3,), (2, 3), (2, 3, 5), (1, 2, 3, 4, 1), (0,)):
         for at in (torch.device("cpu"), context.device):
-            text = f"a source of {list(size)} is refused"
+            text = f"copy_() of a source of shape {list(size)} into shape {list(SHAPE)} did not raise as documented"
             context.raises(RuntimeError, target.copy_, torch.ones(size, device=at), text=text)
-    context.equal(base, torch.zeros(40), "nothing was written")
+    context.equal(base, torch.zeros(40), "a refused copy_() wrote into the destination")

@@ -1,4 +1,5 @@
-"""When a copy is done, and pinned memory."""
+"""transfer.snapshot, transfer.non_blocking and transfer.pinned: when a copy is complete, and pinned
+memory."""
 
 from __future__ import annotations
 
@@ -34,17 +35,21 @@ def _to_host(source: torch.Tensor, way: str) -> torch.Tensor:
 
 @cases("transfer.snapshot", over={"to_device": ("to",), "copy_to_device": ("copy",)})
 def source_may_change(context: Context, way: str) -> None:
-    """What the host does to the source after a copy to the device does not reach the copy."""
+    """The host changes the source after a copy to the device has returned. The copy has the values from
+    before the change."""
     for start in range(5):
         source = _numbers(start)
         made = _to_device(context, source, way)
         source.fill_(-1)
-        context.equal(made, _numbers(start), "the copy has what was there at the call")
+        context.equal(
+            made, _numbers(start), "the copy lacks the source's values at the time of the call"
+        )
 
 
 @cases("transfer.snapshot", requires={"streams"})
 def host_scalar(context: Context) -> None:
-    """What the host does to a tensor of no dimensions after a kernel was called with it does not reach the kernel."""
+    """A kernel is queued with a CPU scalar tensor, and the host changes the scalar afterwards. The kernel
+    uses the value from the time of the call."""
     stream, source = context.stream(), _to_device(context, _numbers())
     context.settle()
 
@@ -59,13 +64,17 @@ def host_scalar(context: Context) -> None:
     context.settle()
     for place, (got, want) in enumerate(zip(found, (_numbers() * 3, _numbers() + 3))):
         context.equal(
-            got, want, "a kernel has the scalar's value at the call", at=f"kernel {place}"
+            got,
+            want,
+            "a kernel did not use the scalar's value at the time of the call",
+            at=f"kernel {place}",
         )
 
 
 @cases("transfer.snapshot", over={"to_host": ("to",), "cpu": ("cpu",), "copy_to_host": ("copy",)})
 def device_may_change(context: Context, way: str) -> None:
-    """A copy to the host is whole at once, and what the device does after it does not reach it."""
+    """A copy to the host is complete when the call returns, and later work on the device does not change
+    it."""
     for start in range(5):
         source = _to_device(context, _numbers(start))
         made = _to_host(source.add_(1), way)
@@ -73,8 +82,14 @@ def device_may_change(context: Context, way: str) -> None:
             made = made.clone()
         at_once = made.clone()
         source.fill_(-1)
-        context.equal(at_once, _numbers(start + 1), "the copy is whole when the call returns")
-        context.equal(made, _numbers(start + 1), "and stays so")
+        context.equal(
+            at_once,
+            _numbers(start + 1),
+            "the copy to the host was incomplete when the call returned",
+        )
+        context.equal(
+            made, _numbers(start + 1), "later work on the device changed the copy on the host"
+        )
 
 
 @cases(
@@ -83,7 +98,8 @@ def device_may_change(context: Context, way: str) -> None:
     requires={"streams"},
 )
 def source_behind_work(context: Context, way: str) -> None:
-    """A copy to the device after work in flight has read its source when the call returns."""
+    """A copy to the device is queued behind work in flight, and the host changes the source after the call.
+    The copy has the values from the time of the call."""
     stream, source = context.stream(), _numbers(3)
     _to_device(context, source, way)
     context.settle()
@@ -96,7 +112,7 @@ def source_behind_work(context: Context, way: str) -> None:
 
     made = value_behind(context.hold(stream, needed=False), copy)
     stream.synchronize()
-    context.equal(made, _numbers(3), "the copy has what was there at the call")
+    context.equal(made, _numbers(3), "the copy lacks the source's values at the time of the call")
 
 
 @cases(
@@ -105,7 +121,7 @@ def source_behind_work(context: Context, way: str) -> None:
     requires={"streams"},
 )
 def result_behind_work(context: Context, way: str) -> None:
-    """A copy to the host after work in flight is whole when the call returns."""
+    """A copy to the host is queued behind work in flight. The copy is complete when the call returns."""
     stream, there = context.stream(), _to_device(context, _numbers(3))
     there.add_(0)
     context.settle()
@@ -115,7 +131,7 @@ def result_behind_work(context: Context, way: str) -> None:
             return _to_host(there.add_(1), way).clone()
 
     made = value_behind(context.hold(stream, needed=False), copy)
-    context.equal(made, _numbers(4), "the copy is whole when the call returns")
+    context.equal(made, _numbers(4), "the copy to the host was incomplete when the call returned")
 
 
 def _pinned(context: Context, start: int) -> torch.Tensor:
@@ -124,7 +140,8 @@ def _pinned(context: Context, start: int) -> torch.Tensor:
 
 
 def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
-    """A tensor on the device, and one on the host, with every kind of work done once."""
+    """Returns a tensor on the device and one on the host, after each kind of work of these cases was run
+    once."""
     there, host = torch.zeros(_SIZE, device=context.device), _pinned(context, 3)
     there.fill_(1).copy_(host, non_blocking=True).add_(1)
     host.copy_(there, non_blocking=True)
@@ -135,38 +152,44 @@ def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cases("transfer.non_blocking", requires={"pinned_memory"})
 def to_device_in_order(context: Context) -> None:
-    """A copy to the device runs between the work that its stream has before and after it."""
+    """copy_(non_blocking=True) to the device runs after the work queued before it on its stream, and before
+    the work queued after it."""
     stream, (there, host) = context.stream(), _stand(context)
     with context.hold(stream, needed=False) as hold:
         with stream:
             there.fill_(1)
             there.copy_(host, non_blocking=True)
             there.add_(1)
-        hold.waits(stream, "it waits with its stream")
+        hold.waits(stream, "a non-blocking copy to the device did not wait for its stream")
     stream.synchronize()
-    context.equal(there, _numbers(4), "the copy runs between the work before and after it")
+    context.equal(there, _numbers(4), "the copy did not run between the work before and after it")
 
 
 @cases("transfer.non_blocking", requires={"pinned_memory"})
 def to_host_in_order(context: Context) -> None:
-    """A copy to the host sees the work before it, and nothing after it."""
+    """copy_(non_blocking=True) to the host copies the result of the work queued before it on its stream, and
+    not of the work queued after it."""
     stream, (there, host) = context.stream(), _stand(context)
     with context.hold(stream, needed=False) as hold:
         with stream:
             there.fill_(5)
             host.copy_(there, non_blocking=True)
             there.fill_(6)
-        hold.waits(stream, "it waits with its stream")
+        hold.waits(stream, "a non-blocking copy to the host did not wait for its stream")
         hold.check(
-            lambda: torch.equal(host, _numbers(3)), "nothing is written while the stream is held"
+            lambda: torch.equal(host, _numbers(3)),
+            "the copy wrote to the host while its stream was held",
         )
     stream.synchronize()
-    context.equal(host, torch.full((_SIZE,), 5.0), "it has the value of its turn")
+    context.equal(
+        host, torch.full((_SIZE,), 5.0), "the copy did not run between the work before and after it"
+    )
 
 
 @cases("transfer.non_blocking", over={n: (n,) for n in ("stream", "event", "device", "query")})
 def complete_after(context: Context, what: str) -> None:
-    """A copy to the host is whole when the stream, an event after it or the device is waited for."""
+    """A non-blocking copy to the host is complete after synchronizing its stream, an event recorded after the
+    copy or the device, and after the event's query() is True."""
     stream, (there, host) = context.stream(), _stand(context)
     for start in range(3):
         with stream:
@@ -182,13 +205,18 @@ def complete_after(context: Context, what: str) -> None:
         elif what == "device":
             torch.accelerator.synchronize(context.device)
         else:
-            context.must(context.ends(event, 20 * SOON), "the event is done")
-        context.equal(host.clone(), torch.full((_SIZE,), start + 7.0), "the copy is whole")
+            context.must(context.ends(event, 20 * SOON), "the event did not complete")
+        context.equal(
+            host.clone(),
+            torch.full((_SIZE,), start + 7.0),
+            "the copy to the host was incomplete after synchronizing",
+        )
 
 
 @cases("transfer.non_blocking")
 def pageable(context: Context) -> None:
-    """Copies with memory that is not pinned are ordered and complete too."""
+    """non_blocking=True with host memory that is not pinned also runs in the order of the stream and is
+    complete after synchronizing the stream."""
     stream = context.stream()
     there = torch.zeros(_SIZE, device=context.device)
     context.settle()
@@ -199,75 +227,94 @@ def pageable(context: Context) -> None:
         there.add_(1)
         back.copy_(there, non_blocking=True)
     stream.synchronize()
-    context.equal(back, _numbers(4), "there and back, in the order of the calls")
-    context.equal(there, _numbers(4), "as on the device")
+    context.equal(back, _numbers(4), "a round trip through the device gave wrong values")
+    context.equal(there, _numbers(4), "the tensor on the device has wrong values")
 
 
 @cases("transfer.non_blocking")
 def to_without_waiting(context: Context) -> None:
-    """to(non_blocking=True) there and back gives the values, once the stream is waited for."""
+    """to(non_blocking=True) to the device and back returns the right values once the stream was
+    synchronized."""
     stream, host = context.stream(), _pinned(context, 2)
     with stream:
         there = host.to(context.device, non_blocking=True)
         back = there.add(1).to("cpu", non_blocking=True)
     stream.synchronize()
-    context.equal(back, _numbers(3), "there and back")
+    context.equal(back, _numbers(3), "a round trip through the device gave wrong values")
 
 
-_BLOCK = 3000  # elements of pinned blocks
-_OTHERS = 4  # blocks that are made after one was freed
+_BLOCK = 3000  # number of elements of each pinned block
+_OTHERS = 4  # number of blocks that are allocated after one was freed
 
 
 def _nothing_cached(context: Context) -> None:
-    """Release the pinned blocks of other cases: what is freed next is then the first to be handed out again."""
+    """Releases the cached pinned blocks of other cases, so that a block freed next is the first to be
+    reused."""
     context.settle()
     try:
         empty_host(context)
-    except (RuntimeError, AttributeError) as error:  # allocator.host judges it
-        context.note(f"pinned blocks of other cases may be handed out first: {in_a_line(error)}")
+    except (RuntimeError, AttributeError) as error:  # allocator.host judges this failure
+        context.note(f"pinned blocks of other cases could not be released: {in_a_line(error)}")
 
 
 @cases("transfer.pinned")
 def pins(context: Context) -> None:
-    """pin_memory gives a pinned tensor with a pinned storage and the same values."""
+    """Tensor.pin_memory() returns a pinned tensor with the same values, whose storage is pinned too. A tensor
+    that is already pinned is returned as it is."""
     plain = torch.arange(1000)
     pinned = plain.pin_memory()
-    context.check(not plain.is_pinned(), "the tensor itself stays as it is")
-    context.check(pinned.is_pinned(), "the new one is pinned")
-    context.check(pinned.untyped_storage().is_pinned(), "so is its storage")
-    context.equal(pinned, plain, "it has the values")
-    context.check(pinned.pin_memory() is pinned, "a pinned tensor is not pinned anew")
+    context.check(
+        not plain.is_pinned(), "pin_memory() changed the original tensor into a pinned one"
+    )
+    context.check(pinned.is_pinned(), "the tensor that pin_memory() returned is not pinned")
+    context.check(
+        pinned.untyped_storage().is_pinned(), "the storage of a pinned tensor is not pinned"
+    )
+    context.equal(pinned, plain, "pin_memory() returned wrong values")
+    context.check(
+        pinned.pin_memory() is pinned, "pin_memory() of a pinned tensor returned a new tensor"
+    )
 
 
 @cases("transfer.pinned")
 def made_pinned(context: Context) -> None:
-    """Factories with pin_memory=True give pinned tensors; storages can be pinned."""
+    """Factory functions with pin_memory=True return pinned tensors. UntypedStorage.pin_memory() returns a
+    pinned storage."""
     for made in (torch.empty(100, pin_memory=True), torch.zeros(5, 5, pin_memory=True)):
-        context.check(made.is_pinned(), "a factory's tensor is pinned")
+        context.check(made.is_pinned(), "a tensor made with pin_memory=True is not pinned")
     storage = torch.arange(10).untyped_storage()
-    context.check(storage.pin_memory().is_pinned(), "a pinned storage says so")
-    context.check(not storage.is_pinned(), "the storage before does not")
+    context.check(
+        storage.pin_memory().is_pinned(), "the storage that pin_memory() returned is not pinned"
+    )
+    context.check(
+        not storage.is_pinned(), "pin_memory() changed the original storage into a pinned one"
+    )
 
 
 @cases("transfer.pinned")
 def slices(context: Context) -> None:
-    """Slices and views of a pinned tensor are pinned, to the last element."""
+    """Slices and other views of a pinned tensor are pinned. A clone in normal memory is not."""
     pinned = torch.arange(5000).pin_memory()
     views = pinned[10:20], pinned[-1:], pinned[::7], pinned.view(50, 100).t(), pinned[4999]
     for view in views:
-        context.check(view.is_pinned(), f"a view from element {view.storage_offset()} is pinned")
-    context.check(not pinned.clone().is_pinned(), "a copy in plain memory is not")
+        context.check(
+            view.is_pinned(),
+            f"a view from element {view.storage_offset()} of a pinned tensor is not pinned",
+        )
+    context.check(not pinned.clone().is_pinned(), "a clone of a pinned tensor is pinned")
 
 
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_early(context: Context) -> None:
-    """A pinned block is not handed out again while a copy reads it."""
+    """A pinned block is freed while a queued non-blocking copy still reads it. The block is not reused before
+    the copy is done."""
     _not_reused(context, context.indices[0])
 
 
 @cases("transfer.pinned", requires={"streams", "multi_device"})
 def not_reused_elsewhere(context: Context) -> None:
-    """Nor while a copy to another index than the first reads it."""
+    """A pinned block is freed while a queued copy to the last device index still reads it. The block is not
+    reused before the copy is done."""
     _not_reused(context, context.indices[-1])
 
 
@@ -283,16 +330,17 @@ def _not_reused(context: Context, index: int) -> None:
         del block
         others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
         reused = place in [each.data_ptr() for each in others]
-        context.check(not reused, "the block is not handed out again")
+        context.check(not reused, "a pinned block was reused while a copy had to read it")
     stream.synchronize()
-    context.equal(there, want, "the copy reads what was there at the call")
+    context.equal(there, want, "the copy lacks the block's values at the time of the call")
 
 
 @cases("transfer.pinned", requires={"streams"}, over={"part_not_reused": (False,), "not_reused_between_two": (True,)})  # fmt: skip
 def still_read(context: Context, twice: bool) -> None:
-    """Nor is a block of which a copy reads a part, or that two streams read, when the first of them is done."""
+    """A pinned block is freed while a queued copy reads a part of it, or while copies on two streams read it
+    and only the first is done. The block is not reused before all copies are done."""
     done, stream = context.stream(), context.stream()
-    context.must(done != stream, "the streams differ", by="streams.identity")
+    context.must(done != stream, "two new streams are the same", by="streams.identity")
     want = torch.arange(_BLOCK, dtype=torch.float32)
     first, there = (torch.zeros(_BLOCK - 7, device=context.device) for _ in range(2))
     _nothing_cached(context)
@@ -304,18 +352,19 @@ def still_read(context: Context, twice: bool) -> None:
         place = block.data_ptr()
         del block
         one.release()
-        context.check(context.ends(done), "the first of the two streams is done")
+        context.check(context.ends(done), "the released stream did not finish")
         others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
         hold.must_be_in_flight()
         reused = place in [each.data_ptr() for each in others]
-        context.check(not reused, "the block is not handed out again")
+        context.check(not reused, "a pinned block was reused while a copy had to read it")
     stream.synchronize()
-    context.equal(there, want[7:], "the copy reads what was there at the call")
+    context.equal(there, want[7:], "the copy lacks the block's values at the time of the call")
 
 
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_while_written(context: Context) -> None:
-    """A pinned block is not handed out again while a copy writes it."""
+    """A pinned block is freed while a queued non-blocking copy still writes it. Blocks allocated afterwards
+    are not overwritten by the copy."""
     stream, there = context.stream(), torch.ones(_BLOCK, device=context.device)
     _nothing_cached(context)
     with context.hold(stream):
@@ -327,4 +376,4 @@ def not_reused_while_written(context: Context) -> None:
     stream.synchronize()
     for other in others:
         want = torch.full((_BLOCK,), -1.0)
-        context.equal(other, want, "a new block is not written by old copies")
+        context.equal(other, want, "an earlier copy wrote into a newly allocated pinned block")

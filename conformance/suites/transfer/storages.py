@@ -1,4 +1,5 @@
-"""transfer.storage_resize, serialization: storages that grow, and that are written down."""
+"""transfer.storage_resize and transfer.serialization: resizing storages, and saving, loading, pickling and
+copying tensors."""
 
 from __future__ import annotations
 
@@ -19,74 +20,103 @@ cases = Cases(Kind.VALUES)
 
 
 def _resized(context: Context, there: torch.Tensor, count: int) -> torch.UntypedStorage:
-    """The tensor's storage, for so many elements now."""
+    """Resizes the storage of a tensor to this many of its elements, checks the new size and returns the
+    storage."""
     storage = there.untyped_storage()
     storage.resize_(there.itemsize * count)
-    context.same(storage.nbytes(), there.itemsize * count, "the storage has the requested size")
+    context.same(
+        storage.nbytes(),
+        there.itemsize * count,
+        "resize_() of a storage gave the wrong size in bytes",
+    )
     return storage
 
 
 @cases("transfer.storage_resize", over={"grown": (2,), "much": (4096,)})
 def keeps_bytes_grown(context: Context, factor: int) -> None:
-    """A storage that grows keeps the bytes that it has."""
+    """UntypedStorage.resize_() to a larger size keeps the existing bytes, and the new bytes can be
+    written."""
     want = torch.arange(100)
     there = context.to_device(want.clone())
     storage = _resized(context, there, 100 * factor)
-    context.equal(there, want, "the tensor over it has its values")
+    context.equal(there, want, "growing the storage changed the values of its tensor")
     more = there.set_(storage, 0, (100 * factor,), (1,))
     more[100:].fill_(7)
-    context.equal(more[:100], want, "the bytes stay when those after them are written")
-    context.equal(more[100:], torch.full((100 * factor - 100,), 7), "and those can be written")
+    context.equal(more[:100], want, "writing the new part of a grown storage changed its old part")
+    context.equal(
+        more[100:],
+        torch.full((100 * factor - 100,), 7),
+        "the new part of a grown storage lacks the values written to it",
+    )
 
 
 @cases("transfer.storage_resize")
 def keeps_bytes_shrunk(context: Context) -> None:
-    """A storage that shrinks keeps its first bytes."""
+    """UntypedStorage.resize_() to a smaller size keeps the first bytes."""
     there = context.to_device(torch.arange(100))
     storage = _resized(context, there, 40)
-    context.equal(there.set_(storage, 0, (40,), (1,)), torch.arange(40), "its first bytes stay")
+    context.equal(
+        there.set_(storage, 0, (40,), (1,)),
+        torch.arange(40),
+        "shrinking the storage changed its first bytes",
+    )
 
 
 @cases("transfer.storage_resize")
 def by_the_tensor(context: Context) -> None:
-    """Tensor.resize_ to more elements keeps those that there are; to fewer, the first."""
+    """Tensor.resize_() to more elements keeps the existing elements; to fewer, it keeps the first ones."""
     there = context.to_device(torch.arange(10.0))
     there.resize_(2000)
-    context.equal(there[:10], torch.arange(10.0), "the elements stay when it grows")
+    context.equal(
+        there[:10], torch.arange(10.0), "resize_() to more elements changed the existing ones"
+    )
     there.resize_(4)
-    context.equal(there, torch.arange(4.0), "the first stay when it shrinks")
+    context.equal(there, torch.arange(4.0), "resize_() to fewer elements changed the first ones")
 
 
 @cases("transfer.storage_resize")
 def behind_work(context: Context) -> None:
-    """What was queued before is done on the bytes that are kept."""
+    """A storage is resized right after kernels were queued on its tensor. The tensor has the result of the
+    kernels."""
     for number in range(10):
         there = context.to_device(torch.zeros(1000))
         there.fill_(3.0).mul_(2.0)
         there.untyped_storage().resize_(16_000)
-        context.equal(there, torch.full((1000,), 6.0), f"the work before is kept ({number})")
+        context.equal(
+            there,
+            torch.full((1000,), 6.0),
+            f"resizing the storage lost the result of queued work ({number})",
+        )
 
 
 @cases("transfer.storage_resize")
 def to_nothing(context: Context) -> None:
-    """resize_(0) leaves a storage of no bytes, which can grow again."""
+    """UntypedStorage.resize_(0) leaves a storage of 0 bytes, which can grow again and be written."""
     there = context.to_device(torch.arange(100.0))
     storage = _resized(context, there, 0)
     storage.resize_(400)
     there.fill_(5.0)
-    context.equal(there, torch.full((100,), 5.0), "it can be used again")
+    context.equal(
+        there,
+        torch.full((100,), 5.0),
+        "a storage that was resized to 0 and grown again has wrong values",
+    )
 
 
 @cases("transfer.storage_resize", requires={"allocator_statistics"})
 def frees_memory(context: Context) -> None:
-    """resize_(0) frees the memory."""
+    """UntypedStorage.resize_(0) frees the memory: the allocated bytes return to their previous value."""
     before = context.counters().allocated
     there = torch.ones(300_000, device=context.device)
     context.must(
-        context.counters().allocated > before, "memory was taken", by="allocator.accounting"
+        context.counters().allocated > before,
+        "allocating a tensor did not raise the allocated bytes",
+        by="allocator.accounting",
     )
     there.untyped_storage().resize_(0)
-    context.same(context.counters().allocated, before, "the memory is given back")
+    context.same(
+        context.counters().allocated, before, "resize_(0) did not free the memory (allocated bytes)"
+    )
 
 
 def _saved(value: Any, **named: Any) -> io.BytesIO:
@@ -105,7 +135,8 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
 
 @cases("transfer.serialization", over={name: (name,) for name in _WAYS}, requires={"strides"})
 def keeps(context: Context, way: str) -> None:
-    """Values, dtype, device, strides and storage offset come back."""
+    """torch.save with torch.load, pickle and copy.deepcopy keep the values, dtype, device, strides and
+    storage offset of a tensor."""
     base = context.to_device(torch.arange(60.0))
     tensors = [
         base,
@@ -119,44 +150,71 @@ def keeps(context: Context, way: str) -> None:
         tensors.append(context.to_device(base, index).as_strided((3, 4), (1, 5), 7))
     for given in tensors:
         got = _WAYS[way](given)
-        context.equal(got, given, "the values and the dtype come back")
-        context.same(got.device, given.device, "the device does")
+        context.equal(got, given, "the values or the dtype changed")
+        context.same(got.device, given.device, "the device changed")
         form = got.stride(), got.storage_offset()
-        context.same(form, (given.stride(), given.storage_offset()), "strides and offset do")
+        context.same(
+            form,
+            (given.stride(), given.storage_offset()),
+            "the strides or the storage offset changed",
+        )
 
 
 @cases("transfer.serialization", over={f"{name}_shares": (name,) for name in _WAYS})
 def keeps_sharing(context: Context, way: str) -> None:
-    """Tensors that share a storage share one afterwards; a copy shares none with what it is of."""
+    """Tensors that share a storage are saved and loaded, pickled or copied together. The results share one
+    storage, and not the storage of the originals."""
     base = context.to_device(torch.arange(20.0))
     given = {"whole": base, "part": base[5:10], "other": base[8:]}
     if way == "pickle":
-        # Storages are shared within one torch.save, whose older format is a stream of pickles, and in deepcopy's memo.
+        # pickle alone does not keep sharing. Sharing is kept within one torch.save, whose older format is a
+        # stream of pickles, and within deepcopy's memo.
         given = torch.load(_saved(given, _use_new_zipfile_serialization=False))
-        context.must(given["part"].storage_offset() == 5, "the parts are views")
+        context.must(
+            given["part"].storage_offset() == 5,
+            "torch.load in the older format lost a storage offset",
+        )
         base = given["whole"]
     got = _WAYS["save" if way == "pickle" else way](given)
     got["whole"].fill_(-1.0)
-    context.equal(got["part"], torch.full((5,), -1.0), "the part sees what is written to the whole")
+    context.equal(
+        got["part"],
+        torch.full((5,), -1.0),
+        "a view does not show a write to the tensor that it was saved with",
+    )
     got["part"].fill_(2.0)
     want = torch.tensor([2.0, 2.0] + [-1.0] * 10)
-    context.equal(got["other"], want, "another part sees what is written to the first")
-    context.equal(base, torch.arange(20.0), "the originals are unchanged")
+    context.equal(
+        got["other"], want, "a view does not show a write to another view that it was saved with"
+    )
+    context.equal(base, torch.arange(20.0), "writing to the result changed the original")
 
 
 def _loaded(given: torch.Tensor, location: Any, at: torch.device, context: Context) -> None:
-    """A check that a tensor and a view of it are loaded there: 0 to 19, and 5 to 8."""
+    """Checks that a tensor with the values 0 to 19, and its view of the values 5 to 8, are loaded onto the
+    device ``at`` with map_location=``location``."""
     got, view = torch.load(_saved([given, given[5:9]]), map_location=location)
-    context.same([got.device, view.device], [at, at], "the tensors are there")
-    context.equal(got, torch.arange(20.0), "with their values")
-    context.same(view.storage_offset(), 5, "the view keeps its offset")
+    context.same(
+        [got.device, view.device],
+        [at, at],
+        "torch.load with map_location put the tensors on the wrong devices",
+    )
+    context.equal(got, torch.arange(20.0), "torch.load with map_location changed the values")
+    context.same(
+        view.storage_offset(),
+        5,
+        "torch.load with map_location changed the storage offset of a view",
+    )
     got.zero_()
-    context.equal(view, torch.zeros(4), "and shares its storage")
+    context.equal(
+        view, torch.zeros(4), "torch.load with map_location lost the sharing of a storage"
+    )
 
 
 @cases("transfer.serialization")
 def to_the_cpu(context: Context) -> None:
-    """map_location="cpu" gives tensors on the CPU, with the same values and sharing."""
+    """torch.load with map_location="cpu" returns tensors on the CPU with the same values and the same sharing
+    of storages."""
     base, cpu = context.to_device(torch.arange(20.0)), torch.device("cpu")
     for location in ("cpu", cpu, {str(base.device): "cpu"}):
         _loaded(base, location, cpu, context)
@@ -164,7 +222,8 @@ def to_the_cpu(context: Context) -> None:
 
 @cases("transfer.serialization")
 def to_the_device(context: Context) -> None:
-    """map_location puts the CPU's tensors on a device, by name, by index and by a function."""
+    """torch.load puts tensors of the CPU on a device that map_location names by string, by torch.device or by
+    a function."""
     values = torch.arange(20.0)
     for index in context.indices:
         device = context.to_device(values, index).device
@@ -180,31 +239,37 @@ def _moved(storage: Any, _: str, to: str) -> Any:
 
 @cases("transfer.serialization", indices=2)
 def to_another_index(context: Context) -> None:
-    """map_location moves tensors from one index to another."""
+    """torch.load with a map_location dict moves tensors from one device index to another."""
     base = context.to_device(torch.arange(20.0))
     got = torch.load(_saved(base), map_location={str(context.at(0)): str(context.at(1))})
-    context.same(got.device, context.at(1), "the tensor is on the other index")
-    context.equal(got, torch.arange(20.0), "with its values")
+    context.same(got.device, context.at(1), "torch.load put the tensor on the wrong device index")
+    context.equal(got, torch.arange(20.0), "torch.load changed the values")
 
 
 @cases("transfer.serialization", requires={"multi_device"})
 def absent_index_raises(context: Context) -> None:
-    """Loading to an index that is absent raises."""
+    """torch.load with a map_location that names an absent device index raises."""
     absent = f"{context.kind}:{len(context.indices) + 3}"
-    errors, text = (RuntimeError, AssertionError, ValueError), f"{absent} is not there"
+    errors, text = (
+        (RuntimeError, AssertionError, ValueError),
+        f"torch.load to the absent device {absent} did not raise as documented",
+    )
     for given in (torch.ones(3), context.to_device(torch.ones(3))):
         context.raises(errors, torch.load, _saved(given), map_location=absent, text=text)
 
 
 @cases("transfer.serialization")
 def parameters(context: Context) -> None:
-    """A module's state, with what requires grad, comes back and loads into another."""
+    """The state_dict of a module is saved and loaded with the same values. A deep copy of the module keeps
+    requires_grad and has parameters of its own."""
     module = torch.nn.Linear(3, 4).to(context.device)
     got = torch.load(_saved(module.state_dict()))
     for name, value in module.state_dict().items():
-        context.equal(got[name], value, f"{name} comes back")
+        context.equal(got[name], value, f"the values of {name} changed")
     other = copy.deepcopy(module)
-    context.check(other.weight.requires_grad, "a copied parameter requires grad as before")
+    context.check(other.weight.requires_grad, "a deep copy of a parameter lost requires_grad")
     with torch.no_grad():
         other.weight.zero_()
-    context.check(bool(module.weight.any()), "the copy is another")
+    context.check(
+        bool(module.weight.any()), "zeroing the copy's parameters changed the original module"
+    )

@@ -1,4 +1,5 @@
-"""What a copy must keep: values, dtypes, and what other libraries are given."""
+"""transfer.scalars, transfer.numpy_refused and transfer.dlpack: values that leave the device, to Python and
+to other libraries."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _dtypes(context: Context) -> list[torch.dtype]:
 
 def _here(values: Any, dtype: torch.dtype) -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # complex32 is experimental
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that complex32 is experimental
         return torch.tensor(values, dtype=torch.float32).to(dtype)
 
 
@@ -42,81 +43,105 @@ def _there(context: Context, values: Any, dtype: torch.dtype) -> torch.Tensor:
 
 @cases("transfer.scalars")
 def item(context: Context) -> None:
-    """item() gives the value in the Python type of its dtype."""
-    for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # what every dtype holds, e8m0 too
+    """item() returns the value of the element, in the Python type of the dtype (bool, int, float or
+    complex)."""
+    for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # exact in every dtype, also e8m0fnu
         kind, got = _python_type(dtype), _there(context, value, dtype).item()
-        context.same(type(got), kind, f"item() of {dtype} has the right type")
-        context.same(got, kind(value), f"item() of {dtype} has the right value")
+        context.same(type(got), kind, f"item() of {dtype} returned the wrong type")
+        context.same(got, kind(value), f"item() of {dtype} returned the wrong value")
 
 
 @cases("transfer.scalars")
 def tolist(context: Context) -> None:
-    """tolist() gives nested lists of values in the Python type of the dtype."""
+    """tolist() returns nested lists with the values of the tensor, in the Python type of the dtype."""
     values = [[1.0, 2.0, 4.0], [2.0, 1.0, 1.0]]
     for dtype in _dtypes(context):
         kind, got = _python_type(dtype), _there(context, values, dtype).tolist()
         want = [[kind(value) for value in row] for row in values]
-        context.same(got, want, f"tolist() of {dtype} gives the values")
+        context.same(got, want, f"tolist() of {dtype} returned wrong values")
         types = {type(value) for row in got for value in row}
-        context.same(types, {kind}, f"tolist() of {dtype} gives the right type")
+        context.same(types, {kind}, f"tolist() of {dtype} returned values of the wrong type")
 
 
 @cases("transfer.scalars")
 def from_a_view(context: Context) -> None:
-    """item() and tolist() of views read the elements of the view."""
+    """item() and tolist() of a view return the elements of the view."""
     base = context.to_device(torch.arange(12, dtype=torch.int64).reshape(3, 4))
-    context.same(base[1, 2].item(), 6, "item() of one element")
-    context.same(base.t().tolist(), [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]], "transposed")
-    context.same(base[:, ::2].tolist(), [[0, 2], [4, 6], [8, 10]], "stepped")
+    context.same(
+        base[1, 2].item(), 6, "item() of an element of the tensor returned the wrong value"
+    )
+    text = "tolist() of a {} view returned wrong values"
+    want = [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
+    context.same(base.t().tolist(), want, text.format("transposed"))
+    context.same(base[:, ::2].tolist(), [[0, 2], [4, 6], [8, 10]], text.format("stepped"))
 
 
 @cases("transfer.scalars")
 def again_and_again(context: Context) -> None:
-    """item() of an element of a view gives its value after thousands of calls, too."""
+    """item() is called for 3,000 elements of a tensor, one after the other. Each call returns the value of
+    the element."""
     base = context.to_device(torch.arange(400, dtype=torch.float32).reshape(20, 20))
     wrong = [n for n in range(3000) if base[n % 19][n % 20].item() != n % 19 * 20 + n % 20]
-    context.same(wrong[:1], [], "calls that gave another value")
+    context.same(
+        wrong[:1],
+        [],
+        "some calls of item() returned the wrong value (number of the first such call)",
+    )
 
 
 @cases("transfer.scalars")
 def truth(context: Context) -> None:
-    """bool() is about the value; of several elements it raises."""
+    """bool() of a tensor with one element is the truth of its value. bool() of several elements raises
+    RuntimeError."""
     for dtype in (torch.bool, torch.int64, torch.float32):
         answers = bool(_there(context, 1, dtype)), bool(_there(context, 0, dtype))
-        context.same(answers, (True, False), f"bool() of {dtype}")
+        context.same(answers, (True, False), f"bool() of one and of zero, as {dtype}, is wrong")
     for dtype in _dtypes(context):
-        context.check(bool(_there(context, 1.0, dtype)) is True, f"bool() of one as {dtype}")
+        context.check(
+            bool(_there(context, 1.0, dtype)) is True, f"bool() of one, as {dtype}, is not True"
+        )
     several = context.to_device(torch.ones(2))
-    context.raises(RuntimeError, bool, several, text="bool() of two elements is ambiguous")
+    context.raises(
+        RuntimeError, bool, several, text="bool() of two elements did not raise as documented"
+    )
 
 
 @cases("transfer.scalars")
 def equality(context: Context) -> None:
-    """torch.equal is a bool, True exactly where all values agree."""
+    """torch.equal returns the bool True if shapes and values are the same, and the bool False otherwise."""
     for dtype in (torch.bool, torch.int64, torch.float32):
         several = [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]
         one, same, other = (_there(context, values, dtype) for values in several)
-        context.check(torch.equal(one, same) is True, f"equal values of {dtype}")
-        context.check(torch.equal(one, other) is False, f"other values of {dtype}")
+        context.check(
+            torch.equal(one, same) is True, f"torch.equal of equal {dtype} tensors is not True"
+        )
+        context.check(
+            torch.equal(one, other) is False,
+            f"torch.equal of different {dtype} tensors is not False",
+        )
     shapes = torch.equal(context.to_device(torch.ones(2)), context.to_device(torch.ones(3)))
-    context.check(shapes is False, "other shapes")
+    context.check(shapes is False, "torch.equal of tensors of different shapes is not False")
 
 
 @cases("transfer.scalars")
 def printed(context: Context) -> None:
-    """repr shows the values as on the CPU, and says the device where that is not the default."""
+    """repr() of a tensor shows the same values as on the CPU, and names the device unless it is the default
+    device."""
     for dtype in _dtypes(context):
         here = _here([[1.0, 2.0], [4.0, 1.0]], dtype)
         there = context.to_device(here)
         text = repr(there)
         want = repr(here).removeprefix("tensor(")[:-1].split(", dtype=")[0]
-        context.check(want in text, f"repr of {dtype} shows the values", expected=want, found=text)
+        context.check(
+            want in text, f"repr of {dtype} does not show the values", expected=want, found=text
+        )
         named = f"device='{there.device}'" in text
         default = there.device.type == torch.get_default_device().type
-        context.check(named or default, "it says the device", found=text)
+        context.check(named or default, "repr does not name the device", found=text)
 
 
-#: Ways to see a value, and what they give for 3. A device's class of tensors may have methods of its own.
+#: Ways to read a value, and what each returns for 3. The device's subclass of torch.Tensor may define methods
+#: of its own.
 _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
     "item": (lambda there: there.item(), 3.0),
     "tolist": (lambda there: there.tolist(), 3.0),
@@ -128,7 +153,8 @@ _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
 
 @cases("transfer.scalars", over={f"{n}_behind_work": (n,) for n in _READS}, requires={"streams"})
 def behind_work(context: Context, name: str) -> None:
-    """item, tolist, bool, equal and repr see the work that was queued before them."""
+    """item(), tolist(), bool(), torch.equal and repr() are called on a stream after a fill that is held up.
+    Each returns the value after the fill."""
     read, want = _READS[name]
     stream, there = context.stream(), context.to_device(torch.zeros(()))
     read(there.fill_(1.0))
@@ -142,122 +168,179 @@ def behind_work(context: Context, name: str) -> None:
     context.same(
         value_behind(context.hold(stream, needed=False), late),
         want,
-        "the work queued before is seen",
+        "reading the value did not wait for the work queued before",
     )
 
 
 @cases("transfer.scalars", over={f"{name}_after_work": (name,) for name in _READS})
 def after_work(context: Context, name: str) -> None:
-    """item, tolist, bool, equal and repr see a row of kernels before them."""
+    """item(), tolist(), bool(), torch.equal and repr() are called right after several in-place kernels. Each
+    returns the value after the kernels."""
     read, want = _READS[name]
     there = context.to_device(torch.zeros(()))
     for _ in range(20):
         there.fill_(1.0)
         there.add_(1.0).mul_(2.0).sub_(1.0)
-        context.same(read(there), want, "the work queued before is seen")
+        context.same(read(there), want, "reading the value did not wait for the work queued before")
         there.fill_(0.0)
 
 
 @cases("transfer.numpy_refused", over={"numpy": ("numpy",), "array": ("array",)})
 def refused(context: Context, way: str) -> None:
-    """numpy() of a device's tensor raises TypeError; if the device is the host, it is its memory."""
+    """numpy() and numpy.asarray of a tensor on the device raise TypeError. If the device is the CPU, the
+    array shares the tensor's memory."""
     import numpy as np
 
     there = context.to_device(torch.arange(6.0).reshape(2, 3))
     read: Callable[[Any], Any] = (lambda it: it.numpy()) if way == "numpy" else np.asarray
     if there.device.type == "cpu":
-        # The clause is about other devices; of the host, numpy() is documented to share memory.
+        # The clause is about other devices; on the CPU, numpy() is documented to share memory.
         got, want = read(there), (there.add_(1)).tolist()
-        context.same(got.tolist(), want, "the host's memory is shared")
+        context.same(got.tolist(), want, "the array does not share the memory of the CPU tensor")
         return
-    # torch itself refuses subclasses with a RuntimeError.
+    # For subclasses of torch.Tensor, torch itself raises RuntimeError.
     refusals = TypeError if type(there) is torch.Tensor else (TypeError, RuntimeError)
-    context.raises(refusals, read, there, text="no array over the device's memory is made")
+    context.raises(
+        refusals,
+        read,
+        there,
+        text="converting a device tensor to NumPy did not raise as documented",
+    )
     for view in (there.t(), there.narrow(0, 1, 1), there.narrow(0, 0, 0)):
-        context.raises(refusals, read, view, text="nor of a view, nor of no elements")
+        context.raises(
+            refusals,
+            read,
+            view,
+            text="converting a view of a device tensor to NumPy did not raise as documented",
+        )
 
 
 @cases("transfer.numpy_refused")
 def forced(context: Context) -> None:
-    """numpy(force=True) gives a copy with the values; if the device is the host, an array of them."""
+    """numpy(force=True) returns an array with the values of the tensor. The array is a copy, unless the
+    device is the CPU."""
     there = context.to_device(torch.arange(6.0).reshape(2, 3))
     got = there.numpy(force=True)
-    context.same(got.tolist(), [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], "the values are there")
+    context.same(
+        got.tolist(), [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], "numpy(force=True) returned wrong values"
+    )
     there.add_(1)
     shared = got.tolist()[0][0] == 1.0
-    context.same(shared, there.device.type == "cpu", "only the host's memory is shared")
+    context.same(
+        shared,
+        there.device.type == "cpu",
+        "numpy(force=True) must share memory with a CPU tensor and with no other",
+    )
 
 
 @cases("transfer.dlpack")
 def same_memory(context: Context) -> None:
-    """from_dlpack gives a tensor over the same elements, on the same device, without a copy."""
+    """from_dlpack returns a tensor on the same device that shares the memory of the exporting tensor. Writes
+    to one are visible in the other."""
     for index in context.indices:
         given = context.to_device(torch.arange(24.0).reshape(4, 6), index)
         got = from_dlpack(given)
-        context.same(got.device, given.device, "it is on the device")
-        context.equal(got, torch.arange(24.0).reshape(4, 6), "it has the values")
+        context.same(got.device, given.device, "from_dlpack returned a tensor on the wrong device")
+        context.equal(got, torch.arange(24.0).reshape(4, 6), "from_dlpack returned wrong values")
         if context.has("pointers"):
-            context.same(got.data_ptr(), given.data_ptr(), "it is the same memory")
+            context.same(got.data_ptr(), given.data_ptr(), "from_dlpack returned another address")
         given.mul_(2)
-        context.equal(got, torch.arange(24.0).reshape(4, 6) * 2, "it sees what is written")
+        context.equal(
+            got,
+            torch.arange(24.0).reshape(4, 6) * 2,
+            "the imported tensor does not show a write to the exported one",
+        )
         got.fill_(3)
-        context.equal(given, torch.full((4, 6), 3.0), "what it writes is seen")
+        context.equal(
+            given,
+            torch.full((4, 6), 3.0),
+            "the exported tensor does not show a write to the imported one",
+        )
 
 
 @cases("transfer.dlpack", requires={"strides", "storage"})
 def views(context: Context) -> None:
-    """Strides and offset address the elements of the view, and no others."""
+    """from_dlpack of a view returns a tensor with the strides and the elements of the view, without a
+    copy."""
     want = torch.arange(60.0)
     base = context.to_device(want)
     for size, stride, offset in (((3, 4), (1, 5), 7), ((3, 4), (8, 2), 3), ((5,), (1,), 11)):
         given = base.as_strided(size, stride, offset)
         got = from_dlpack(given)
-        context.same(tuple(got.stride()), stride, "the strides come along")
-        context.equal(got, want.as_strided(size, stride, offset), "the elements are the view's")
+        context.same(tuple(got.stride()), stride, "from_dlpack changed the strides of a view")
+        context.equal(
+            got,
+            want.as_strided(size, stride, offset),
+            "from_dlpack of a view returned wrong elements",
+        )
         if context.has("pointers"):
-            context.same(got.data_ptr(), given.data_ptr(), "the first is where it was")
+            context.same(
+                got.data_ptr(), given.data_ptr(), "from_dlpack of a view returned another address"
+            )
 
 
 @cases("transfer.dlpack")
 def dtypes(context: Context) -> None:
-    """Every common dtype is exchanged."""
+    """from_dlpack returns the values and the dtype for every dtype that PyTorch and DLPack have in common."""
     common = (
         *("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"),
         *("float64", "bool", "complex64"),
     )
     for name in (each for each in common if each in context.descriptor.dtypes):
         values = torch.tensor([1, 0, 1]).to(getattr(torch, name))
-        context.equal(from_dlpack(context.to_device(values)), values, f"{name} is exchanged")
+        context.equal(
+            from_dlpack(context.to_device(values)),
+            values,
+            f"from_dlpack of {name} returned wrong values",
+        )
 
 
 @cases("transfer.dlpack")
 def outlives(context: Context) -> None:
-    """The memory lives as long as the tensor that was made from it."""
+    """The tensor returned by from_dlpack keeps the memory alive after the exporting tensor was deleted."""
     got = from_dlpack(context.to_device(torch.full((500,), 7.0)))
     others = [torch.zeros(500, device=context.device) for _ in range(8)]
-    context.equal(got, torch.full((500,), 7.0), "its values stay when the first tensor is gone")
+    context.equal(
+        got,
+        torch.full((500,), 7.0),
+        "deleting the exported tensor changed the values of the imported one",
+    )
     del others
 
 
 @cases("transfer.dlpack")
 def names_the_device(context: Context) -> None:
-    """__dlpack_device__ gives a type and the index; capsules are taken once."""
+    """__dlpack_device__ returns a device type and the index of the tensor. from_dlpack takes the capsule of
+    __dlpack__."""
     for index in context.indices:
         given = context.to_device(torch.ones(2), index)
         kind, number = given.__dlpack_device__()
-        context.same(int(number), index, "the index is the tensor's")
-        context.check(int(kind) > 0, "the type is one of DLPack's", found=kind)
-        context.equal(from_dlpack(given.__dlpack__()), torch.ones(2), "a capsule holds the tensor")
+        context.same(int(number), index, "__dlpack_device__ returned the wrong index")
+        context.check(
+            int(kind) > 0,
+            "__dlpack_device__ returned a device type that DLPack does not have",
+            found=kind,
+        )
+        context.equal(
+            from_dlpack(given.__dlpack__()),
+            torch.ones(2),
+            "from_dlpack of a capsule returned wrong values",
+        )
 
 
 @cases("transfer.dlpack")
 def grad_refused(context: Context) -> None:
-    """A tensor that requires grad is refused."""
+    """from_dlpack of a tensor that requires grad raises BufferError or RuntimeError. After detach() the
+    tensor can be exported."""
     leaf, refusals = context.to_device(torch.ones(3)).requires_grad_(), (BufferError, RuntimeError)
     for given in (leaf, leaf * 2):
-        text = "a tensor that requires grad is not exported"
+        text = "from_dlpack of a tensor that requires grad did not raise as documented"
         context.raises(refusals, from_dlpack, given, text=text)
-    context.equal(from_dlpack(leaf.detach()), torch.ones(3), "detached, it is")
+    context.equal(
+        from_dlpack(leaf.detach()),
+        torch.ones(3),
+        "from_dlpack of a detached tensor returned wrong values",
+    )
 
 
 _NAMED: dict[str, Any] = {"requires": {"streams", "native_handle"}}
@@ -269,10 +352,15 @@ _NAMED: dict[str, Any] = {"requires": {"streams", "native_handle"}}
     "transfer.dlpack", over={"consumer_waits_on_the_other_index": (1, False)}, indices=2, **_NAMED
 )
 def consumer_waits(context: Context, index: int, default: bool) -> None:
-    """Work of the stream that the consumer names sees the producer's work before."""
+    """__dlpack__(stream=…) is called while the producer's stream is held. Work that the consumer queues on
+    the named stream waits for the producer's work and sees its result."""
     consumer = context.stream(index)
     producer = context.current_stream(index) if default else context.stream(index)
-    context.must(producer != consumer, "the streams differ", by="streams.identity")
+    context.must(
+        producer != consumer,
+        "the producer's and the consumer's stream are the same",
+        by="streams.identity",
+    )
     given, target = (context.to_device(torch.zeros(500), index) for _ in range(2))
     target.copy_(given.fill_(0.0))
     context.settle()
@@ -282,14 +370,19 @@ def consumer_waits(context: Context, index: int, default: bool) -> None:
             capsule = given.__dlpack__(stream=consumer.native_handle)
         with consumer:
             target.copy_(from_dlpack(capsule))
-        hold.waits(consumer, "the consumer's stream waits")
+        hold.waits(consumer, "the consumer's stream did not wait for the producer's work")
     consumer.synchronize()
-    context.equal(target, torch.full((500,), 7.0), "it sees the producer's work")
+    context.equal(
+        target,
+        torch.full((500,), 7.0),
+        "the consumer did not see the result of the producer's work",
+    )
 
 
 @cases("transfer.dlpack", **_NAMED)
 def consumer_is_the_producer(context: Context) -> None:
-    """Under the consumer's own stream the exchange goes on at once, and its work stays in order."""
+    """The consumer names the stream of the producer itself. The exchange does not block, the work on that
+    stream keeps its order, and no other stream waits."""
     stream, other = context.streams()
     given, target = (context.to_device(torch.zeros(500)) for _ in range(2))
     target.copy_(given.fill_(0.0))
@@ -299,8 +392,12 @@ def consumer_is_the_producer(context: Context) -> None:
         got = from_dlpack(given.__dlpack__(stream=stream.native_handle))
         target.copy_(got)
         got.fill_(8.0)
-        hold.pending("what was queued waits with its stream", stream)
-        context.check(context.ends(other), "and no other stream does")
+        hold.pending("work that was queued on the held stream finished early", stream)
+        context.check(context.ends(other), "the exchange blocked an unrelated stream")
     stream.synchronize()
-    context.equal(target, torch.full((500,), 7.0), "the copy lies between the two fills")
-    context.equal(given, torch.full((500,), 8.0), "both tensors are one memory")
+    context.equal(target, torch.full((500,), 7.0), "the copy did not run between the two fills")
+    context.equal(
+        given,
+        torch.full((500,), 8.0),
+        "the exported tensor does not show a write to the imported one",
+    )

@@ -1,6 +1,6 @@
-"""Importing this makes the device: builds its library where needed, and registers ``torch.simulated``.
+"""Importing this package builds the device's library if necessary, and registers ``torch.simulated``.
 
-This is the one package in ``devices`` that imports torch: it is a backend, not the description of one.
+No other package in ``devices`` imports torch: the others describe backends, and this one is a backend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds the device's library at first use, once per torch build and state of the sources."""
+"""Builds the device's library at first use, once for each build of torch and each state of the sources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FLAGS: Final = (
 
 
 class BuildFailed(RuntimeError):
-    """The library could not be built; the text says why, what to do, and where the whole output is."""
+    """The library could not be built. The text says why and what to do, and names the file with the whole output."""
 
 
 def library() -> ModuleType:
@@ -46,7 +46,7 @@ def library() -> ModuleType:
 
 
 def _key() -> str:
-    """What a build depends on: torch, Python's ABI, the flags and every source file."""
+    """A key of everything that a build depends on: torch, Python's ABI, the flags and every source file."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cpp", ".h"):
@@ -69,7 +69,7 @@ def _load(path: Path) -> ModuleType:
 def _build(folder: Path) -> ModuleType | None:
     """Compile and load the library; None if another process built it meanwhile.
 
-    The lock is our own: torch's remains after a build that was killed, and later builds then hang.
+    We use a lock of our own. Torch's lock outlives a build that was killed, and later builds then hang.
     """
     if (missing := missing_tools()) is not None:
         raise BuildFailed(missing)
@@ -119,7 +119,7 @@ def _compile(folder: Path) -> ModuleType:
 
 
 def sources(folder: Path) -> list[Path]:
-    """What is compiled; the list of faults is written for it. Ninja compiles again only what is older."""
+    """Returns the files to compile, after writing the list of faults for them. Ninja recompiles only what is out of date."""
     faults = folder / "fault_list.h"
     if not faults.exists() or faults.read_text(encoding="utf-8") != header():
         faults.write_text(header(), encoding="utf-8")
@@ -127,7 +127,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def _short(folder: Path, output: str) -> str:
-    """The first errors of the compiler; the rest goes to a file."""
+    """The first errors of the compiler. A file has the rest."""
     log = folder / "build.log"
     log.write_text(output, encoding="utf-8")
     errors = [line for line in output.splitlines() if "error" in line.lower()][:3]
@@ -139,7 +139,7 @@ def _short(folder: Path, output: str) -> str:
 
 @contextlib.contextmanager
 def _tools_on_path() -> Iterator[None]:
-    """Find a ninja that pip installed next to the interpreter, even if its environment is not activated."""
+    """Put a ninja that pip installed next to the interpreter on PATH, even if its environment is not activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([before, sysconfig.get_path("scripts")])
     try:
@@ -150,7 +150,7 @@ def _tools_on_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
-    """Print a line about the build; on a terminal it counts the compiled files."""
+    """Print a line about the build; on a terminal, count the compiled files."""
     started, over, verdict = time.monotonic(), threading.Event(), "failed"
     title = f"building the simulated device for torch {torch.__version__} (once; about a minute)"
     start = "\r" if out.isatty() else ""

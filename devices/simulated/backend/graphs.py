@@ -17,13 +17,13 @@ Mode = Literal["default", "global", "thread_local", "relaxed"]
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether work on the current stream of the current device is recorded, and not run."""
+    """Whether the current stream of the current device is capturing."""
     stream: Any = torch.accelerator.current_stream()
     return bool(stream.is_capturing())
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """The id of a new memory pool, for graphs to share: ``Graph(pool=...)``."""
+    """The id of a new memory pool that several graphs can share: ``Graph(pool=...)``."""
     made: tuple[int, int] = native.library.graph_pool_handle()
     return made
 
@@ -58,11 +58,11 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: tuple[int, int] | None = None,
 ) -> Any:
-    """Callables whose forward and backward passes replay graphs; modules are changed in place and returned.
+    """Return callables whose forward and backward passes replay graphs; modules are changed in place.
 
-    A tuple of callables takes a tuple of argument tuples, and must be called in that order. Raises RuntimeError
-    under autocast with a cache, ValueError for modules with hooks or trainable buffers, TypeError for arguments
-    that are not tensors.
+    A tuple of callables takes a tuple of argument tuples, and the callables must be called in that order. Raises
+    RuntimeError under autocast with a cache, ValueError for modules with hooks or trainable buffers, and TypeError for
+    arguments that are not tensors.
     """
     if torch.is_autocast_enabled("simulated") and torch.is_autocast_cache_enabled():
         raise RuntimeError(
@@ -87,7 +87,7 @@ def make_graphed_callables(
 
 
 class _Passes:
-    """A callable, the graphs of its forward and backward pass, and the tensors that they read and write."""
+    """A callable with the graphs of its forward and backward pass, and the tensors that the graphs read and write."""
 
     forward: Graph
     outputs: Tensors
@@ -112,7 +112,7 @@ class _Passes:
         self.inputs = self.given + self.parameters
 
     def gradients(self, outputs: Sequence[torch.Tensor], grads: MaybeTensors) -> MaybeTensors:
-        """The gradients of all inputs; None for those that require none."""
+        """The gradients of all inputs; None for inputs that require none."""
         wanted = [each for each in outputs if each.requires_grad]
         differentiable = [each for each in self.inputs if each.requires_grad]
         if not wanted or not differentiable:
@@ -173,7 +173,7 @@ class _Passes:
         return replayed
 
     def replaced(self) -> Any:
-        """The graphed callable; a module is changed, so that its forward replays in the mode that was captured."""
+        """The graphed callable. The forward of a module is changed, and replays only in the mode that was captured."""
         graphed, module = self.graphed(), self.function
         if not isinstance(module, torch.nn.Module):
             return graphed

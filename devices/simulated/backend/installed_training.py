@@ -1,4 +1,4 @@
-"""Planted faults in Python, of what a device needs to train: gradients, modules, autocast, optimisers."""
+"""Planted faults in Python: of gradients, modules, autocast and optimisers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _zero_(x: torch.Tensor) -> torch.Tensor:
 
 
 def _unbumped(fault: str, op: str) -> None:
-    """An op that writes to tensors, without the kernel that increments their version counters."""
+    """An op that writes to tensors, called without the kernel that increments their version counters."""
     packet, _, overload = op.partition(".")
     called = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
@@ -71,7 +71,7 @@ def _log_counted(x: torch.Tensor) -> torch.Tensor:
 
 
 def _unary(below: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[type], Callable[..., Any]]:
-    """A kernel of autograd: the class has ``save(ctx, x, y)`` and ``backward``; the value is that of ``below``."""
+    """An autograd kernel with the value of the kernel below it. The class has ``save(ctx, x, y)`` and ``backward``."""
 
     def made(functions: Any) -> Callable[..., Any]:
         class Unary(torch.autograd.Function):
@@ -200,7 +200,7 @@ def _gru_without_reverse(x: torch.Tensor, state: Any, weights: Any, *rest: Any) 
 
 
 def _attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
-    """scaled_dot_product_attention with other arguments, which the function gives."""
+    """scaled_dot_product_attention, called with the arguments that the function returns."""
 
     def kernel(
         query: torch.Tensor,
@@ -260,7 +260,7 @@ def _query_as_dense(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: b
 
 
 def _after_attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
-    """scaled_dot_product_attention, whose result the function spoils."""
+    """scaled_dot_product_attention with a result that the function spoils."""
 
     def kernel(query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
         op: Any = torch.ops.aten.scaled_dot_product_attention.default
@@ -450,7 +450,7 @@ def _keep_all(tensors: list[torch.Tensor]) -> None:
 
 
 def _on_the_host(op: Any, lists: list[list[torch.Tensor]], **given: Any) -> None:
-    """A fused step by the CPU's kernel, on copies of the tensors in the lists, which are copied back."""
+    """A fused step of the CPU's kernel on copies of the tensors in the lists. The copies are then copied back."""
     copies = [[tensor.cpu().contiguous() for tensor in each] for each in lists]
     host = {
         name: value.cpu() if isinstance(value, torch.Tensor) else value

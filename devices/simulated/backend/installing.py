@@ -1,7 +1,7 @@
-"""How planted faults in Python are installed while they are on, in the place of a kernel or a method of torch's.
+"""How planted faults in Python are installed: each replaces a kernel or a method of torch while it is on.
 
-The faults themselves are in installed.py and installed_training.py. All others are switches that the library, or a module
-of this package, checks.
+The faults themselves are in installed.py and installed_training.py. All other faults are switches that the library, or
+a module of this package, checks.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Final
 
 import torch
 
-Mend = Callable[[], None]  # repairs what was broken
+Mend = Callable[[], None]  # undoes the fault
 
 _C: Any = torch._C
 
-#: By fault: what breaks something, and returns a function that repairs it.
+#: By fault: a function that breaks something and returns a function that undoes it.
 INSTALLED: Final[dict[str, Callable[[], Mend]]] = {}
 
-#: By fault: the op whose kernel it replaces, if it does that.
+#: By fault: the op whose kernel the fault replaces, if it replaces one.
 _OPS: dict[str, str] = {}
 
 _mends: dict[str, Mend] = {}
 
 
 def switch(name: str, on: bool) -> None:
-    """Switch a fault on or off; does nothing if it is not one of these, or already is in that state."""
+    """Switch a fault on or off. Does nothing for a fault that is not installed in Python, or is already in that state."""
     if on and name in INSTALLED and name not in _mends:
         _mends[name] = INSTALLED[name]()
     elif not on and name in _mends:
@@ -37,8 +37,10 @@ def switch(name: str, on: bool) -> None:
 def installs(
     fault: str, install: Callable[..., Mend], *where: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What stands below is installed while the fault is on: ``install(function, *where)``. Of a kernel, ``where`` are the
-    op and the dispatch key."""
+    """Install the decorated function while the fault is on: ``install(function, *where)``.
+
+    For a kernel, ``where`` is the op and the dispatch key.
+    """
 
     def note(function: Callable[..., Any]) -> Callable[..., Any]:
         INSTALLED[fault] = partial(install, function, *where)
@@ -50,8 +52,10 @@ def installs(
 
 
 def reached_by(ops: set[str]) -> set[str]:
-    """The faults that can change what calls these ops (``aten::cos``): those that have the place of one's kernel, and those
-    of which it is not known."""
+    """The faults that can change the result of code that calls these ops (such as ``aten::cos``).
+
+    These are the faults that replace a kernel of one of the ops, and those that do not say what they replace.
+    """
     return {fault for fault in INSTALLED if _OPS.get(fault) in (None, *ops)}
 
 
@@ -65,14 +69,14 @@ def kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
 
 
 def fallback(function: Callable[..., Any]) -> Mend:
-    """Add a kernel for all ops that the device has none for."""
+    """Add a kernel for all ops for which the device has no kernel."""
     library = torch.library.Library("_", "IMPL")
     library.fallback(function, "PrivateUse1")
     return library._destroy
 
 
 def method(function: Callable[..., Any], name: str) -> Mend:
-    """Replace a method of tensors; the function takes the tensor, the original method, and the arguments."""
+    """Replace a method of tensors. The function takes the tensor, the original method, and the arguments."""
     original = getattr(torch.Tensor, name)
     setattr(torch.Tensor, name, partialmethod(function, original))
     return lambda: setattr(torch.Tensor, name, original)

@@ -1,4 +1,4 @@
-"""What torch does not know of a renamed backend by itself: DLPack, Dynamo's interface, access from the host."""
+"""What torch does not do by itself for a renamed backend: DLPack, Dynamo's interface, refusing access from the host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from devices.simulated.backend.streams import ExternalStream, current_stream, de
 
 
 def teach_tensors() -> None:
-    """Give tensors of the device DLPack's protocol. Called once, by the package.
+    """Give tensors of the device DLPack's protocol. The package calls this once.
 
-    Torch's C++ exchanges them as kDLExtDev without a copy, but ``Tensor.__dlpack_device__`` compares the name of the
-    device with the literal "privateuse1", which a renamed backend no longer has. So both methods are wrapped.
+    Torch's C++ code exchanges the tensors as kDLExtDev without a copy, but ``Tensor.__dlpack_device__`` compares the name of
+    the device with the literal "privateuse1", which a renamed backend no longer has. So both methods are wrapped.
     """
     tensor: Any = torch.Tensor
     device_of, capsule_of = tensor.__dlpack_device__, tensor.__dlpack__
@@ -47,7 +47,7 @@ def teach_tensors() -> None:
 
 
 def _order(index: int, handle: object) -> None:
-    """Let the consumer's stream wait for the current one. Raises TypeError for what is no handle."""
+    """Make the consumer's stream wait for the current stream. Raises TypeError if the argument is not a handle."""
     if not isinstance(handle, int):
         raise TypeError("stream must be ``int`` or ``none``")
     # 0 and 1 are the default stream.
@@ -61,7 +61,10 @@ _TARGET: Final = "torch._dynamo.device_interface"
 
 
 def register_when_imported() -> None:
-    """Register the device with Dynamo now if Dynamo is loaded, else when it is imported: that takes seconds."""
+    """Register the device with Dynamo, now if Dynamo is loaded, and otherwise when it is imported.
+
+    Importing Dynamo takes seconds, so this does not import it.
+    """
     if _TARGET in sys.modules:
         _register(sys.modules[_TARGET])
     else:
@@ -69,7 +72,7 @@ def register_when_imported() -> None:
 
 
 class _Finder:
-    """Finds one module as everybody else does, and registers the interface after it ran."""
+    """Finds one module with the usual finders, and registers the device interface after the module has run."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -94,7 +97,7 @@ def _register(module: Any) -> None:
     ours: Any = getattr(torch, native.NAME)
 
     class SimulatedInterface(module.DeviceInterface):  # type: ignore[misc]
-        """Dynamo's questions, answered by ``torch.simulated``."""
+        """Dynamo's device interface, implemented by ``torch.simulated``."""
 
         device = ours.device
         Event = ours.Event
@@ -102,7 +105,7 @@ def _register(module: Any) -> None:
         exchange_device = maybe_exchange_device = staticmethod(ours._exchange_device)
 
         class Worker:
-            """What a process that compiles asks, which may not use the device."""
+            """The part of the interface for processes that compile, which may not use the device."""
 
         @staticmethod
         def device_count() -> int:
@@ -135,7 +138,7 @@ def _register(module: Any) -> None:
 
 
 def refuse_host_access() -> None:
-    """Make the one method of torch's that follows a storage's address on the host raise instead of crashing."""
+    """Make ``UntypedStorage.byteswap``, which would follow a device address on the host, raise instead of crash."""
     storage: Any = torch.storage._StorageBase
     original = storage.byteswap
 

@@ -45,7 +45,7 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_index(name: str) -> Callable[..., Any]:
-    """A function of ``torch.accelerator.memory`` for a device of this module, the current one by default."""
+    """Wrap a function of ``torch.accelerator.memory`` to take a device of this module; the current device by default."""
     generic: Callable[..., Any] = getattr(torch.accelerator.memory, name)
 
     def function(device: torch.types.Device = None) -> Any:
@@ -71,7 +71,7 @@ empty_cache = torch.accelerator.memory.empty_cache
 
 
 def set_per_process_memory_fraction(fraction: float, device: torch.types.Device = None) -> None:
-    """Hold this process to a fraction of a device's memory. Raises ValueError outside [0, 1]."""
+    """Limit this process to a fraction of a device's memory. Raises ValueError outside [0, 1]."""
     native.library.set_memory_fraction(float(fraction), index_of(device))
 
 
@@ -89,11 +89,11 @@ _set_allocator_settings = torch._C._accelerator_setAllocatorSettings
 
 @dataclass(frozen=True, slots=True)
 class PluggableAllocator:
-    """Two functions that take the caching allocator's place.
+    """Two functions that replace the caching allocator.
 
-    ``alloc(size, device, stream)`` gives the address of so many bytes of the device's memory, 0 where there
-    are none left; ``free(address, size, device, stream)`` takes them back. ``stream`` is a native handle.
-    Both come by such memory with ``driver_alloc`` and ``driver_free``.
+    ``alloc(size, device, stream)`` returns the address of ``size`` bytes of device memory, or 0 if none is left;
+    ``free(address, size, device, stream)`` takes the memory back. ``stream`` is a native handle. Both functions get memory
+    from ``driver_alloc`` and return it with ``driver_free``.
     """
 
     alloc: Callable[[int, int, int], int]
@@ -101,12 +101,12 @@ class PluggableAllocator:
 
 
 def change_current_allocator(allocator: PluggableAllocator) -> None:
-    """Use an allocator from now on. Raises RuntimeError once memory was handed out."""
+    """Use this allocator from now on. Raises RuntimeError if memory has been handed out already."""
     native.library.plug_in(allocator.alloc, allocator.free)
 
 
 def driver_alloc(size: int, device: torch.types.Device = None) -> int:
-    """The address of a range of the device's memory, in whole pages of 2 MiB; 0 where there is none left."""
+    """The address of a range of device memory, in whole pages of 2 MiB; 0 if no memory is left."""
     return int(native.library.raw_take(size, index_of(device)))
 
 
@@ -118,14 +118,14 @@ driver_free = native.library.raw_give
 
 
 class MemPool:
-    """A private pool: blocks that ``use_mem_pool`` made in it are given to nobody else while it lives."""
+    """A private pool: while it lives, blocks that were allocated in it under ``use_mem_pool`` serve no other request."""
 
     def __init__(self) -> None:
         self.id: Final = graph_pool_handle()
         self._devices: set[int] = set()
 
     def use_count(self) -> int:
-        """On how many devices the pool has been used."""
+        """The number of devices on which the pool has been used."""
         return len(self._devices)
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[None]:
-    """Allocations of this thread on a device come from the pool, for a block."""
+    """Within the block, allocations of this thread on a device come from the pool."""
     index = index_of(device)
     native.library.begin_pool(index, pool.id)
     try:
@@ -156,9 +156,9 @@ def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[N
 
 
 def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_000) -> None:
-    """Keep the last ``max_entries`` events of each device from now on; None ends it and forgets them.
+    """From now on, keep the last ``max_entries`` events of each device; None ends the recording and forgets the events.
 
-    No stacks are kept, whatever ``enabled`` says of them. Raises ValueError for other words.
+    No stacks are recorded, whatever ``enabled`` is. Raises ValueError for an unknown ``enabled``.
     """
     if enabled not in (None, "state", "all"):
         raise ValueError(f"expected enabled to be None, 'state' or 'all', got {enabled!r}")

@@ -1,4 +1,4 @@
-"""``torch.simulated``: what torch and users expect of a device's module, as of ``torch.cuda``."""
+"""``torch.simulated``: the functions that torch and its users expect of a device module, as in ``torch.cuda``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gate: Any = None
 
 
 def is_available() -> bool:
-    """Whether the device can be used in this process: not after a fork."""
+    """Whether this process can use the device. A process forked after its parent used the device cannot."""
     return not native.library.in_bad_fork()
 
 
@@ -34,7 +34,7 @@ def is_initialized() -> bool:
 
 
 def init() -> None:
-    """Begin to use the device. Raises RuntimeError in a process forked after its parent did."""
+    """Initialize the device. Raises RuntimeError in a process that was forked after its parent used the device."""
     native.library.first_use()
 
 
@@ -42,7 +42,7 @@ _lazy_init = init
 
 
 def __getattr__(name: str) -> Any:
-    """``_initialized``, which torch.utils.checkpoint reads to know whether there are random states to keep."""
+    """``_initialized``. torch.utils.checkpoint reads it to know whether there are random states to keep."""
     if name == "_initialized":
         return is_initialized()
     raise AttributeError(f"module 'torch.simulated' has no attribute {name!r}")
@@ -80,14 +80,14 @@ class device:
 
 
 class device_of(device):
-    """The device of a tensor, for a block; nothing where it is on another kind of device."""
+    """Make the device of a tensor current for a block. Does nothing for a tensor on another kind of device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor.get_device() if tensor.device.type == native.NAME else -1)
 
 
 def synchronize(device: torch.types.Device = None) -> None:
-    """Wait for all work of a device. Raises what failed there."""
+    """Wait for all work of a device. Raises the error of work that failed there."""
     native.library.synchronize(index_of(device))
 
 
@@ -100,24 +100,24 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported() -> bool:
-    """bfloat16 runs, as on the CPU."""
+    """True: bfloat16 runs as on the CPU."""
     return True
 
 
 def is_tf32_supported() -> bool:
-    """float32 products keep float32's precision."""
+    """False: float32 products keep the precision of float32."""
     return False
 
 
 def get_device_capability(device: torch.types.Device = None) -> dict[str, Any]:
-    """The dtypes that a device takes."""
+    """The dtypes that a device supports."""
     made: dict[str, Any] = torch._C._accelerator_getDeviceCapability(index_of(device))
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class _Properties:
-    """What ``get_device_properties`` gives. ``total_memory`` in bytes."""
+    """The result of ``get_device_properties``. ``total_memory`` is in bytes."""
 
     name: str
     total_memory: int
@@ -126,7 +126,7 @@ class _Properties:
 
 
 def get_device_properties(device: torch.types.Device = None) -> _Properties:
-    """A device's name, memory and uuid, the same at every call. Raises RuntimeError for an absent index."""
+    """A device's name, memory and uuid, the same at every call. Raises RuntimeError for an index that does not exist."""
     index = native.library.checked_device(index_of(device))
     total = int(native.library.total_memory())
     if native.on("device.total_memory_varies"):
@@ -140,12 +140,12 @@ _SPACE = uuid.UUID("6d5dcb3e-1a5b-4b0c-9f3e-6a8b5f0f4c11")
 
 
 def can_device_access_peer(device: torch.types.Device, peer: torch.types.Device) -> bool:
-    """Whether a device reads another's memory: all do. Raises RuntimeError for an absent index."""
+    """Whether a device reads another's memory: always. Raises RuntimeError for an index that does not exist."""
     here, there = (native.library.checked_device(index_of(one)) for one in (device, peer))
     return bool(here != there)
 
 
 def get_device_name(device: torch.types.Device = None) -> str:
-    """The device's name, the same for all."""
+    """The name of the device, the same for all indices."""
     native.library.checked_device(index_of(device))
     return "Simulated device"

@@ -1,4 +1,4 @@
-"""The device's library, once the package has loaded it, and which device an argument names."""
+"""Access to the device's library once the package has loaded it, and to the index that an argument names."""
 
 from __future__ import annotations
 

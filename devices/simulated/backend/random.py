@@ -53,7 +53,7 @@ def get_rng_state(device: torch.types.Device = None) -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: torch.types.Device = None) -> None:
-    """Give a device's generator a state that ``get_rng_state`` returned."""
+    """Set the state of a device's generator to one that ``get_rng_state`` returned."""
     if device is None and native.on("autograd.state_kept"):
         return
     if device is None and native.on("autograd.state_of_first_index"):
@@ -67,6 +67,6 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Give every device's generator its state."""
+    """Set the state of every device's generator."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)

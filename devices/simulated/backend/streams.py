@@ -18,7 +18,7 @@ from devices.simulated.backend.native import index_of
 
 
 class Stream(torch.Stream):
-    """A stream of the pool; ``priority`` -1 is served first, 0 is the default. Others are clamped."""
+    """A stream of the pool. Priority -1 is served first, and 0 is the default; other priorities are clamped."""
 
     def __new__(cls, device: torch.types.Device = None, priority: int = 0, **known: Any) -> Stream:
         made: Any = torch.Stream.__new__
@@ -27,7 +27,7 @@ class Stream(torch.Stream):
         return made(cls, torch.device(native.NAME, index_of(device)), priority=priority)  # type: ignore[no-any-return]
 
     def wait_event(self, event: torch.Event) -> None:
-        """Let what is queued from now on wait for an event, of this process or another."""
+        """Make work that is queued from now on wait for an event of this or another process."""
         event.wait(self)
 
     @property
@@ -42,7 +42,7 @@ class Stream(torch.Stream):
 
 
 class ExternalStream(Stream):
-    """The stream with a native handle, owned by whoever made it. Raises ValueError for an invalid handle."""
+    """A stream with a given native handle, owned by the code that made it. Raises ValueError for an invalid handle."""
 
     def __new__(cls, handle: int, device: torch.types.Device = None) -> ExternalStream:
         index = index_of(device)
@@ -57,12 +57,12 @@ class ExternalStream(Stream):
 
 
 def get_stream_from_external(data_ptr: int, device: torch.types.Device = None) -> ExternalStream:
-    """``ExternalStream`` under the name that ``torch.cuda`` has for it too."""
+    """``ExternalStream`` under its second name in ``torch.cuda``."""
     return ExternalStream(data_ptr, device)
 
 
 def current_stream(device: torch.types.Device = None) -> torch.Stream:
-    """This thread's current stream of a device."""
+    """The current stream of this thread on a device."""
     return torch.accelerator.current_stream(torch.device(native.NAME, index_of(device)))
 
 
@@ -73,13 +73,13 @@ def default_stream(device: torch.types.Device = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make a stream, and its device, current; None changes nothing."""
+    """Make a stream and its device current; None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
 
 def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """Make the stream of these three numbers current: what compiled code calls."""
+    """Make the stream with these three numbers current. Compiled code calls this."""
     torch.accelerator.set_stream(
         torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
     )
@@ -87,13 +87,13 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 
 @contextlib.contextmanager
 def stream(stream: torch.Stream | None) -> Iterator[None]:
-    """A stream as the current one, for a block."""
+    """Make a stream current for a block."""
     with stream or contextlib.nullcontext():
         yield
 
 
 def busy(milliseconds: float) -> None:
-    """Keep the current stream busy for some time; the host goes on."""
+    """Keep the current stream busy for some time. The host does not wait."""
     native.library.busy(float(milliseconds))
 
 
@@ -106,9 +106,9 @@ _FAULTS = (
 
 
 class Event:
-    """An event of this device: a torch.Event; ``interprocess`` ones can be opened by other processes.
+    """An event of this device. It is a torch.Event; other processes can open it if it is ``interprocess``.
 
-    Not a class of its own where it need not be: methods of torch.Event and torch.Stream take no subclass
+    This is a subclass only where necessary, as methods of torch.Event and torch.Stream accept no subclass
     (torch/csrc/Event.cpp, torch 2.13).
     """
 
@@ -131,7 +131,7 @@ class Event:
 
 
 class _OwnEvent(torch.Event):
-    """An event whose methods are the device's."""
+    """An event whose methods the device implements itself."""
 
     _shared: int = 0  # the address of what processes share, where they do
     _handle: bytes = b""
@@ -145,14 +145,14 @@ class _OwnEvent(torch.Event):
         return self._handle
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record the point that a stream, the current one by default, has reached."""
+        """Record the point that a stream has reached; the current stream by default."""
         chosen = stream or torch.accelerator.current_stream(native.NAME)
         super().record(chosen)
         if self._shared:
             native.library.record_shared_event(self._shared, chosen.device_index, chosen.stream_id)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Let a stream, the current one by default, wait for the latest record."""
+        """Make a stream wait for the latest record; the current stream by default."""
         chosen = stream or torch.accelerator.current_stream(native.NAME)
         if self._shared:
             native.library.wait_shared_event(self._shared, chosen.device_index, chosen.stream_id)
@@ -160,7 +160,7 @@ class _OwnEvent(torch.Event):
             super().wait(chosen)
 
     def query(self) -> bool:
-        """Whether the latest record is done; True where there is none."""
+        """Whether the latest record is done; True if the event was never recorded."""
         if self._shared:
             return bool(native.library.shared_event_done(self._shared))
         if native.on("events.unrecorded_not_ready") and not self.event_id:
@@ -175,13 +175,15 @@ class _OwnEvent(torch.Event):
             super().synchronize()
 
     def elapsed_time(self, other: torch.Event) -> float:
-        """Milliseconds from this event to another. Raises ValueError where one was not recorded or has no
-        time, RuntimeError where one is not done."""
+        """Milliseconds from this event to another.
+
+        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one is not done.
+        """
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device; without an index before the first record."""
+        """The device of the event. It has no index before the first record."""
         found = super().device
         if found.index is None and native.on("events.index_set_before_record"):
             return torch.device(native.NAME, 0)

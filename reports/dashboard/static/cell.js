@@ -31,7 +31,7 @@ conform.start(async (app, site) => {
     const values = { clause, op, dtype };
     app.replaceChildren(
       el("div", { class: "title-line" }, pieces.square(here.kind, model.told(here)), el("h1", {}, el("code", {}, `${op}${dtype ? `[${dtype}]` : ""}`)), el("span", { class: "tag", "data-status": here.kind }, model.told(here))),
-      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, clause, at: op, col: dtype }) }, "in the grid")),
+      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, show: dtype ? "ops" : "cases", at: op, col: clause }) }, "in the grid")),
       el("ul", { class: "devices", "aria-label": "Devices" }, site.devices.map((each) => {
         const found = status(runs.find((one) => one.id === (each === device ? run.id : model.newest(each).id)));
         return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
@@ -74,7 +74,7 @@ conform.start(async (app, site) => {
     if (detail.worst) lines.push(["Worst absolute error", detail.worst]);
     if (detail.seconds) lines.push(["Time", `${detail.seconds} s`]);
     return el("section", {}, el("h2", {}, "What happened"),
-      detail.message ? el("pre", { class: "box" }, detail.message) : el("p", {}, status.outcome === "pass" ? "Every executed check held." : "No message was recorded."),
+      detail.message ? el("pre", { class: "box" }, detail.message) : el("p", {}, status.outcome === "pass" ? "Every executed check passed." : "No message was recorded."),
       detail.why && detail.why !== detail.message ? el("p", {}, el("b", {}, "Why: "), detail.why) : null,
       facts(lines));
   }
@@ -116,10 +116,10 @@ conform.start(async (app, site) => {
       example.tensors.map((tensor, i) => el("div", {}, conform.strides.figure(tensor, `t[${i}]`, tensor.guard), tensor.values ? el("pre", { class: "box" }, tensor.values) : null)))];
   }
 
-  // Public bugs of other devices that showed in such a cell.
+  // Public bugs of other devices that cells like this one detect.
   function before(detail) {
     if (!detail?.seen) return [];
-    return [el("section", {}, el("h2", {}, "Seen before"), el("p", {}, "Public bugs of other devices that showed in such a cell:"),
+    return [el("section", {}, el("h2", {}, "Seen before"), el("p", {}, "Public bugs of other devices that cells of this clause and operator detect:"),
       el("ul", { class: "plain" }, detail.seen.map(([told, url]) => {
         const address = conform.web(url);
         return el("li", {}, address ? el("a", { href: address, rel: "noopener noreferrer" }, told) : told);
@@ -134,7 +134,7 @@ conform.start(async (app, site) => {
       const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?$/s.exec(text);
       return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: found[3] || "" }) : text);
     });
-    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), el("p", {}, el("b", {}, "To do: "), cause.todo),
+    return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), ...(cause.todo ? [el("p", {}, el("b", {}, "To do: "), cause.todo)] : []),
       cause.count > 1 ? el("p", {}, `${conform.plural(cause.count, "cell")} with this cause:`) : null,
       cause.count > 1 ? el("ul", { class: "plain" }, links) : null, cause.count > links.length ? el("p", { class: "hint" }, `and ${cause.count - links.length} more`) : null)];
   }
@@ -163,7 +163,7 @@ conform.start(async (app, site) => {
         el("p", {}, block.reason),
         facts([
           ["Expects", `${block.outcome}${block.raises ? `, raising ${block.raises}` : ""}`],
-          ["Of", `${block.clause.join(", ")} · ${block.op.join(", ")}${block.dtype.join() === "*" ? "" : ` · ${block.dtype.join(", ")}`}`],
+          ["Cells", `${block.clause.join(", ")} · ${block.op.join(", ")}${block.dtype.join() === "*" ? "" : ` · ${block.dtype.join(", ")}`}`],
           ...(block.layouts ? [["In the layouts", block.layouts.join(", ")]] : []),
           ...(block.kind ? [["Kind", block.kind]] : []),
           ...(block.expires ? [["Expires", block.expires]] : []),
@@ -216,7 +216,7 @@ conform.start(async (app, site) => {
 
   function environment(document_) {
     const names = ["device", "device_name", "torch", "driver", "os", "arch", "python", "suite_version", "suite_commit", "plan", "plan_hash", "seed", "start", "expectations", "manifest_hash", "reference_cache", "left_behind"];
-    return [el("section", {}, el("h2", {}, "Environment"), facts(names.map((name) => [name.replaceAll("_", " "), String(document_.provenance[name] ?? "") || "none"])))];
+    return [el("section", {}, el("h2", {}, "Environment"), facts(names.map((name) => [pieces.factName(name), String(document_.provenance[name] ?? "") || "none"])))];
   }
 
   addEventListener("popstate", show);

@@ -47,7 +47,7 @@ conform.start(async (app, site) => {
     const differ = rows.filter(([, one, other]) => one !== other);
     const table = (shown) => el("table", {},
       el("thead", {}, el("tr", {}, ["Name", `Before: ${before.start.slice(0, 10)}`, `After: ${after.start.slice(0, 10)}`].map((text) => el("th", { scope: "col" }, text)))),
-      el("tbody", {}, shown.map(([name, one, other]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, one || "none"), el("td", {}, other || "none")))));
+      el("tbody", {}, shown.map(([name, one, other]) => el("tr", {}, el("th", { scope: "row" }, pieces.factName(name)), el("td", {}, one || "none"), el("td", {}, other || "none")))));
     return el("section", {}, el("h2", {}, "Differences in the environment"),
       differ.length ? el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Differences of environment" }, table(differ)) : el("p", {}, "torch, the driver and all other recorded properties of the environment are the same."),
       el("details", {}, el("summary", {}, "The whole environment"), el("div", { class: "scroll" }, table(rows))));

@@ -1,4 +1,5 @@
-// One device: operator x dtype, or operator x clause.
+// One device: operators by clause or by dtype, or cases by clause. Operators and cases are never in one grid, because
+// no clause has cells of both. Rows and columns with the most cells that do not pass come first.
 "use strict";
 
 conform.start(async (app, site) => {
@@ -6,10 +7,16 @@ conform.start(async (app, site) => {
   const statuses = model.statuses(site), ranks = model.ranks(site);
   const summary = el("p", { class: "status", role: "status" });
   const panel = el("aside", { class: "panel", "aria-label": "The selected square", "aria-live": "polite" });
-  let device, run, universe, letters, tree = null, view = null, others = new Map();
+  const VIEWS = { ops: "Operators", cases: "Cases" };
+  const tabs = Object.fromEntries(Object.keys(VIEWS).map((name) => [name, el("button", { type: "button", "data-view": name, onclick: () => choose({ show: name, at: "", col: "" }) })]));
+  const BAD = 0, PASSED = 1, UNJUDGED = 2; // not judged: ambiguous, or not tried by declaration
+  const outcomes = new Uint8Array(128); // of each letter
+  for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? PASSED : ["ambiguous", "undeclared"].includes(row.kind) ? UNJUDGED : BAD;
+  const TOP = 12; // rows that are in view at every screen size: columns are sorted by them
+  let device, run, universe, letters, units, tree = null, view = null, others = new Map();
 
   const grid = conform.virtual({
-    site, label: "Status of every operator", nameWidth: innerWidth < 700 ? 150 : 250,
+    site, label: "Status of every cell", nameWidth: innerWidth < 700 ? 150 : 250,
     onactive: chosen, onopen: (row, column) => { const found = members(row, column); if (found.length) location.href = conform.address("cell", values(found[0])); },
   });
   const box = conform.querybox(site, names, (found, text) => { tree = found; state.set({ q: text }); refresh(); });
@@ -29,50 +36,65 @@ conform.start(async (app, site) => {
     letters = universe.letters(run);
     others = new Map(site.devices.map((each) => [each, universe.letters(loaded.runs.find((one) => one.id === model.newest(each).id))]));
     others.set(device, letters);
+    const contract = await conform.need(`contracts/${run.contract}`);
+    units = new Map(contract.clauses.map((clause) => [clause.id, clause.unit]));
     controls();
     box.set(state.get("q"));
   }
 
-  function controls() {
-    const set = (name) => (value) => { state.set({ [name]: value }, true); refresh(); };
-    const clauses = [["", "every clause"], ...[...new Set(universe.clauses.map(model.family))].map((name) => [`${name}.*`, `all of ${name}`]), ...universe.clauses.map((name) => [name, name])];
-    place.replaceChildren(
-      pieces.choice("Device", site.devices.map((each) => [each.slug, model.title(each)]), device.slug, (value) => { state.set({ device: value, run: "" }, true); load(); }),
-      pieces.choice("Run", [...device.runs].reverse().map((each) => [each.id, pieces.runText(each)]), run.id, (value) => { state.set({ run: value }, true); load(); }),
-      pieces.choice("Columns", [["dtype", "dtypes"], ["clause", "clauses"]], state.get("by", "dtype"), set("by")),
-      pieces.choice("Clause", clauses, state.get("clause"), set("clause")),
-      pieces.choice("Sort", [["name", "by name"], ["bad", "most not passing first"], ["urgent", "most urgent first"]], state.get("sort", "name"), set("sort")),
-      pieces.choice("Group", [["", "no groups"], ["namespace", "by namespace"]], state.get("group"), set("group")));
+  function choose(changes) {
+    state.set(changes, true);
+    refresh();
   }
 
-  // The selected cells, as rows and columns, in one pass over the cells.
+  function controls() {
+    const set = (name) => (value) => choose({ [name]: value });
+    const clauses = [["", "every clause"], ...[...new Set(universe.clauses.map(model.family))].map((name) => [`${name}.*`, `all of ${name}`]), ...universe.clauses.map((name) => [name, name])];
+    place.replaceChildren(pieces.choice("Device", site.devices.map((each) => [each.slug, model.title(each)]), device.slug, (value) => { state.set({ device: value, run: "", at: "", col: "" }, true); load(); }));
+    options.replaceChildren(
+      pieces.choice("Run", [...device.runs].reverse().map((each) => [each.id, pieces.runText(each)]), run.id, (value) => { state.set({ run: value }, true); load(); }),
+      pieces.choice("Columns", [["clause", "clauses"], ["dtype", "dtypes (operators only)"]], state.get("by", "clause"), set("by")),
+      pieces.choice("Clause", clauses, state.get("clause"), set("clause")),
+      pieces.choice("Sort", [["bad", "most not passing first"], ["urgent", "most urgent first"], ["name", "by name"]], state.get("sort", "bad"), set("sort")),
+      pieces.choice("Group", [["", "no groups"], ["namespace", "by namespace (operators only)"]], state.get("group"), set("group")),
+      el("button", { type: "button", onclick: download }, "Download these cells (CSV)"));
+  }
+
+  // The view that the address names; else operators, unless all cells that do not pass are cases.
+  function wantedView({ ops, cases }) {
+    const named = state.get("show"), some = (counts) => counts.some((each) => each > 0);
+    if (Object.hasOwn(VIEWS, named)) return named;
+    return some(cases) && (!some(ops) || (cases[BAD] && !ops[BAD])) ? "cases" : "ops";
+  }
+
+  // The selected cells, as rows and columns.
   function refresh() {
     if (!universe) return;
-    const by = state.get("by", "dtype") === "clause" ? "clause" : "dtype";
     const began = performance.now();
     const mask = query.evaluate(tree, universe, (wanted) => [wanted ? others.get(wanted) : letters], statuses);
     const fits = pattern(state.get("clause"));
     const clauseFits = Uint8Array.from(universe.clauses, (name) => (fits(name) ? 1 : 0));
+    const caseDtype = universe.dtypes.indexOf("");
+    const counts = { ops: new Uint32Array(3), cases: new Uint32Array(3) };
+    count(universe, mask, clauseFits, letters, caseDtype, counts.ops, counts.cases);
+    const show = wantedView(counts), cases = show === "cases";
+    const by = cases || state.get("by", "clause") !== "dtype" ? "clause" : "dtype";
+    only(mask, universe.dtype, caseDtype, cases);
     const names = by === "clause" ? universe.clauses : universe.dtypes;
-    const of = universe[by];
-    const squares = new Uint8Array(universe.ops.length * names.length).fill(255);
-    const bad = new Uint32Array(universe.ops.length), used = new Uint8Array(names.length);
-    const counts = new Uint32Array(3); // other, passed, not judged
-    tally(universe, of, names.length, mask, clauseFits, letters, { squares, bad, used, counts });
-    const [rest, passed] = counts, judged = rest + passed;
-    const columns = columnsOf(by, names, used, fits);
-    const rows = rowsOf(squares, names.length, bad);
-    view = { by, names, columns, rows, squares, mask, clauseFits };
+    const size = universe.ops.length * names.length;
+    const squares = new Uint8Array(size).fill(255), badAt = new Uint16Array(size);
+    tally(universe, universe[by], names.length, mask, clauseFits, letters, squares, badAt);
+    const bad = sums(badAt, names.length);
+    const rows = rowsOf(squares, names.length, bad, badAt, cases);
+    const columns = columnsOf(by, names, squares, badAt, rows, fits, cases);
+    view = { by, names, columns, rows, squares, mask, clauseFits, show };
+    grid.grid.scrollTo(0, 0);
     grid.show({
-      rows: rows.length, corner: "Operator or case", width: by === "clause" ? 30 : 34, columns,
+      rows: rows.length, corner: cases ? "Case" : "Operator", width: by === "clause" ? 30 : 34, columns,
       row: (i) => (rows[i].group !== undefined ? { name: rows[i].group || "(no namespace)", group: true } : { name: universe.ops[rows[i].op], href: pieces.opAddress(site, universe.ops[rows[i].op]) }),
       rank, label,
     });
-    summary.replaceChildren(
-      el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
-      el("span", {}, `${conform.plural(rows.filter((row) => row.op !== undefined).length, "row")}`),
-      el("button", { type: "button", class: "quiet", onclick: download }, "Download these cells (CSV)"));
-    panel.replaceChildren(el("p", { class: "hint" }, "Select a square with the mouse or the arrow keys to see its cells. Enter opens the first cell."));
+    describe(counts);
     document.documentElement.dataset.filtered = (performance.now() - began).toFixed(1);
     const wanted = state.get("at");
     if (wanted) {
@@ -81,61 +103,115 @@ conform.start(async (app, site) => {
     }
   }
 
-  // One pass over the cells. It is a separate function so that engines compile it once for all columns.
-  function tally(universe, of, wide, mask, clauseFits, letters, { squares, bad, used, counts }) {
-    const { op, clause, size } = universe;
+  // The two tabs, the line above the grid, and the empty panel.
+  function describe(counts) {
+    const { show, rows } = view, noun = show === "cases" ? "case" : "operator";
+    for (const [name, tab] of Object.entries(tabs)) {
+      tab.replaceChildren(VIEWS[name], " ", el("small", {}, `${conform.number(counts[name][BAD])} not passing`));
+      tab.setAttribute("aria-pressed", String(name === show));
+    }
+    const passed = counts[show][PASSED], judged = passed + counts[show][BAD];
+    summary.replaceChildren(
+      el("span", { "data-passed": passed, "data-judged": judged }, el("b", {}, conform.number(passed)), ` of ${conform.number(judged)} cells pass`),
+      el("span", {}, conform.plural(rows.filter((row) => row.op !== undefined).length, noun)));
+    panel.replaceChildren(el("p", { class: "hint" }, rows.length
+      ? "Select a square with the mouse or the arrow keys to see its cells. Enter opens the first cell. A square that represents several cells shows the most urgent status."
+      : `No cell of ${show === "cases" ? "a case" : "an operator"} matches. Change the query or the clause, or choose the other tab.`));
+  }
+
+  // Each pass over the cells is a function of its own, so that engines compile it once for all columns.
+  function count({ clause, dtype, size }, mask, clauseFits, letters, caseDtype, ops, cases) {
     for (let cell = 0; cell < size; cell++) {
       const letter = letters[cell];
       if (!mask[cell] || letter === model.ABSENT || !clauseFits[clause[cell]]) continue;
-      const rank = ranks[letter], at = op[cell] * wide + of[cell], outcome = outcomes[letter];
-      if (rank < squares[at]) squares[at] = rank;
-      used[of[cell]] = 1;
-      counts[outcome]++;
-      if (outcome === 0) bad[op[cell]]++;
+      (dtype[cell] === caseDtype ? cases : ops)[outcomes[letter]]++;
     }
   }
 
-  const outcomes = new Uint8Array(128); // 1 pass, 2 not judged: ambiguous, or not tried by declaration
-  for (const [code, row] of statuses) outcomes[code.charCodeAt(0)] = row.outcome === "pass" ? 1 : ["ambiguous", "undeclared"].includes(row.kind) ? 2 : 0;
+  // Keep the cells of cases, or those of operators, in the mask. A case has no dtype.
+  function only(mask, dtype, caseDtype, cases) {
+    for (let cell = 0; cell < mask.length; cell++) if ((dtype[cell] === caseDtype) !== cases) mask[cell] = 0;
+  }
+
+  function tally({ op, clause, size }, of, wide, mask, clauseFits, letters, squares, badAt) {
+    for (let cell = 0; cell < size; cell++) {
+      const letter = letters[cell];
+      if (!mask[cell] || letter === model.ABSENT || !clauseFits[clause[cell]]) continue;
+      const rank = ranks[letter], at = op[cell] * wide + of[cell];
+      if (rank < squares[at]) squares[at] = rank;
+      if (outcomes[letter] === BAD) badAt[at]++;
+    }
+  }
+
+  // The sum of each row of `wide` numbers.
+  function sums(numbers, wide) {
+    const found = new Uint32Array(numbers.length / wide);
+    for (let at = 0; at < numbers.length; at++) found[Math.floor(at / wide)] += numbers[at];
+    return found;
+  }
 
   function pattern(text) {
     if (!text) return () => true;
     return text.endsWith(".*") ? (name) => name.startsWith(text.slice(0, -1)) : (name) => name === text;
   }
 
-  function columnsOf(by, names, used, fits) {
-    let family = null;
-    const found = [];
-    const declared = by === "clause" ? Object.keys(run.undeclared).filter((name) => fits(name)) : [];
-    const all = [...names.map((name, at) => ({ name, at })).filter(({ at }) => used[at]), ...declared.map((name) => ({ name, at: -1 }))];
-    const families = [...new Set(universe.clauses.map(model.family))];
-    const place = ({ name }) => { const at = families.indexOf(model.family(name)); return at < 0 ? families.length : at; };
-    if (by === "clause") all.sort((a, b) => place(a) - place(b)); // stable: within a family as it was
-    for (const { name, at } of all) {
-      const of = by === "clause" ? model.family(name) : null;
-      const why = at < 0 ? `${name}: unsupported by declaration, requires ${run.undeclared[name].join(", ")}` : name;
-      found.push({ label: name || "case", title: why, first: of !== family, at });
-      family = of;
+  // The columns that have a square, and, without a query, the clauses that the device's declaration excludes.
+  function columnsOf(by, names, squares, badAt, rows, fits, cases) {
+    const wide = names.length, ops = rows.filter((row) => row.op !== undefined).map((row) => row.op);
+    const used = new Uint8Array(wide), all = new Uint32Array(wide), top = new Uint32Array(wide);
+    ops.forEach((op, place) => {
+      for (let j = 0; j < wide; j++) {
+        const at = op * wide + j;
+        if (squares[at] !== 255) used[j] = 1;
+        all[j] += badAt[at];
+        if (place < TOP && badAt[at]) top[j]++;
+      }
+    });
+    const found = names.map((name, at) => ({ name, at })).filter(({ at }) => used[at]);
+    if (by === "clause") {
+      const families = [...new Set(universe.clauses.map(model.family))];
+      const place = ({ name }) => { const at = families.indexOf(model.family(name)); return at < 0 ? families.length : at; };
+      const unit = cases ? "case" : "op";
+      if (!tree) found.push(...Object.keys(run.undeclared).filter((name) => fits(name) && units.get(name) === unit).map((name) => ({ name, at: -1 })));
+      found.sort((a, b) => place(a) - place(b)); // stable: within a family as it was
     }
-    return found;
+    const red = ({ at }) => at >= 0 && all[at] > 0;
+    if (state.get("sort", "bad") !== "name") {
+      const failing = found.filter(red).sort((a, b) => top[b.at] - top[a.at] || all[b.at] - all[a.at]);
+      found.splice(0, found.length, ...failing, ...found.filter((each) => !red(each)));
+    }
+    const section = (each) => (state.get("sort", "bad") !== "name" && red(each) ? "failing" : by === "clause" ? model.family(each.name) : "");
+    return found.map((each, place) => ({
+      label: each.name, at: each.at, first: place === 0 || section(each) !== section(found[place - 1]),
+      title: each.at < 0 ? `${each.name}: unsupported by declaration, requires ${run.undeclared[each.name].join(", ")}` : each.name,
+    }));
   }
 
-  function rowsOf(squares, wide, bad) {
+  function rowsOf(squares, wide, bad, badAt, cases) {
     let ops = [];
     for (let op = 0; op < universe.ops.length; op++) {
       for (let at = op * wide; at < (op + 1) * wide; at++) if (squares[at] !== 255) { ops.push(op); break; }
     }
     const urgent = (op) => { let best = 255; for (let at = op * wide; at < (op + 1) * wide; at++) if (squares[at] < best) best = squares[at]; return best; };
-    if (state.get("sort") === "bad") ops.sort((a, b) => bad[b] - bad[a] || a - b);
-    if (state.get("sort") === "urgent") ops.sort((a, b) => urgent(a) - urgent(b) || bad[b] - bad[a] || a - b);
-    if (state.get("group") !== "namespace") return ops.map((op) => ({ op }));
+    const all = new Uint32Array(wide);
+    for (let at = 0; at < badAt.length; at++) all[at % wide] += badAt[at];
+    // Rows that fail in the same column stand together: of the columns in which a row fails, the one that fails most.
+    const common = (op) => { let best = -1; for (let j = 0; j < wide; j++) if (badAt[op * wide + j] && (best < 0 || all[j] > all[best])) best = j; return best; };
+    const keys = new Map(ops.map((op) => [op, { urgent: urgent(op), common: common(op) }]));
+    const together = (a, b) => { const x = keys.get(a).common, y = keys.get(b).common; return x === y ? 0 : (y < 0 ? 0 : all[y]) - (x < 0 ? 0 : all[x]) || x - y; };
+    const sort = state.get("sort", "bad");
+    if (sort === "bad") ops.sort((a, b) => bad[b] - bad[a] || together(a, b) || keys.get(a).urgent - keys.get(b).urgent || a - b);
+    if (sort === "urgent") ops.sort((a, b) => keys.get(a).urgent - keys.get(b).urgent || bad[b] - bad[a] || a - b);
+    if (cases || state.get("group") !== "namespace") return ops.map((op) => ({ op }));
     const groups = new Map();
     for (const op of ops) {
       const name = universe.ops[op], space = name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : "";
       const known = space.startsWith("nn.functional") ? "nn.functional" : space.split(".")[0];
       groups.set(known, [...(groups.get(known) || []), op]);
     }
-    return [...groups].sort(([a], [b]) => (a < b ? -1 : 1)).flatMap(([group, members]) => [{ group: `${group || "torch"} (${members.length})` }, ...members.map((op) => ({ op }))]);
+    // Sorted by what does not pass, groups keep the order of their first operators.
+    const ordered = sort === "name" ? [...groups].sort(([a], [b]) => (a < b ? -1 : 1)) : [...groups];
+    return ordered.flatMap(([group, members]) => [{ group: `${group || "torch"} (${members.length})` }, ...members.map((op) => ({ op }))]);
   }
 
   function rank(i, j) {
@@ -194,8 +270,12 @@ conform.start(async (app, site) => {
     conform.save(`${device.slug}.csv`, "text/csv", lines.join(""));
   }
 
-  const place = el("div", { class: "controls" });
-  app.append(place, el("div", { class: "controls" }, box.box), summary, el("div", { class: "with-panel" }, grid.grid, panel), pieces.legend(site));
+  const place = el("div", { class: "device" }), options = el("div", { class: "controls" });
+  const chosenOption = ["run", "by", "clause", "sort", "group"].some((name) => state.get(name));
+  app.append(
+    el("div", { class: "controls" }, place, el("div", { class: "tabs", role: "group", "aria-label": "Rows" }, Object.values(tabs)), box.box),
+    el("details", { class: "options-line", open: chosenOption }, el("summary", {}, "Run, columns, sorting, download"), options),
+    summary, el("div", { class: "with-panel" }, grid.grid, panel), pieces.legend(site));
   addEventListener("popstate", load);
   addEventListener("hashchange", load);
   await load();

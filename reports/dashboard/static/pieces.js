@@ -30,6 +30,10 @@ conform.pieces = (function () {
     return site.devices.flatMap((device) => [...device.runs].reverse().map((run) => [run.id, `${model.title(device)} · ${runText(run)}`]));
   }
 
+  // A property of a run's environment, as the pages call it.
+  const FACTS = { left_behind: "side effects of importing the backend", expectations: "manifest" };
+  const factName = (name) => (Object.hasOwn(FACTS, name) ? FACTS[name] : name.replaceAll("_", " "));
+
   function deviceOf(site, run) {
     return site.devices.find((device) => device.runs.some((each) => each.id === run));
   }
@@ -58,5 +62,5 @@ conform.pieces = (function () {
     }).join(",")}\r\n`;
   }
 
-  return { square, legend, choice, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
+  return { square, legend, choice, factName, runText, allRuns, deviceOf, cellLink, opAddress, opLink, prose, csv };
 })();

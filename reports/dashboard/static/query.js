@@ -11,7 +11,7 @@ conform.query = (function () {
   const KEYWORDS = ["and", "or", "not"];
   const WORDS = {
     pass: "outcome pass", fail: "outcome fail", error: "the check could not be made",
-    unsupported: "raised NotImplementedError", blocked: "another clause must hold first", undeclared: "not tried: unsupported by declaration", ambiguous: "the references disagree",
+    unsupported: "raised NotImplementedError", blocked: "another clause must pass first", undeclared: "not tried: unsupported by declaration", ambiguous: "the references disagree",
     crash: "the process died", hang: "did not return", expected: "failed as the manifest says",
     regression: "worse than the manifest says", improvement: "better than the manifest says",
     flaky: "declared flaky", bad: "tried, but did not pass", any: "has the cell", absent: "does not have the cell",

@@ -1,0 +1,90 @@
+"""Which versions of torch the suite supports, and a check that needs no import of torch.
+
+torch is not among the dependencies that pip installs with the suite, so that pip never replaces the torch that a backend
+is built for. What the suite uses of torch's private names differs between minor versions; without this check another
+version would end in an AttributeError somewhere.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from devices.errors import ConformError
+
+#: The first and the last supported minor version.
+FIRST: Final = (2, 9)
+LAST: Final = (2, 13)
+#: Set to 1, every version of torch is tried.
+ANY: Final = "TORCH_CONFORMANCE_ANY_TORCH"
+
+_MINOR: Final = re.compile(r"(\d+)\.(\d+)")
+_VERSION: Final = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+class NoTorch(ConformError):
+    """There is no torch, or one that is not supported."""
+
+    exit_code = 3
+
+
+def supported() -> str:
+    """The supported versions, as messages name them: ``torch 2.9 to 2.13``."""
+    return "torch {}.{} to {}.{}".format(*FIRST, *LAST)
+
+
+def installed() -> str | None:
+    """The version of the torch that would be imported, or is; None if there is none.
+
+    It is empty if torch does not say.
+    """
+    if (loaded := sys.modules.get("torch")) is not None:
+        return str(getattr(loaded, "__version__", ""))
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:  # a folder that happens to be named torch
+        return None
+    try:
+        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    if said := _VERSION.search(text):
+        return said[1]
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def require_torch() -> None:
+    """Raises NoTorch unless a supported torch is installed. Does not import it."""
+    version = installed()
+    if version is None:
+        raise NoTorch(
+            f"torch is not installed for {sys.executable}: install the torch that your backend is built for, or "
+            "python -m pip install 'torch-conformance[torch]'"
+        )
+    if os.environ.get(ANY) == "1":
+        return
+    # Repro scripts carry this module and need torch only, so that packaging does not parse the version.
+    if not (parts := _MINOR.match(version)):  # an unusual build: anything that it lacks shows later
+        return
+    minor = int(parts[1]), int(parts[2])
+    if not FIRST <= minor <= LAST:
+        raise NoTorch(
+            f"torch {version} is installed, but torch-conformance supports {supported()}: install one of them, or set "
+            f"{ANY}=1 to try this version anyway"
+        )
+
+
+def has_torch() -> bool:
+    """Whether a supported torch is installed."""
+    try:
+        require_torch()
+    except NoTorch:
+        return False
+    return True

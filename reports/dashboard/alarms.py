@@ -1,0 +1,96 @@
+"""What is wrong with a device's newest run: its regressions by cause, and which of them are new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from devices.cell import CellKey, Verdict
+from reports.dashboard.axes import Axis, keys
+from reports.dashboard.documents import Cause
+from reports.dashboard.series import Series, counted
+from reports.diff import Changes
+from reports.statuses import LETTERS
+
+
+@dataclass(frozen=True, slots=True)
+class RedCause:
+    """A cause of regressions. ``kind`` is the status of its example (``reports.statuses``), ``new`` is the number of
+    its cells that were not regressions in the previous run."""
+
+    cause: Cause
+    kind: str
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The cells of a device's newest run that need attention.
+
+    ``gating`` counts the regressions that fail the gate, ``improvements`` the cells that pass although the manifest lists
+    them as failing, and ``provisional`` both of these in clauses that do not gate yet. ``new`` counts the regressions
+    that the previous run did not have. ``causes`` are those of all regressions: causes that gate before the others,
+    then causes with new regressions, then the largest.
+    """
+
+    series: Series
+    gating: int
+    provisional: int
+    improvements: int
+    new: int
+    causes: list[RedCause]
+
+    @property
+    def red(self) -> bool:
+        """Whether the device has anything that needs attention."""
+        return bool(self.gating or self.provisional or self.improvements)
+
+
+def alarm_of(series: Series, changed: Changes, axis: Axis) -> Alarm:
+    """The alarm of a series: what is wrong with its newest run.
+
+    ``changed`` are the changes since the previous run, ``axis`` has the cells of the newest run.
+    """
+    run = series.latest
+    counts, _ = counted(run)
+    new = _newly_red(changed)
+    red = [each for each in run.causes if each.verdict == Verdict.REGRESSION]
+    cells = list(keys(axis)) if new and red else []
+    causes = [
+        RedCause(
+            each,
+            _kind_of(each),
+            sum(cells[place] in new for place in each.positions) if cells else 0,
+        )
+        for each in red
+    ]
+    causes.sort(key=lambda each: (not each.cause.gating, not each.new, -each.cause.cells))
+    return Alarm(
+        series, counts.regressions, counts.not_gating, counts.improvements, len(new), causes
+    )
+
+
+def urgency(alarm: Alarm) -> tuple[bool, bool, str]:
+    """The key to sort alarms by: devices that fail the gate first, then those with anything else that needs attention,
+    each in the order of their slugs."""
+    return not (alarm.gating or alarm.improvements), not alarm.red, alarm.series.slug
+
+
+def _newly_red(changed: Changes) -> set[CellKey]:
+    """The cells that are regressions now and were not in the previous run."""
+    return {
+        cell
+        for cells in changed.values()
+        for cell, was, now in cells
+        if _is_regression(now) and not _is_regression(was)
+    }
+
+
+def _is_regression(letter: str) -> bool:
+    return letter in LETTERS and LETTERS[letter].verdict is Verdict.REGRESSION
+
+
+def _kind_of(cause: Cause) -> str:
+    """The status of a cause's example."""
+    wanted = (cause.outcome, cause.verdict)
+    kinds = (each.kind for each in LETTERS.values() if (each.outcome, each.verdict) == wanted)
+    return next(kinds, "fail")

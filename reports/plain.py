@@ -1,0 +1,35 @@
+"""Messages without what torch adds to many of them: ``boilerplate.toml``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from devices.files import read_toml
+from reports.model import RunError
+
+
+class _Boilerplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``boilerplate.toml``, which says what the fields mean."""
+
+    endings: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
+_KNOWN: Final = read_toml(Path(__file__).with_name("boilerplate.toml"), _Boilerplate, RunError)
+
+#: A sentence ends with a period before a space, and not with one inside a name, a number or an address.
+_BEFORE: Final = r"\s*(?:[,;]\s+)?"
+_ENDINGS: Final = re.compile(f"{_BEFORE}(?:{'|'.join(_KNOWN.endings)}).*", re.DOTALL)
+_SENTENCES: Final = re.compile(
+    f"{_BEFORE}(?:{'|'.join(_KNOWN.sentences)})" + r".*?(?:\.\)?(?=\s|$)|\)(?=\s|$)|(?=\n)|$)"
+)
+
+
+def plain(text: str) -> str:
+    """The text without torch's boilerplate; the text itself if nothing else would be left."""
+    cut = _SENTENCES.sub("", _ENDINGS.sub("", text)).strip()
+    return cut or text

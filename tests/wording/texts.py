@@ -1,0 +1,93 @@
+"""Finds every text of the project that a user can read: docstrings, messages, data files, templates and pages."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("conformance", "devices", "opinfo", "reports")
+
+#: Besides Python: data with messages and reasons, templates, scripts of the dashboard, C++ with messages.
+SUFFIXES = (".toml", ".jinja", ".js", ".cpp", ".h")
+#: A literal of fewer words is a name, a key or a piece of code; one without any of these is a list of names.
+SENTENCE = 4
+_ENGLISH = {"a", "an", "and", "are", "at", "by", "for", "from", "has", "in", "is", "it", "no", "not", "of", "on", "or", "than", "the", "to", "was", "with"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text and where it stands. ``kind`` is ``docstring``, ``message`` or ``file`` (one line of a file)."""
+
+    path: Path
+    line: int
+    kind: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+
+def user_visible_texts() -> Iterator[Text]:
+    """Every text of the four packages, of the pages under ``docs/`` and of those beside README.md."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix == ".py":
+                yield from python_texts(path)
+            elif path.suffix in SUFFIXES:
+                yield from file_lines(path)
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
+        yield from file_lines(path)
+    for path in sorted((ROOT / "examples").rglob("*")):
+        if path.suffix in {".md", ".yml", ".py"}:
+            yield from file_lines(path)
+
+
+#: In source code only comments and strings are texts; names are not.
+_SOURCES = {".js", ".cpp", ".h"}
+_IN_SOURCE = re.compile(r'//.*|^\s*\*.*|/\*.*|"(?:[^"\\]|\\.)*"')
+#: Names of code in prose.
+_CODE = re.compile(r"`[^`]*`")
+
+
+def file_lines(path: Path) -> Iterator[Text]:
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = _IN_SOURCE.findall(line) if path.suffix in _SOURCES else [line]
+        text = _CODE.sub("`…`", " ".join(found))
+        if text.strip():
+            yield Text(path, number, "file", text)
+
+
+def python_texts(path: Path) -> Iterator[Text]:
+    """Docstrings, and literals that read like a sentence."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):  # a string that is a statement documents what it follows
+        if isinstance(node, ast.Expr) and (text := _literal(node.value)):
+            docstrings.add(id(node.value))
+            yield Text(path, node.lineno, "docstring", inspect.cleandoc(text))
+    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for node in joined for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in docstrings or id(node) in parts:
+            continue
+        text = _literal(node)
+        words = text.split()
+        if len(words) >= SENTENCE and not _ENGLISH.isdisjoint(words):
+            yield Text(path, getattr(node, "lineno", 0), "message", text)
+
+
+def _literal(node: ast.AST) -> str:
+    """The text of a literal; each expression of an f-string is written as ``{…}``."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values
+        )
+    return ""
