@@ -1,1 +1,1 @@
-"""Speed and memory, side by side with upstream's way of testing the same ops. ``python -m benchmarks``."""
+"""Measures speed and memory, and compares with upstream's way of testing the same ops: ``python -m benchmarks``."""

@@ -1,7 +1,7 @@
-"""Run the benchmarks, and print what they measured against its budget: ``python -m benchmarks [NAME …]``.
+"""Runs the benchmarks and prints each figure with its budget: ``python -m benchmarks [NAME …]``.
 
-Figures are ratios of runs in turn, A B A B …, because machines drift; medians are quoted. Each run is kept in
-``benchmarks/history.jsonl``. The exit status is 1 where a budget is missed.
+Figures that compare two ways are medians of ratios of alternating runs (A B A B …), because the speed of machines
+varies. Every figure is appended to ``benchmarks/history.jsonl``. The exit code is 1 if a figure misses its budget.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
 @click.option("--slack", type=float, default=10.0, show_default=True,
               help="Percent by which a ratio may be worse than before.")  # fmt: skip
 def main(names: tuple[str, ...], history: Path, compare: tuple[Path, Path], slack: float) -> None:
-    """Run the benchmarks with these names, or all of them, and print a table of what was measured and what was budgeted.
+    """Run the benchmarks with these names, or all of them, and print a table of figures and budgets.
 
-    Exits 1 where a budget is missed, or with --compare where a ratio is worse than before; 4 where a history cannot be
+    Exits with 1 if a budget is missed, or with --compare if a ratio is worse than before; with 4 if a history cannot be
     read.
     """
     if compare:
@@ -85,7 +85,7 @@ def main(names: tuple[str, ...], history: Path, compare: tuple[Path, Path], slac
     if figures:
         print()
         Console(width=110, highlight=False).print(table_of(figures))
-        print(f"kept in {history}")
+        print(f"appended to {history}")
     sys.exit(0 if all(each.held for each in figures) else 1)
 
 

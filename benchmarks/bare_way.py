@@ -1,8 +1,8 @@
-"""The floor: the same ops and float32 samples drawn and called on bare tensors, and nothing looked at.
+"""The lower bound: draws the same ops' float32 samples and calls the ops on plain tensors, without checking anything.
 
-What is left when a harness costs nothing: torch and its op database are imported, each sample is drawn once
-(seeded per op, without upstream's per-sample bookkeeping), and the op is called as often as both ways must call
-it: for the expected result, for another layout, and with ``out=``. No layout is built, no byte compared.
+This is the time of a harness without cost: torch and its op database are imported, each sample is drawn once (seeded
+per op, without upstream's bookkeeping for each sample), and each op is called as often as both ways must call it: for
+the expected result, for another layout, and with ``out=``. No layout is created, and no byte is compared.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from opinfo.samples import direct_seeding, seed_everything
 
 
 def call(op: Op, sample: Any) -> None:
-    """Call the op twice, and with ``out=`` where it has one. What raises is passed over, as in the other ways."""
+    """Call the op twice, and once more with ``out=`` if it supports that. Exceptions are ignored, as in the other ways."""
     arguments = (sample.input, *sample.args)
     try:
         expected = op.function(*arguments, **sample.kwargs)
         op.function(*arguments, **sample.kwargs)
         if op.has_out and isinstance(expected, torch.Tensor):
             op.function(*arguments, **sample.kwargs, out=torch.empty_like(expected))
-    except Exception:  # what fails is not what is measured
+    except Exception:  # failures do not matter here, only time
         pass
 
 

@@ -1,7 +1,7 @@
-"""How fast the pages of a large site are in Chromium: first paint, filtering, scrolling.
+"""Measures how fast the pages of a large site are in Chromium: first paint, filtering and scrolling.
 
-Wall times include whatever else the machine does; so beside them stands the time that the page's
-main thread was busy, as Chromium's own counters have it.
+Wall times depend on what else the machine does, so the time that the page's main thread was busy, from Chromium's
+counters, is printed as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUERIES = (
     "",
 )
 
-# Type a query, and wait until what it found was painted.
+# Type a query, and wait until its result has been painted.
 _FILTER = """
 (query) => new Promise((done) => {
   const input = document.querySelector("#query"), began = performance.now();
@@ -52,13 +52,13 @@ _SCROLL = """
 
 
 def busy(session: Any) -> float:
-    """Processor seconds of the main thread so far."""
+    """The processor seconds of the page's main thread so far."""
     metrics = session.send("Performance.getMetrics")["metrics"]
     return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
 def measured(site: Path) -> Iterator[Figure]:
-    """Open the overview, the grid and the exploring page of a site."""
+    """Open the overview, the grid and the page "Explore" of a site, and yield the figures."""
     try:
         from playwright.sync_api import sync_playwright
 

@@ -1,8 +1,9 @@
-"""The site of a fleet: 6 devices x 252,000 cells, one run each, then thirty.
+"""Measures building the site of a fleet of 6 devices with 252,000 cells each: first with one run of each, then with
+thirty.
 
-The runs of the first 29 dates are put into the site as a build would have left them (their
-files would be 6 GB); the thirtieth date's six are written in full and read. Times are wall seconds
-and processor seconds of the build and its workers; browsers are measured in benchmarks/browser.py.
+The runs of the first 29 dates are put into the site as a build would have left them, because their records would take 6
+GB. The six runs of the thirtieth date are complete and are read. Times are wall seconds and processor seconds of the
+build and its workers. benchmarks/browser.py measures browsers.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ print(wall, own.ru_utime + own.ru_stime + workers.ru_utime + workers.ru_stime,
 
 
 def timed(runs: Path, site: Path) -> tuple[float, float, float, int, int]:
-    """Build in a fresh process: wall and processor seconds, peak MiB, runs held, runs read.
+    """Build in a new process. Returns wall seconds, processor seconds, peak memory in MiB, the runs on the site and the
+    runs read.
 
-    The peak is the controller's and twice the largest worker's: as many as there are processors.
+    The peak is that of the main process and twice that of the largest worker, since there are two workers.
     """
     done = subprocess.run(
         [sys.executable, "-c", _BUILD, str(runs), str(site)],
@@ -59,7 +61,7 @@ def timed(runs: Path, site: Path) -> tuple[float, float, float, int, int]:
 
 
 def age(site: Path, dates: int) -> None:
-    """Give the site runs of earlier dates, as if they had been read on their days."""
+    """Add runs of earlier dates to the site, as if they had been read on those dates."""
     runs = site / "v1" / "runs"
     for path in sorted(runs.glob("*.json")):
         document = msgspec.json.decode(path.read_bytes(), type=RunDocument)
@@ -80,7 +82,7 @@ def age(site: Path, dates: int) -> None:
 
 
 def _changed(codes: str, seed: str) -> Iterator[str]:
-    """The letters with some cells failing on this date alone."""
+    """Yields the letters of a run in which some cells fail on one date only."""
     chance = random.Random(seed)
     plain = codes.replace("F", ".")
     where = sorted(chance.sample(range(len(plain)), int(CHANGING * len(plain))))
@@ -93,7 +95,7 @@ def _changed(codes: str, seed: str) -> Iterator[str]:
 
 
 def overview_bytes(site: Path) -> int:
-    """What the overview loads, compressed as web hosts do (gzip, level 6)."""
+    """The bytes that the overview loads, compressed as web hosts do it (gzip, level 6)."""
     names = ("index.html", "assets/site.css", "assets/theme.js", "assets/base.js",
              "assets/overview.js", "assets/icon.svg")  # fmt: skip
     return sum(len(gzip.compress((site / name).read_bytes(), 6)) for name in names)
@@ -115,7 +117,7 @@ def measured() -> Iterator[Figure]:
 
 
 def _built(folder: Path) -> Iterator[Figure]:
-    """What it takes to build twice below ``folder``, and to look at that."""
+    """Build twice below ``folder``, measure both builds, and measure the pages."""
     site = folder / "site"
     write_date(folder / "first", DATES - 1)
     wall, processor, peak, held, read = timed(folder / "first", site)

@@ -1,6 +1,6 @@
-"""Equal work against upstream's way, end to end and per added sample, and what is left for a harness to win.
+"""Compares this harness with upstream's way on equal work, for whole runs and for each added sample.
 
-The bare way draws the same samples and calls the same ops and does nothing else, so it bounds both ratios.
+The bare way draws the same samples, calls the same ops and does nothing else, so it is a bound for both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ WAYS = {
 
 
 def measured() -> Iterator[Figure]:
-    """Every sample of every op, then one sample an op: the difference is what added samples cost."""
+    """Measure with every sample of every op, then with one sample of each op. The difference is the cost of the added
+    samples."""
     whole: dict[str, list[float]] = {way: [] for way in WAYS}
     added: dict[str, list[float]] = {way: [] for way in WAYS}
     for round_ in range(ROUNDS):
@@ -62,5 +63,5 @@ def measured() -> Iterator[Figure]:
 
 
 def _ratio(times: dict[str, list[float]], one: str, other: str) -> float:
-    """The median of the rounds' ratios of two ways' times."""
+    """The median over all rounds of the ratio of two ways' times."""
     return statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))

@@ -1,4 +1,4 @@
-"""What was measured, against its budget: the table, the history, and two histories compared."""
+"""Measured figures and their budgets: the printed table, the history, and the comparison of two histories."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HISTORY = ROOT / "benchmarks" / "history.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured figure and its budget. A ``ratio`` is of two measurements of one sitting: it says the same on another
-    machine, and is what pull requests are judged by."""
+    """A measured figure and its budget. A ``ratio`` compares two measurements of the same session, so it can be
+    compared between machines, and pull requests are judged by ratios only."""
 
     name: str
     value: float
@@ -39,16 +39,16 @@ class Figure:
         return f"{'≥' if self.at_least else '≤'} {self.budget:g}"
 
     def worse(self, before: Figure) -> float:
-        """By which part of it this one is worse than the one before; negative if it is better."""
+        """By which fraction this figure is worse than the one before; negative if it is better."""
         change = self.value / before.value - 1
         return -change if self.at_least else change
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.value:.2f} (budget {self.limit}) {'holds' if self.held else 'MISSED'}"
+        return f"{self.name}: {self.value:.2f} (budget {self.limit}) {'met' if self.held else 'MISSED'}"
 
 
 class BadHistory(ValueError):
-    """A history that cannot be read, or that holds nothing to compare."""
+    """A history cannot be read, or has no figures to compare."""
 
 
 def table_of(figures: Iterable[Figure]) -> Table:
@@ -58,14 +58,12 @@ def table_of(figures: Iterable[Figure]) -> Table:
         table.add_column(column, justify="right")
     table.add_column("")
     for each in figures:
-        table.add_row(
-            each.name, f"{each.value:,.2f}", each.limit, "holds" if each.held else "MISSED"
-        )
+        table.add_row(each.name, f"{each.value:,.2f}", each.limit, "met" if each.held else "MISSED")
     return table
 
 
 def circumstances() -> dict[str, str]:
-    """When, of which commit, where and with which torch something was measured."""
+    """The circumstances of a measurement: date, commit, machine and the version of torch."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": _commit(),
@@ -75,7 +73,7 @@ def circumstances() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit, with a ``+`` if the tree differs from it; empty outside a checkout."""
+    """The commit, followed by ``+`` if the working tree has changes; empty outside a checkout."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
@@ -84,7 +82,7 @@ def _commit() -> str:
             text=True,
             check=False,
         )
-    except OSError:  # there is no git
+    except OSError:  # git is not installed
         return ""
     return done.stdout.strip()
 
@@ -99,7 +97,7 @@ def _processor() -> str:
 
 
 def keep(path: Path, figures: Iterable[Figure], around: Mapping[str, str]) -> None:
-    """Append the figures to a history, a line each."""
+    """Append the figures to a history, one in each line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.writelines(
@@ -136,8 +134,10 @@ def read(path: Path) -> dict[str, Figure]:
 def compared(
     before: Mapping[str, Figure], after: Mapping[str, Figure], slack: float
 ) -> tuple[Table, bool]:
-    """The ratios of two histories side by side, and whether none is worse by more than ``slack`` (0.1 is a tenth).
-    Raises :class:`BadHistory` if they share none."""
+    """The ratios of two histories side by side, and whether none is worse by more than ``slack`` (0.1 is 10 %).
+
+    Raises :class:`BadHistory` if they have no ratio in common.
+    """
     shared = [n for n, each in after.items() if each.ratio and n in before and before[n].value > 0]
     if not shared:
         raise BadHistory("the histories have no ratio in common: measure the same benchmarks twice")

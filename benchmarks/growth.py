@@ -1,4 +1,5 @@
-"""What a run costs as the work grows: processor time a check, the memory of a worker, and the controller's share."""
+"""Measures how the cost of a run grows with its work: processor time of a check, memory of a worker, share of the
+controller."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from devices import registry
 from opinfo.plan import plan_spec
 from reports.run import load_run
 
-#: One op in so many, in the database's order.
+#: The runs use one op in each of these numbers, in the database's order.
 _ONE_IN = (8, 4, 2, 1)
 _PLANS = ("quick", "core", "full")
 _MANY = (50_000, 500_000)
@@ -31,7 +32,8 @@ _WORKERS = (8, 16)
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run cost: processor seconds of all its processes and of the controller, and the largest worker."""
+    """The cost of one run: processor seconds of all its processes and of the controller, and the memory of the largest
+    worker."""
 
     cells: int
     checks: int
@@ -51,7 +53,8 @@ class Cost:
 
 
 def measured() -> Iterator[Figure]:
-    """More ops; more dtypes of some ops; then more cells, and more workers, for a controller whose workers are idle."""
+    """Measure with more ops, with more dtypes of some ops, and with more cells and more workers for a controller whose
+    workers are idle."""
     ops = _ops()
     by_ops = [_run(f"one op in {n}", "-n", "2", _named(ops[::n])) for n in _ONE_IN]
     yield _marginal("the second half of ops / the second quarter", by_ops)
@@ -79,8 +82,8 @@ def measured() -> Iterator[Figure]:
 
 
 def _marginal(name: str, costs: Sequence[Cost]) -> Figure:
-    """The processor time of a check that the last of three runs adds, divided by that of one that the second adds:
-    starting, which costs the same, does not count."""
+    """The processor time of a check that the last of three runs adds, divided by that of a check that the second adds.
+    The time of starting, which is the same in all runs, cancels."""
     few, more, most = costs[-3:]
     added = (most.processor - more.processor) / (most.checks - more.checks)
     before = (more.processor - few.processor) / (more.checks - few.checks)
@@ -129,7 +132,7 @@ def _run(name: str, *arguments: str, environ: Mapping[str, str] | None = None) -
                     used[each.pid] = times.user + times.system
                     peak = max(peak, each.memory_info().rss if each.pid != process.pid else 0)
                 except psutil.NoSuchProcess:
-                    continue  # it ended between the listing and the look
+                    continue  # the process ended after it was listed
             time.sleep(0.1)
         if process.returncode not in (0, 1):
             raise RuntimeError(f"{' '.join(command)} exited {process.returncode}")
@@ -141,7 +144,8 @@ def _run(name: str, *arguments: str, environ: Mapping[str, str] | None = None) -
 
 
 def _family(pid: int) -> list[psutil.Process]:
-    """A process and its descendants. Not all of them are waited for, so the system does not add up their times."""
+    """A process and its descendants. Their times are read one by one, because the system adds up only those that are
+    waited for."""
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]

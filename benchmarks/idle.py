@@ -1,5 +1,5 @@
-"""A pytest plugin for measuring the controller: a plan of as many cells as are asked for, and workers that say at once
-that all is well. Each op of the device's own plan is there many times, under other names."""
+"""A pytest plugin that measures the controller alone: a plan with any number of cells, and workers that report a pass
+for each cell immediately. The plan repeats the ops of the device's own plan under other names."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from conformance.run.worker import Task, Worker
 from devices.cell import CellKey
 from opinfo.plan import Plan, plan_hash
 
-#: The environment's variable with the number of cells.
+#: The environment variable that sets the number of cells.
 CELLS = "CONFORMANCE_BENCHMARK_CELLS"
-_CHECKS = 75  # of a cell: the mean of plan quick
+_CHECKS = 75  # checks of a cell, the mean of plan quick
 _LAYOUTS = ("contiguous", "transposed+offset", "channels_last")
 
 _make_plan = planner.make_plan
@@ -48,6 +48,6 @@ def _do(worker: Worker, task: Task) -> tuple[ItemReport, list[str]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The first hook of all."""
+    """Replaces the plan and the workers. This is the first hook that pytest calls."""
     planner.make_plan = _plan
     Worker.do = _do  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""A manifest of 10,000 blocks against 250,000 planned cells: read, lint, update from two runs, explain."""
+"""Measures a manifest of 10,000 blocks with 250,000 planned cells: read, lint, update from two runs, explain."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _BLOCKS, _CLAUSES, _OPS = 10_000, 20, 1_250
 _DTYPES = (
     "bfloat16", "bool", "complex64", "float16", "float32", "float64", "int16", "int32", "int64", "int8",
 )  # fmt: skip
-#: Seconds that each may take; a person waits for them.
+#: The budget of each step in seconds. A person waits for each.
 LIMITS = {"read": 2, "lint": 5, "update": 10, "explain": 3}
 
 
 def measure() -> dict[str, float]:
-    """Processor seconds of each: the machine may be busy. Run in a process of its own."""
+    """The processor seconds of each step. Processor time is used because the machine may be busy. Call it in a new
+    process."""
     from devices.cell import CellKey, Observed, Outcome
     from devices.lifecycle.evidence import Evidence, Seen
     from devices.lifecycle.inspection import explain, lint

@@ -1,4 +1,4 @@
-"""Planning and matching 250,000 cells against 1,000 blocks, without torch."""
+"""Measures planning 250,000 cells and matching them with 1,000 blocks, without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Subject:
 
 
 def measure() -> float:
-    """Seconds to plan the cells and to find the expectation of each. Run in a process of its own."""
+    """The seconds to plan the cells and to find the expectation of each. Call it in a new process."""
     from devices.manifest import Manifest
     from devices.verdicts import Matcher
     from opinfo.exceptions import Exceptions

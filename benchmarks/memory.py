@@ -1,4 +1,4 @@
-"""The largest resident set of a worker over plan quick with a cold reference cache."""
+"""Measures the largest memory (resident set) of a worker over plan quick with an empty reference cache."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def measured() -> Iterator[Figure]:
                 try:
                     peak = max(peak, child.memory_info().rss)
                 except psutil.NoSuchProcess:
-                    continue  # it ended between the listing and the look
+                    continue  # the process ended after it was listed
             time.sleep(0.2)
     yield Figure("largest worker, MB", peak / 1e6, 600)

@@ -1,4 +1,4 @@
-"""Merging: 16 shards of 16,000 cells each, read, joined and written."""
+"""Measures merging: 16 shards of 16,000 cells each are read, merged and written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def measured() -> Iterator[Figure]:
 
 
 def _shards(scratch: Path) -> list[Path]:
-    """One run of 256,000 cells, divided as shards write it."""
+    """Write one run of 256,000 cells as shards."""
     cells = cells_of(ops=712)[: _SHARDS * _CELLS]
     whole = load_run(write(scratch / "whole", "synthetic", 1, 0, cells))
     found = []

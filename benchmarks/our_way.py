@@ -1,7 +1,7 @@
-"""Our way, equal work: the same ops and float32 samples, one non-contiguous layout plus ``out=``.
+"""This harness on equal work: the same ops and float32 samples, in one non-contiguous layout and with ``out=``.
 
-The harness' own code does it: guarded buffers, the CPU's value reference, comparison, recording; no stride
-reference, as upstream's way has none.
+It uses the harness's own code: guarded buffers, the CPU as reference for values, comparison and recording. It uses no
+stride reference, because upstream's way has none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the harness costs per cell, in addition to the checks: matching, journalling, recording, judging, sending, keeping, writing."""
+"""Measures what the harness costs for each cell besides the checks: matching, journalling, recording, judging, sending,
+storing and writing."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from opinfo.plan import plan_hash
 from reports.gate import gate
 from reports.run import load_run, write_run
 
-_CALLS = 10  # of a cell, in the plan's mean: they are its group's
-_GROUP = 3  # clauses that share their calls, in the plan's mean
+_CALLS = 10  # calls of a cell, the mean of the plan; cells of a group share them
+_GROUP = 3  # clauses that share their calls, the mean of the plan
 
 _NOT_BUDGETED = ("judging", "sending", "writing", "gating")
 
@@ -63,7 +64,7 @@ def measured() -> Iterator[Figure]:
         }  # fmt: skip
         budgeted = total = 0.0
         for name, step in steps.items():
-            started = time.process_time()  # one thread, and other processes shall not count
+            started = time.process_time()  # there is one thread, and other processes must not count
             step()
             took = (time.process_time() - started) / len(cells) * 1e3
             total += took
@@ -83,7 +84,7 @@ def _matcher() -> Matcher:
 
 
 def _journal(folder: Path, items: list[Item]) -> None:
-    """Every cell begins and ends, and its group makes its calls."""
+    """Write the journal of a run: each cell begins and ends, and each group of cells makes its calls."""
     journal = Journal(folder / "journal", "gw0")
     watch = Watch(
         journal, limits_for("full", 1.0), DeviceLock("bench", 0, folder / "locks"), _alive, _leave
@@ -102,7 +103,7 @@ def _journal(folder: Path, items: list[Item]) -> None:
 
 
 def _alive() -> None:
-    """The device answers."""
+    """Stands for the check that the device still answers."""
 
 
 _leave = partial(exit)

@@ -1,6 +1,6 @@
-"""Where a run's seconds go: every ``STEP``-th op and dtype of plan full on cpu, in this process.
+"""Measures where the time of a run goes: every ``STEP``-th op and dtype of plan full on cpu, in this process.
 
-The profiler counts the time inside the functions named below, cold and then warm, and what is left over.
+The profiler adds up the time in the functions below, first with empty and then with filled caches, and the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from opinfo.samples import choose, draw, probe
 
 STEP = 25
 
-#: Phase: (file, function) whose cumulative time it is. None of them contains another.
+#: The (file, function) pairs whose cumulative times make up each phase. None of these functions calls another.
 PHASES = {
     "drawing and choosing samples": (("samples.py", "draw"), ("samples.py", "choose")),
     "learning traits": (("traits.py", "probe"),),

@@ -1,4 +1,4 @@
-"""Running a command and taking its time and memory from the operating system."""
+"""Runs commands, and takes their time and memory from the operating system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def seconds(command: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
-    """Wall seconds of a command that may exit 0 or 1. Raises RuntimeError for any other status."""
+    """The wall seconds of a command that exits with 0 or 1. Raises RuntimeError for other exit codes."""
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, *command],
@@ -32,8 +32,8 @@ def seconds(command: Sequence[str], environ: Mapping[str, str] | None = None) ->
 
 
 def processor_seconds(command: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
-    """User and system seconds of a command, as :func:`seconds` runs it: for commands of one thread, whose wall
-    time says as much about what else the machine does."""
+    """The user and system seconds of a command, run as by :func:`seconds`. For commands with one thread, whose wall
+    time would also depend on what else the machine does."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds(command, environ)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,6 +1,6 @@
-"""What the three ways of equal work have in common: the ops, and how many samples of each.
+"""The ops and the number of samples that the three ways of equal work share.
 
-``BENCH_SAMPLES`` limits the samples of an op, ``BENCH_OPS`` (ids, with commas) the ops.
+``BENCH_SAMPLES`` limits the samples of an op, ``BENCH_OPS`` (ids separated by commas) the ops.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from opinfo.catalog import catalogue
 from opinfo.exceptions import exceptions
 
-#: None: all of them.
+#: The most samples of an op; None for all.
 LIMIT = int(os.environ.get("BENCH_SAMPLES", "0")) or None
 _ONLY = os.environ.get("BENCH_OPS", "")
 

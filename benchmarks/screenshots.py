@@ -1,7 +1,8 @@
-"""Pictures of a site for README.md: ``python -m benchmarks.screenshots SITE [FOLDER]``.
+"""Takes the pictures of a site for README.md: ``python -m benchmarks.screenshots SITE [FOLDER [CELL]]``.
 
-Needs Playwright and a Chromium of the system (or ``$CONFORM_CHROMIUM``). Writes the overview, the
-grid and a cell, light and dark, into docs/images.
+Needs Playwright and an installed Chromium (or ``$CONFORM_CHROMIUM``). Writes the overview, the grid and a cell, light
+and dark, into docs/images. CELL is the address of the cell to show, such as ``cell.html#clause=…&op=…&dtype=…``;
+without it, the first cause on the overview is shown.
 """
 
 from __future__ import annotations
@@ -10,31 +11,34 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from reports.model import RunError
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# Name, address and height of each picture, in CSS pixels; all are WIDTH wide.
+# Name, address and height in CSS pixels of each picture; all have the same WIDTH.
 WIDTH = 1280
 PICTURES = (
     ("overview", "index.html", 880),
-    ("grid", "grid.html#by=clause&sort=bad", 800),
+    ("grid", "grid.html", 800),
     ("cell", "", 1060),
 )
 
 
 def find_chromium() -> str:
-    """The system's Chromium. Raises RunError where there is none."""
+    """The path of an installed Chromium. Raises RunError if there is none."""
     named = os.environ.get("CONFORM_CHROMIUM")
     found = named or next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if found is None:
-        raise RunError("no Chromium: install one (Debian: chromium), or set CONFORM_CHROMIUM")
+        raise RunError(
+            "Chromium was not found: install it (Debian: chromium), or set CONFORM_CHROMIUM"
+        )
     return found
 
 
 def take(site: Path, folder: Path, cell: str) -> list[Path]:
-    """Take every picture, light and dark; ``cell`` is the address of the cell to show."""
+    """Take every picture, light and dark. ``cell`` is the address of the cell to show; empty for the first cause."""
     from playwright.sync_api import sync_playwright
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,6 +47,7 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
         chromium = playwright.chromium.launch(
             executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
+        cell = cell or _first_cause(chromium, site)
         for scheme in ("light", "dark"):
             for name, address, height in PICTURES:
                 page = chromium.new_page(
@@ -59,21 +64,33 @@ def take(site: Path, folder: Path, cell: str) -> list[Path]:
     return taken
 
 
+def _first_cause(chromium: Any, site: Path) -> str:
+    """The address of the example of the first cause on the overview; of no cell if there is no cause."""
+    page = chromium.new_page()
+    page.goto(f"file://{site.resolve()}/index.html")
+    link = page.query_selector("a[data-cause]")
+    address = str(link.get_attribute("href")) if link is not None else "cell.html"
+    page.close()
+    return address
+
+
 def main(arguments: list[str]) -> int:
     if not 1 <= len(arguments) <= 3:
         print("usage: python -m benchmarks.screenshots SITE [FOLDER [CELL]]")
         return 4
     site = Path(arguments[0])
     if not (site / "index.html").is_file():
-        print(f"error: {site} is no site: expected the folder that `conform dashboard -o` wrote")
+        print(
+            f"error: {site} is not a dashboard. Give the folder that `conform dashboard -o` wrote"
+        )
         return 4
     folder = Path(arguments[1]) if len(arguments) > 1 else Path("docs/images")
-    cell = arguments[2] if len(arguments) > 2 else "cell.html"
+    cell = arguments[2] if len(arguments) > 2 else ""
     try:
         for path in take(site, folder, cell):
             print(path)
     except (ModuleNotFoundError, RunError) as absent:
-        print(f"error: no pictures: {absent}")
+        print(f"error: no pictures were taken: {absent}")
         return 4
     return 0
 

@@ -1,8 +1,7 @@
-"""Runs made up in the size of a real fleet, for the benchmarks of the dashboard.
+"""Synthetic runs of the size of a real fleet, for the benchmarks of the dashboard.
 
-700 operators x 30 clauses x 12 dtypes = 252,000 cells, with a few per cent that are no plain pass:
-expected failures that stay, and some cells that change from date to date. All of it follows from
-the device's and the date's number.
+A run has 700 operators x 30 clauses x 12 dtypes = 252,000 cells. A few per cent do not simply pass: expected failures
+that stay, and cells that change from date to date. The number of the device and the date determine every result.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ DTYPES = (
     "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
 LAYOUTS = ("contiguous", "transposed+offset", "channels_last", "reversed+step_outer+offset")
-EXPECTED = 0.02  # of the cells fail, and their block says so
-CHANGING = 0.002  # of the cells fail on this date and pass on the next
+EXPECTED = 0.02  # the fraction of cells that fail as a block of the manifest expects
+CHANGING = 0.002  # the fraction of cells that fail on this date and pass on the next
 
 
 def cells_of(ops: int = 700, clauses: int = 30) -> list[CellKey]:
@@ -40,7 +39,7 @@ def cells_of(ops: int = 700, clauses: int = 30) -> list[CellKey]:
 
 
 def write(folder: Path, device: str, number: int, date: int, cells: list[CellKey]) -> Path:
-    """Write one complete run of ``device`` (the ``number``-th), ``date`` days after the first."""
+    """Write one complete run of ``device``, which has this number, ``date`` days after the first."""
     steady = random.Random(number)
     daily = random.Random(f"{number}/{date}")
     results: dict[CellKey, CellResult] = {}
@@ -64,7 +63,7 @@ def write(folder: Path, device: str, number: int, date: int, cells: list[CellKey
 
 
 def hash_of(cell: CellKey) -> int:
-    """The same in every process, which ``hash`` is not."""
+    """A hash of the cell that is the same in every process, unlike ``hash``."""
     return sum(map(ord, cell.op)) * 31 + sum(map(ord, cell.clause)) * 7 + len(cell.dtype)
 
 

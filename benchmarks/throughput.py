@@ -1,4 +1,4 @@
-"""Plan quick with every family, in checks per second: the caches cold, then warm."""
+"""Measures plan quick with every clause family, in checks per second: first with empty caches, then with filled ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from reports.run import load_run
 
 
 def measured() -> Iterator[Figure]:
-    """On cpu."""
+    """Measure on cpu."""
     yield from _on("cpu", {"cold": 90, "warm": 60})
 
 
 def measured_simulated() -> Iterator[Figure]:
-    """On the simulated device: cold, with its build."""
+    """Measure on the simulated device. The first run includes building the device."""
     yield from _on("simulated", {"cold": 150, "warm": 75})
 
 

@@ -1,4 +1,4 @@
-"""Workers against pytest's own process: where there is little to do, and on the whole of plan full."""
+"""Compares runs with workers and runs in pytest's own process: for few ops, and for the whole of plan full."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ def measured() -> Iterator[Figure]:
         for _ in range(_ROUNDS + 1):
             for workers, times in took.items():
                 times.append(_pytest("-n", workers, f"--ops={ops}"))
-        alone, auto = (median(times[1:]) for times in took.values())  # the first ones fill caches
+        alone, auto = (
+            median(times[1:]) for times in took.values()
+        )  # the first runs fill the caches
         print(f"{count} ops: {alone:.1f} s with -n 0, {auto:.1f} s with -n auto")
         yield Figure(f"{count} ops: -n auto / -n 0", auto / alone, most, ratio=True)
 
 
 def measured_full() -> Iterator[Figure]:
-    """A quarter of an hour, and twice that where the stride references are not kept yet."""
-    _pytest("--plan=full", "-n", "2")  # fills caches
+    """Measure plan full. Takes a quarter of an hour, and twice that if the stride references are not cached yet."""
+    _pytest("--plan=full", "-n", "2")  # fills the caches
     two, alone = (_pytest("--plan=full", "-n", workers) for workers in ("2", "0"))
     print(f"plan full: {alone:.0f} s with -n 0, {two:.0f} s with -n 2")
     yield Figure("plan full: -n 0 / -n 2", alone / two, 1.6, at_least=True, ratio=True)

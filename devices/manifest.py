@@ -271,7 +271,7 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
     lines = header_lines(text)
     if len(lines) != len(tables):
         raise ManifestError(
-            f"{prefix}found {len(tables)} blocks, but {len(lines)} [[expect]] headers: {_HOW}"
+            f"{prefix}not every block has an [[expect]] header (blocks: {len(tables)}, headers: {len(lines)}): {_HOW}"
         )
     return tables, lines
 

@@ -241,7 +241,7 @@ class Traits:
     nan_policy: bool  # whether it is a reduction with a documented treatment of NaN
     dense: bool  # some sample has only strided tensors
     two_operands: bool  # … and two of them or more
-    reads_strided: bool  # some sample passes a strided tensor that holds an element
+    reads_strided: bool  # some sample passes a strided tensor that has elements
     reads_floats: bool  # … of a floating dtype
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor

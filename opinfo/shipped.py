@@ -123,7 +123,7 @@ def main() -> None:
     try:
         content = pack(Path(sys.argv[1]))
     except (ValueError, msgspec.DecodeError) as error:
-        sys.exit(f"{error}. {FILE.name} is left as it is")
+        sys.exit(f"{error}. {FILE.name} is unchanged")
     write_whole(FILE, content)
     print(f"{FILE}: {len(content):,} bytes")
 

@@ -85,8 +85,8 @@ def manifest(
     count = "one run" if runs == 1 else f"{runs} runs"
     lines = [
         f"# Expected failures of `{name}`, written by `conform init` on {day.isoformat()} from {count} of plan quick.",
-        "# The blocks stand by cause, as far as the failures tell it. Find out whether it is true, write the cause into",
-        "# `reason` and `kind`, and split or join blocks until each block has one root cause.",
+        "# The blocks are grouped by presumed cause. Check each cause, write it into `reason` and `kind`, and split or join",
+        "# blocks until each block has one root cause.",
     ]
     blocks: dict[str, list[Block]] = defaultdict(list)
     for group in _groups(failing.values(), reasons):
@@ -102,26 +102,28 @@ def manifest(
         lines += ["", f"# {reason.removeprefix(TRIAGE).strip()}"]
         lines += [line for block in _joined(blocks[reason]) for line in ("", render(block))]
     if apart:
-        lines += ["", "# Not in a block, so the gate stays red until they are explained:"]
+        lines += ["", "# No block can describe these cells. The gate is red until they are fixed:"]
         lines += [f"#   {key}: {one_line(why)}" for key, why in apart.items()]
     return "\n".join(lines) + "\n"
 
 
 def way_of(result: CellResult) -> tuple[object, ...]:
-    """The way in which a cell fails."""
+    """What a block says of how a cell fails: outcome, layouts, exception."""
     return result.outcome, result.layouts, result.raises
 
 
 def at_large(result: CellResult) -> CellResult:
-    """A result whose block leaves open in which layout and with which exception it fails."""
+    """The result without layouts and exception, so that its block allows any."""
     return msgspec.structs.replace(result, layouts=(), raises=None)
 
 
 def _groups(
     failing: Iterable[CellResult], reasons: Mapping[CellKey, str]
 ) -> Iterable[list[CellResult]]:
-    """Cells of one cause that fail in the same way. An op's dtypes are part of that: a block is the product of its
-    axes."""
+    """Group the cells that have the same cause, fail in the same way and have the same dtypes.
+
+    The dtypes matter because a block describes every combination of its ops and dtypes.
+    """
     of_op: dict[tuple[object, str], list[CellResult]] = defaultdict(list)
     groups: dict[object, list[CellResult]] = defaultdict(list)
     for result in failing:
@@ -133,7 +135,7 @@ def _groups(
 
 
 def _joined(blocks: Iterable[Block]) -> Iterable[Block]:
-    """Blocks that are the same but for their clauses, as one."""
+    """Join blocks that differ only in their clauses."""
     clauses: dict[Block, tuple[str, ...]] = defaultdict(tuple)
     for block in blocks:
         clauses[replace(block, clause=())] += block.clause

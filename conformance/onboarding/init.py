@@ -1,4 +1,4 @@
-"""``conform init``: ask a device that has no descriptor, and write its folder."""
+"""``conform init``: ask a device that has no descriptor what it supports, and write its folder."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from devices.torch_version import require_torch
 from devices.verdicts import Matcher
 from reports.advice import drafts
 from reports.causes import causes_of
-from reports.gate import ExitCode
+from reports.gate import ExitCode, number
 from reports.junit import one_line
 from reports.model import CellResult, Run, by_declaration, seen_of
 from reports.run import PROGRESS_FILE, RECORD_FILE, load_run
 
 Say = Callable[[str], object]
 
-#: What a run's process executes, with the path of this one: what is importable here is importable there.
+#: What the process of a run executes after it has taken this process' ``sys.path``.
 _CONFORM: Final = "from conformance.cli import main; main()"
-#: The runs' folder, in the device's.
+#: The subfolder of the device's folder that gets the runs and their logs.
 _RUNS: Final = "init"
-#: What an interrupted init may leave of a file, see ``replacing``.
+#: Names of temporary files that an interrupted init may leave behind.
 _HALF_WRITTEN: Final = r"\.(__init__\.py|descriptor\.py|expected\.toml)\.[0-9a-f]{8}"
-#: Days for which a cell may be flaky.
+#: Days until a flaky block expires.
 _FLAKY_DAYS: Final = 30
-#: Seconds that an interrupted run may take to write what it has.
+#: Seconds that an interrupted run may take to write its results.
 _TO_END: Final = 60.0
 
 
 class Unreachable(ConformError):
-    """The device, its module or a run of it is in the way."""
+    """The device, its module or a run on it does not work."""
 
     exit_code = ExitCode.INFRASTRUCTURE.value
 
 
 class Interrupted(ConformError):
-    """Somebody ended it before it was done."""
+    """The user interrupted the command."""
 
     exit_code = ExitCode.INCOMPLETE.value
 
@@ -77,21 +77,21 @@ class InitOptions:
 
     @property
     def draft(self) -> Path:
-        """The manifest by which all runs but the first one are judged."""
+        """The path of the manifest that judges every run but the first."""
         return self.folder / _RUNS / "expected.toml"
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """Options of `conform run` for what is tried."""
+        """The options of `conform run` that select cells."""
         shard = ("--shard=1/6",) if self.quick else ()
         return (*shard, *((f"--ops={self.ops}",) if self.ops else ()))
 
     def question(self) -> Question:
-        """The question to the device. Raises ConformError."""
+        """The device to ask, checked. Raises ConformError."""
         _matched(
             r"[a-z][a-z0-9_-]*",
             self.name,
-            "a device's name must consist of lower-case letters, digits, '-' and '_', and begin with a letter",
+            "a device's name must begin with a lower-case letter and consist of lower-case letters, digits, '-' and '_'",
         )
         device = _matched(
             r"([a-z][a-z0-9_]*)(?::\d+)?",
@@ -120,7 +120,7 @@ def begin(options: InitOptions, say: Say) -> int:
         return _begun(options, say)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted; the same command goes on where it was: {_written(options.folder)}"
+            f"interrupted; {_written(options.folder)}. Call the same command again; it continues"
         ) from None
 
 
@@ -132,25 +132,25 @@ def _begun(options: InitOptions, say: Say) -> int:
     with _writing(folder):
         _look_at(folder)
     if path.exists():
-        say(f"{path} is there already: going on with the runs")
+        say(f"{path} exists already: continuing with the runs")
     else:
         _describe(options, question, path, say)
     described = load_file(folder)
     if (described.torch_type, described.module or "") != (question.torch_type, question.module):
         raise ConformError(
-            f"{path} describes another device or module: give another folder with -o"
+            f"{path} describes another device or module than you named: give another folder with -o"
         )
     runs = [_run(options, 1, say)]
-    if options.runs > 1:  # with what the first one says, as the gate will be run
+    if options.runs > 1:  # the other runs are judged by the draft, as the gate will judge
         drafted, _ = _draft(options, runs)
         with _writing(options.draft):
             write_whole(options.draft, drafted)
-        runs += [_run(options, number, say) for number in range(2, options.runs + 1)]
+        runs += [_run(options, which, say) for which in range(2, options.runs + 1)]
     return _write_manifest(options, runs, say)
 
 
 def _look_at(folder: Path) -> None:
-    """Remove what an interrupted init left half-written. Raises ConformError if there is anything that is not its own."""
+    """Remove temporary files of an interrupted init. Raises ConformError if the folder holds files of others."""
     held = list(folder.iterdir()) if folder.exists() else []
     for each in held:
         if re.fullmatch(_HALF_WRITTEN, each.name):
@@ -158,14 +158,16 @@ def _look_at(folder: Path) -> None:
     names = {each.name for each in held if not re.fullmatch(_HALF_WRITTEN, each.name)}
     if {"descriptor.py", "expected.toml"} <= names:
         raise ConformError(
-            f"{folder} describes a device already: to describe it again, give another folder with -o, or remove it"
+            f"{folder} already describes a device: give another folder with -o, or remove this one"
         )
     if names - {"__init__.py", "descriptor.py", "__pycache__", _RUNS}:
-        raise ConformError(f"{folder} is not empty: give another folder with -o, or remove it")
+        raise ConformError(
+            f"{folder} is not empty: give another folder with -o, or remove this one"
+        )
 
 
 def _written(folder: Path) -> str:
-    """What there is of the folder, as the end of a sentence."""
+    """Which files the folder has so far, as a clause of a message."""
     if not (folder / "descriptor.py").exists():
         return "nothing was written"
     return f"{folder} has the descriptor, and no manifest yet"
@@ -177,7 +179,7 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     if reply.error:
         raise Unreachable(
             f"{options.device_string} cannot be described, and nothing was written: {reply.error.rstrip('.')}. "
-            f"Without the harness: {_without_us(question)}"
+            f"To see the failure without the suite: {_without_us(question)}"
         )
     with _writing(path.parent):
         # No __init__.py: a folder with one would hide a module of the same name from programs that run beside it.
@@ -187,17 +189,19 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
         f"wrote {path}: {len(reply.dtypes)} dtypes; capabilities that work: {', '.join(has) or 'none'}"
     )
     if reply.wrong:
-        say("  declared, although the answer was wrong, so that clauses fail until it is right:")
+        say(
+            "  declared although the result was wrong, so that their clauses fail until it is right:"
+        )
     for name, seen in reply.wrong.items():
         say(f"    {name}: {seen}")
     if silent := sorted(reply.raised.keys() & {*CAPABILITIES, "facts", "device_count"}):
         say(
-            f"  {len(silent)} question(s) had no answer; the descriptor says why: {', '.join(silent)}"
+            f"  {number(len(silent), 'question')} had no answer; the descriptor says why: {', '.join(silent)}"
         )
 
 
 def _without_us(question: Question) -> str:
-    """A command that does with the device what has to work before it can be asked."""
+    """A command line with the first steps that must work on the device: import, copy, add."""
     imports = ", ".join(filter(None, ("torch", question.module)))
     call = f"{question.module}.{question.init}(); " if question.init else ""
     code = f'import {imports}; {call}x = torch.ones(2).to("{question.torch_type}"); print((x + x).cpu())'
@@ -212,15 +216,14 @@ def _writing(path: Path) -> Iterator[None]:
         raise ConformError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _run(options: InitOptions, number: int, say: Say) -> Run:
-    """Run plan quick in a subprocess, in which a crash costs one of its workers: the first time without expectations,
-    then with those that were drafted."""
-    results = (options.folder / _RUNS / f"run-{number}").absolute()
+def _run(options: InitOptions, which: int, say: Say) -> Run:
+    """Run plan quick in a subprocess. The first run has no expectations; the other runs have the drafted manifest."""
+    results = (options.folder / _RUNS / f"run-{which}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
-    expectations = "none" if number == 1 else str(options.draft.absolute())
-    what = "" if number == 1 else " with these failures expected"
+    expectations = "none" if which == 1 else str(options.draft.absolute())
+    what = "" if which == 1 else " with these failures expected"
     say(
-        f"run {number} of {options.runs}: plan quick{what}, {options.workers} worker(s); log: {log}"
+        f"run {which} of {options.runs}: plan quick{what}, {number(options.workers, 'worker')}; log: {log}"
     )
     command = [
         *(sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_CONFORM}"),
@@ -239,12 +242,12 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
         if status == ExitCode.USAGE and lines[-1].startswith("ERROR: "):  # such as a misspelt op
             raise ConformError(f"{lines[-1][len('ERROR: ') :]} ({_written(options.folder)})")
         raise Unreachable(
-            f"run {number} failed with exit code {status} and has no results: "
+            f"run {which} ended with exit code {status} and without results: "
             f"{lines[-1] if lines else 'no message'} (log: {log}; {_written(options.folder)})"
         )
     if not (results / RECORD_FILE).is_file():
         raise Unreachable(
-            f"run {number} wrote no results; see the end of {log} ({_written(options.folder)})"
+            f"run {which} wrote no results; see the end of {log} ({_written(options.folder)})"
         )
     run = load_run(results)
     say(
@@ -255,7 +258,7 @@ def _run(options: InitOptions, number: int, say: Say) -> Run:
 
 
 def _watched(command: list[str], log: Path, say: Say) -> int:
-    """Run a command into its log; say each quarter that pytest has done, and how long the rest may take."""
+    """Run a command, with its output in a log. Report the progress four times, with an estimate of the rest."""
     began, quarters = time.monotonic(), 1
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
@@ -273,7 +276,7 @@ def _watched(command: list[str], log: Path, say: Say) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run that still goes on, so that it can be resumed: by its own way first."""
+    """End a run that is still going, so that it can be resumed: by SIGTERM, then by SIGKILL."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -285,39 +288,37 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
-    """Write the manifest, and say what to do next. Returns the exit code: whether the gate is green with it."""
+    """Write the manifest, and say what to do next. Returns 0 if the gate is green with the manifest, else 1."""
     path = options.folder / "expected.toml"
     text, apart = _draft(options, runs)
     known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
     manifest = Manifest.parse(text, path, {"clause": load().clauses, "layouts": known})
-    for run in runs:  # the manifest must match the runs that it was made from
+    for run in runs:  # the manifest must expect the failures that it was made from
         if left := _left_over(manifest, run) - set(apart):
             raise ConformError(
-                f"{path} does not match {min(left)}, which failed: please report this"
+                f"no block of {path} expects {min(left)}, which failed: please report this as a defect of the suite"
             )
     with _writing(path):
         write_whole(path, text)
     flaky = sum(block.outcome is ExpectedOutcome.FLAKY for block in manifest.blocks)
     more = f", {flaky} of them flaky, for {_FLAKY_DAYS} days" if flaky else ""
-    say(f"wrote {path}: {len(manifest.blocks)} block(s){more}")
+    say(f"wrote {path}: {number(len(manifest.blocks), 'block')}{more}")
     again = ["conform", "run", "-n", str(options.workers), *options.selection]
     command = shlex.join([*again, f"--descriptor={options.folder}"])
     if apart:
         say(
-            f"{len(apart)} cell(s) are in no block, so the gate is red; the end of the manifest lists them"
+            f"cells in no block: {len(apart)}, so the gate is red; the end of the manifest lists them"
         )
     elif options.runs > 1:
-        say("with it the last of these runs is green")
+        say("with this manifest the last run is green")
     else:
-        say(
-            "with it this run is green; without --fast a second run tries that, and finds flaky cells"
-        )
+        say("with this manifest the run is green; without --fast, a second run finds flaky cells")
     say(f"Next: replace each 'triage:' with the cause. To run it again: `{command}`")
     return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value
 
 
 def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, str]]:
-    """The manifest as a text, and the cells that are in none of its blocks, with the reason."""
+    """Returns the text of the manifest, and the failing cells in no block, each with the reason."""
     agreed, flaky, apart = agreement(runs)
     today = date.today()
     until = today + timedelta(days=_FLAKY_DAYS)
@@ -327,7 +328,7 @@ def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, st
 
 
 def _failing(run: Run) -> list[CellKey]:
-    """The cells that fail, whatever was expected of them."""
+    """The cells that fail, expected or not."""
     return [
         key
         for key, each in run.results.items()
@@ -340,8 +341,11 @@ Failing = dict[CellKey, CellResult]
 
 
 def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
-    """The failing cells on which all runs agree, those that passed in some and failed in others, and the other failing
-    cells with the reason why no block can describe them."""
+    """Sort the failing cells of several runs.
+
+    Returns the cells that fail in every run, the cells that pass in some runs and fail in others, and the remaining
+    cells, each with the reason why no block can describe it.
+    """
     agreed: Failing = {}
     flaky: Failing = {}
     apart: dict[CellKey, str] = {}
@@ -359,7 +363,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
             )
         elif failed.outcome.name not in ExpectedOutcome.__members__:
             apart[key] = f"{failed.outcome}: {one_line(failed.message)[:200]}"
-        else:  # it fails each time; where not in the same way, in any
+        else:  # it fails in every run; if in several ways, the block leaves the way open
             same = len({drafting.way_of(each) for each in results}) == 1
             agreed[key] = failed if same else drafting.at_large(failed)
     missing = {key for run in runs for key in run.missing if key in set(run.parsed.selected)}
@@ -372,7 +376,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
 
 
 def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
-    """The cells that are not green with this manifest."""
+    """The cells of a run that this manifest does not make green."""
     matcher = Matcher(manifest.active({name: str(value) for name, value in run.plan.facts.items()}))
     return {
         key

@@ -1,9 +1,9 @@
-"""Probing: the capabilities and dtypes of a device that work when they are tried.
+"""Find out which capabilities and dtypes of a device work.
 
-A capability is probed by calling its API and looking at the result. That an object can be constructed is not
-enough: on a CPU-only build ``torch.Stream()`` succeeds. None means that there is no way to ask. What raises is taken
-to be absent, and so is what says so itself; an API whose answer cannot be true is there, and Wrong. A probe is not a
-check: only the suite finds out whether a clause holds.
+A probe calls the API of a capability and looks at the result. Constructing an object is not enough: on a CPU-only build
+``torch.Stream()`` succeeds. An API that raises, or that reports that it is not available, counts as absent. An API with
+an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite decides whether
+the device fulfils a clause.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from opinfo.device import Device, has_pointers, has_storage, has_strides
 
 
 class Wrong(Exception):
-    """The API is there, and its answer is wrong. The text says what was seen."""
+    """The API exists, but its result is wrong. The text describes the result."""
 
 
 def described(question: Question) -> Descriptor:
-    """The descriptor of the device that is asked. Raises ConformError."""
+    """The descriptor of the device to ask. Raises ConformError."""
     if question.path:
         return registry.load_file(Path(question.path))
     if not question.torch_type:
         return registry.get(question.name)
-    return Descriptor(  # of a device about which nothing is known
+    return Descriptor(  # for a device about which nothing is known
         name=question.name,
         torch_type=question.torch_type,
         title="A device without a descriptor",
@@ -66,14 +66,14 @@ def _facts_of(torch_type: str) -> dict[str, str]:
 
 
 def _count_of(torch_type: str) -> int:
-    """What ``torch.<type>.device_count`` returns; 1 if it is not known."""
+    """The result of ``torch.<type>.device_count``; 1 if there is no such function."""
     with suppress(Exception):  # as above
         return max(1, int(torch.get_device_module(torch_type).device_count()))
     return 1
 
 
 def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
-    """What a device is asked, by name: its facts, capabilities and dtypes."""
+    """Yields the questions about facts, capabilities and dtypes, each with its name."""
     yield FIRST_USE, first_use
     yield "facts", lambda device: dict(device.descriptor.facts())
     yield "device_count", lambda device: int(device.descriptor.device_count())
@@ -86,8 +86,8 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
 
 
 def probe(device: Device, answered: Container[str], say: Callable[[Said], None]) -> None:
-    """Ask an open device everything that is not answered yet. Says each question before it is asked: it may end the
-    process."""
+    """Ask an open device the questions that have no answer yet. Reports each question before it is asked, because it may
+    end the process."""
     for name, question in questions(device):
         if name in answered:
             continue
@@ -104,7 +104,7 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
 
 
 def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
-    """Seconds by which the first call of an op takes longer than the second: the most of some ops, by a clock."""
+    """Seconds by which the first call of an op takes longer than the second: the maximum over four ops."""
     now = now or Clock().now
     given = device.to_device(torch.full((4, 4), 0.5))
     longer = 0.0
@@ -119,7 +119,7 @@ def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
 
 
 def granularity(device: Device) -> int:
-    """Bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if nobody counts them."""
+    """Bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if the device has no such statistics."""
     with suppress(Exception):  # as above: it is no capability of its own
         before = torch.accelerator.memory.memory_allocated(device.torch_device)
         held = device.to_device(torch.zeros(1, dtype=torch.uint8))
@@ -129,7 +129,7 @@ def granularity(device: Device) -> int:
 
 
 def flushes_subnormals(device: Device) -> list[str]:
-    """The dtypes in which a number below the smallest normal one, times 1, is 0."""
+    """The dtypes in which a subnormal number times 1 is 0."""
     found = []
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         kind = getattr(torch, dtype)
@@ -145,7 +145,7 @@ def flushes_subnormals(device: Device) -> list[str]:
 
 
 def autocast_lists(device: Device) -> dict[str, list[str]]:
-    """What autocast does with ops of which torch's common lists say another thing; nothing without autocast."""
+    """The ops for which autocast differs from torch's common lists, by what autocast does; empty without autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}
     holds = {name for name in ("float16", "bfloat16") if _tried(device, name)}
@@ -159,7 +159,7 @@ def _tried(device: Device, dtype: str) -> bool:
 
 
 def _holds(device: Device, dtype: str) -> bool:
-    """Whether it allocates, and converts to and from float32."""
+    """Whether the device allocates tensors of a dtype and converts them to and from float32."""
     kind = getattr(torch, dtype)
     values = torch.tensor([0.0, 1.0, 1.0])
     want = values.to(kind).to(torch.float32)  # not 0, 1, 1 where the dtype has no zero
@@ -180,7 +180,7 @@ def _module(device: Device) -> Any:
 
 
 def _of_accelerator(question: Callable[[Device], bool]) -> Callable[[Device], bool]:
-    """Asks only if torch.accelerator is this device, because its functions are about no other; else the answer is no."""
+    """Make the answer False unless torch.accelerator is this device: its functions are about the accelerator only."""
 
     def asked(device: Device) -> bool:
         current = torch.accelerator.current_accelerator()
@@ -297,8 +297,8 @@ def _properties(device: Device) -> bool:
 
 
 def _autocast(device: Device) -> bool:
-    """Whether a region can be entered: torch says that autocast is available to each device that has a key for it, and
-    asks the backend's module only then."""
+    """Whether an autocast region can be entered. ``is_autocast_available`` alone is not enough: it is True for each device
+    type with a dispatch key for autocast, and the backend's module is asked only when the region is entered."""
     kind = device.torch_device.type
     if not torch.amp.is_autocast_available(kind):
         return False
@@ -307,14 +307,14 @@ def _autocast(device: Device) -> bool:
 
 
 def _seen(right: bool, what: str) -> bool:
-    """True; raises Wrong with what was seen instead."""
+    """Returns True if the result is right. Raises Wrong with a description of the result if not."""
     if not right:
         raise Wrong(what)
     return True
 
 
-#: The other capabilities are verified by the suite only: asking for them needs a compiler or a second process, or
-#: can lose the device, or torch has no function for it.
+#: The probes by capability. There is none for capabilities that need a compiler or a second process, that can make the
+#: device unusable, or for which torch has no function.
 _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "strides": has_strides,
     "storage": has_storage,

@@ -1,4 +1,5 @@
-"""Asking devices what they support, each in a subprocess: without torch here, and whatever the device does there."""
+"""Ask devices what they support. Each device is asked in a subprocess, which may crash or hang; this process needs no
+torch."""
 
 from __future__ import annotations
 
@@ -12,29 +13,32 @@ from conformance.checks.child import Child, Limits
 from devices.descriptor import CAPABILITIES, DTYPES, common_facts
 from devices.torch_version import NoTorch, require_torch
 
-#: Seconds after which a device that cannot be opened is given up. Importing torch from a cold disk takes some.
+#: Seconds for opening the device. Importing torch from a cold disk takes some of them.
 PATIENCE = 180.0
 #: Seconds for one question.
 EACH = 20.0
-#: The question how much longer the first call of an op takes than the second.
+#: Asks how much longer the first call of an op takes than the second.
 FIRST_USE = "first_use"
-#: The question by how many bytes the statistics of the allocator rise for a tensor of one byte.
+#: Asks by how many bytes the allocator's statistics rise for a tensor of one byte.
 GRANULARITY = "granularity"
-#: The question in which dtypes numbers below the smallest normal one count as zeros.
+#: Asks in which dtypes the device treats subnormal numbers as zeros.
 SUBNORMALS = "flushes_subnormals"
-#: The question in which ops the lists of autocast differ from torch's common ones.
+#: Asks for which ops autocast differs from torch's common lists.
 AUTOCAST = "autocast_lists"
 
 
 def allowance(longer: float) -> float:
-    """What to allow for first uses (seconds) where one of a few small ops took so much longer: a larger one may take ten
-    times that. Rounded up to tens; 0 for less than a tenth of a second, which is no compiler's."""
+    """Seconds to allow for the first use of an op, if the first call of a small op took ``longer`` seconds more.
+
+    A large op may take ten times as long to compile. The result is a multiple of ten; 0 if ``longer`` is below 0.1, because
+    then nothing was compiled.
+    """
     return 10.0 * math.ceil(longer) if longer >= 0.1 else 0.0
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which device is asked: a registered one by ``name``, a descriptor by ``path``, or one without a descriptor
-    by ``torch_type`` (and ``module`` and ``init``, if needed), which ``name`` calls by name."""
+    """The device to ask: a registered one (``name``), a descriptor (``path``), or a device without a descriptor
+    (``torch_type``, if needed ``module`` and ``init``; ``name`` is then the name to give it)."""
 
     name: str = ""
     path: str = ""
@@ -47,8 +51,8 @@ class Answers(msgspec.Struct, frozen=True):
     """What the device answered.
 
     ``capabilities`` are True, False, or None if there is no way to ask. ``facts`` are the descriptor's. ``raised``
-    says which exception a capability, a dtype or ``device_count`` raised; ``wrong`` what was seen of a capability
-    that is there and does not work. ``left_behind`` is what its module changes in its process.
+    names the exception of a capability, a dtype or ``device_count``. ``wrong`` describes the wrong result of an API that
+    exists. ``left_behind`` lists the side effects of importing the device's module.
     """
 
     capabilities: dict[str, bool | None] = {}
@@ -69,17 +73,17 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class Reply(Answers, frozen=True):
-    """The answers, or in ``error`` why the device could not be asked."""
+    """The answers. If the device could not be asked, ``error`` says why."""
 
     error: str = ""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What the subprocess says of a question: that it asks it now, or the ``answer``, or what was ``raised``, or what
-    was seen that is ``wrong``.
+    """A message of the subprocess: it begins a question, or the question is ``over`` with an ``answer``, an exception
+    (``raised``) or a ``wrong`` result.
 
-    The empty name is the end of all questions; ``raised`` then says that the device cannot be opened. Before the first
-    question it says what it does, in ``step``.
+    A message with an empty name and ``over`` ends the conversation; its ``raised`` then says why the device cannot be
+    opened. Before the first question, ``step`` names what the subprocess does.
     """
 
     name: str = ""
@@ -91,9 +95,10 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def ask(question: Question, each: float = EACH) -> Reply:
-    """Ask one device, with a limit of ``each`` second(s) for a question, and more where it compiles. One that ends the
-    process or does not come back is noted, and the others are asked in another process. If nothing can be asked, the
-    reply's ``error`` says why.
+    """Ask one device. Each question has ``each`` seconds, and more if the device compiles kernels.
+
+    If a question ends the process or hangs, the reply says so, and a new process asks the remaining questions. If the
+    device cannot be asked at all, the reply's ``error`` says why.
     """
     try:
         require_torch()

@@ -1,4 +1,4 @@
-"""The subprocess that asks a device. It says each step before it takes it: the step may end the process."""
+"""The subprocess that asks a device. It reports each step before the step begins, because a step may end the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from devices.errors import ConformError, with_cause
 
 
 def serve(orders: Any, tell: Tell) -> None:
-    """Answer what has no answer yet. Errors that people can act on are part of the answer."""
+    """Answer the questions that have no answer yet. A ConformError becomes part of the last message."""
 
     def say(said: Said) -> None:
         tell(msgspec.to_builtins(said))

@@ -47,7 +47,7 @@ DESCRIPTOR = Descriptor(
         "torch.testing._internal.opinfo: dtypesIfHPU, for dtypes by op",
     ),
     module="habana_frameworks.torch.core",
-    # Not graphs: HPU graphs are lazy mode's alone. Not inductor: torch.compile goes to hpu_backend.
+    # Not graphs: HPU graphs exist in lazy mode only. Not inductor: torch.compile uses hpu_backend.
     capabilities=names(
         "strides storage streams events timed_events allocator_statistics "
         "allocator_memory_info pinned_memory generator properties serialization autocast "

@@ -269,7 +269,7 @@ def stats(
 
     return Stats(
         blocks=len(blocks),
-        by_kind=_counted(str(block.kind or "not given") for block in blocks),
+        by_kind=_counted(str(block.kind or "none given") for block in blocks),
         by_outcome=_counted(str(block.outcome) for block in blocks),
         families=_counted(name for each in blocks for name in set(map(_family, each.clause))),
         expired=tuple(f"{block.where} ({block.expires})" for block in expired),

@@ -13,7 +13,7 @@ def _unavailable() -> str | None:
     if not is_installed("torch"):
         return "torch is not installed"
     if platform.system() != "Darwin":
-        return f"MPS exists on macOS alone; this is {platform.system()}"
+        return f"MPS exists on macOS only; this is {platform.system()}"
     if platform.machine() != "arm64":
         return f"torch for macOS needs Apple silicon (arm64); this is {platform.machine()}"
     return None

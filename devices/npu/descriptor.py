@@ -19,7 +19,7 @@ def _unavailable() -> str | None:
     if not is_installed("torch_npu"):
         return "the module torch_npu (the Ascend adapter) is not installed"
     if not any(Path("/dev").glob("davinci[0-9]*")):
-        return "no Ascend driver: /dev holds no davinci device"
+        return "no Ascend driver: there is no davinci device in /dev"
     return None
 
 

@@ -16,7 +16,7 @@ def _unavailable() -> str | None:
         return "no Level Zero loader (libze_loader.so.1): install the Intel GPU driver"
     dri = Path("/dev/dri")
     if Path("/dev").is_dir() and not any(dri.glob("renderD*")):
-        return "no GPU that this process may use (/dev/dri holds no render node)"
+        return "no GPU that this process may use (there is no render node in /dev/dri)"
     return None
 
 

@@ -1,13 +1,13 @@
-"""Follow docs/vendors.md to the letter: run its ``sh`` blocks in a clean environment, and compare what they do.
+"""Run the ``sh`` blocks of docs/vendors.md in a clean environment, and compare their results with the page.
 
     python examples/vendor/follow_docs.py            # builds both wheels, needs no network
     python examples/vendor/follow_docs.py --until 2  # the first two blocks alone
     python examples/vendor/follow_docs.py --ops mul  # only this op: the gate then says that the runs are partial
 
-A command must exit with 0, or with the status that a comment at its end names (``# exit 1``). A ``text`` block shows lines
-of what the block before it prints, ``…`` for any text. The environment is a fresh virtual one outside the checkout. torch
-and the other dependencies are those of the interpreter that runs this (found through a .pth file), so that nothing is
-downloaded.
+A command must exit with 0, or with the status in a comment at its end (``# exit 1``). A ``text`` block lists lines that the
+preceding block must print; ``…`` stands for any text. The environment is a new virtual environment outside of the checkout.
+Its torch and other dependencies are those of the interpreter that runs this script, found through a .pth file, so that
+nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SKIPPED = shutil.ignore_patterns(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A ``sh`` block of the page: its commands, each with the status that it must exit with, and lines that they print."""
+    """A ``sh`` block of the page: its commands with their expected exit statuses, and lines that they must print."""
 
     commands: tuple[tuple[str, int], ...]
     printed: tuple[str, ...]
@@ -76,7 +76,7 @@ def steps(page: Path) -> list[Step]:
 def follow(
     found: Iterable[Step], folder: Path, variables: Mapping[str, str], ops: str = ""
 ) -> Iterator[str]:
-    """Run the commands of these steps. Yields what is not as the page says."""
+    """Run the commands of these steps. Yields a message for each difference from the page."""
     if ops:
         variables = {**variables, "PYTEST_ADDOPTS": f"--ops={ops}"}
     for number, step in enumerate(found, 1):
@@ -95,7 +95,7 @@ def follow(
             )
             took, output = time.monotonic() - start, output + done.stdout
             print(f"{done.stdout}--- exit {done.returncode}, {took:.1f} s", flush=True)
-            if ops and command.startswith("conform gate"):  # which refuses partial runs
+            if ops and command.startswith("conform gate"):  # it refuses partial runs
                 wanted = 2
             if done.returncode != wanted:
                 yield f"{command}: exit {done.returncode}, expected {wanted}\n{done.stdout}"
@@ -122,7 +122,7 @@ def build_wheel(source: Path, wheels: Path) -> Path:
 
 
 def build_sdist(source: Path, folder: Path) -> Path:
-    """Build the source distribution of a folder, from a copy as above."""
+    """Build the source distribution of a folder from a copy, so that nothing is written beside the sources."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "source"
         shutil.copytree(source, copy, ignore=_SKIPPED)
@@ -157,14 +157,14 @@ def clean_environment(folder: Path, *folders: Path) -> Path:
 
 
 def install(python: Path, *wheels: Path) -> None:
-    """Install wheels without their dependencies, by the pip that is borrowed: here, even where the
-    interpreter that it is borrowed from has the same version."""
+    """Install wheels without their dependencies, even if the borrowed packages have the same version. The pip that runs is
+    a borrowed one."""
     options = ("--quiet", "--no-deps", "--no-index", "--ignore-installed")
     subprocess.run([python, "-m", "pip", "install", *options, *map(str, wheels)], check=True)
 
 
 def environment(python: Path, **more: str) -> dict[str, str]:
-    """The variables of a shell in which that environment is active."""
+    """The variables of a shell in which the environment of this python is active."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -175,7 +175,7 @@ def environment(python: Path, **more: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run the steps, to the first that is not as the page says."""
+    """Run the steps until one differs from the page."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--until", type=int, default=None, help="stop after this block")
     options.add_argument("--keep", type=Path, default=None, help="work here, and leave it there")
@@ -186,7 +186,7 @@ def main() -> int:
     ours = build_wheel(CHECKOUT, folder / "wheels")
     theirs = build_wheel(CHECKOUT / "examples" / "vendor", folder / "wheels")
     python = clean_environment(folder / "venv")
-    install(python, theirs)  # the backend is there before its vendor hears of us
+    install(python, theirs)  # a vendor has the backend before the suite
     print(f"prepared in {time.monotonic() - began:.0f} s: {folder}", flush=True)
     variables = environment(python, TORCH_CONFORMANCE=str(ours), PIP_NO_INDEX="1")
     began = time.monotonic()

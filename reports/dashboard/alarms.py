@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from devices.cell import CellKey, Verdict
 from reports.dashboard.axes import Axis, keys
 from reports.dashboard.documents import Cause
-from reports.dashboard.series import Series
+from reports.dashboard.series import Series, counted
 from reports.diff import Changes
-from reports.gate import Tally
-from reports.model import Clause
-from reports.statuses import LETTERS, tally
+from reports.statuses import LETTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +26,8 @@ class RedCause:
 class Alarm:
     """The cells of a device's newest run that need attention.
 
-    ``gating`` counts the regressions that fail the gate, ``provisional`` those of clauses that do not gate yet, and
-    ``improvements`` the cells that pass although the manifest lists them as failing. ``new`` counts the regressions
+    ``gating`` counts the regressions that fail the gate, ``improvements`` the cells that pass although the manifest lists
+    them as failing, and ``provisional`` both of these in clauses that do not gate yet. ``new`` counts the regressions
     that the previous run did not have. ``causes`` are those of all regressions: causes that gate before the others,
     then causes with new regressions, then the largest.
     """
@@ -48,32 +45,27 @@ class Alarm:
         return bool(self.gating or self.provisional or self.improvements)
 
 
-def alarm_of(series: Series, changed: Changes, clauses: Iterable[Clause], axis: Axis) -> Alarm:
+def alarm_of(series: Series, changed: Changes, axis: Axis) -> Alarm:
     """The alarm of a series: what is wrong with its newest run.
 
-    ``changed`` are the changes since the previous run, ``clauses`` the contract of the newest run, ``axis`` its cells.
+    ``changed`` are the changes since the previous run, ``axis`` has the cells of the newest run.
     """
     run = series.latest
-    provisional = {each.id for each in clauses if each.provisional}
-    gates: list[Tally] = []
-    others: list[Tally] = []
-    for clause, counts in run.counts.items():
-        (others if clause in provisional else gates).append(tally(counts))
-    counted, ungated = Tally.sum([Tally(), *gates]), Tally.sum([Tally(), *others])
+    counts, _ = counted(run)
     new = _newly_red(changed)
     red = [each for each in run.causes if each.verdict == Verdict.REGRESSION]
-    names = list(keys(axis)) if new and red else []
+    cells = list(keys(axis)) if new and red else []
     causes = [
         RedCause(
             each,
             _kind_of(each),
-            sum(names[place] in new for place in each.positions) if names else 0,
+            sum(cells[place] in new for place in each.positions) if cells else 0,
         )
         for each in red
     ]
     causes.sort(key=lambda each: (not each.cause.gating, not each.new, -each.cause.cells))
     return Alarm(
-        series, counted.regressions, ungated.regressions, counted.improvements, len(new), causes
+        series, counts.regressions, counts.not_gating, counts.improvements, len(new), causes
     )
 
 

@@ -127,11 +127,9 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
 
 def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
     """What is wrong with each device's newest run, the most urgent device first."""
-    found = []
-    for row in rows:
-        run = row.series.latest
-        clauses = site.contracts[run.contract].clauses
-        found.append(alarm_of(row.series, row.changed or {}, clauses, site.axes[run.axis]))
+    found = [
+        alarm_of(row.series, row.changed or {}, site.axes[row.series.latest.axis]) for row in rows
+    ]
     return sorted(found, key=urgency)
 
 

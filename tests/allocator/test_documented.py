@@ -75,5 +75,7 @@ def wrong(field: str, value: object) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_is_missing_or_of_another_type_is_seen(field: str, value: object) -> None:
-    with pytest.raises(AssertionError, match=field if value != "huge" else "small or large"):
+    with pytest.raises(
+        AssertionError, match=field if value != "huge" else "neither small nor large"
+    ):
         documented(Told(wrong(field, value)))  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def written(path: Path, text: str) -> Manifest:
     [
         (("x", "--device-string", "No Device"), "expected a device as torch writes it"),
         (("x", "--device-string", "npu", "--module", "a b"), "expected a module"),
-        (("X!", "--device-string", "npu"), "a device's name must consist of"),
+        (("X!", "--device-string", "npu"), "a device's name must begin with"),
     ],
 )
 def test_bad_arguments_are_one_message(arguments: tuple[str, ...], message: str) -> None:
@@ -253,7 +253,7 @@ def test_a_drafted_descriptor_declares_what_is_there_and_wrong(tmp_path: Path) -
     assert device.functions == {"properties": "get_device_properties"}  # which its clauses call
     assert device.dtypes == {"float16", "float32"}
     assert '"generator",  # wrong: two draws differed "\n' in text
-    absent = text.partition("does not have them:")[2].partition("capabilities=")[0]
+    absent = text.partition("does not have these:")[2].partition("capabilities=")[0]
     assert {"storage", "streams"} <= set(absent.replace(",", " ").split())
     assert not {"generator", "events"} & set(absent.replace(",", " ").split())
     assert "#   events: NotImplementedError: later" in text

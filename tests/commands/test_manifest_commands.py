@@ -83,7 +83,7 @@ def test_lint_fix_writes_the_canonical_form(file: Path) -> None:
     file.write_text('[[expect]]\nreason = "why"\noutcome="fail"\nclause=["layout.values"]# c\n')
     result = call("lint", "--manifest", file, "--no-plan")
     assert result.exit_code == 1
-    assert f"{file}:2: from here on the file is not in canonical form" in result.stdout
+    assert f"{file}:2: from this line on the file is not in canonical form" in result.stdout
     fixed = call("lint", "--manifest", file, "--no-plan", "--fix")
     assert fixed.exit_code == 0 and "written in canonical form" in fixed.stdout
     assert file.read_text() == (
@@ -116,7 +116,7 @@ def test_a_fact_that_the_run_s_machine_does_not_know_is_an_error(
 ) -> None:
     file.write_text(BLOCK.replace("reason =", 'when = { driver = ">1" }\nreason ='))
     result = call("lint", "--manifest", file, "--run", write(tmp_path))
-    assert result.exit_code == 4 and "depends on the fact 'driver'" in result.stderr
+    assert result.exit_code == 4 and "needs the fact 'driver'" in result.stderr
     assert call("lint", "--manifest", file, "--no-plan").exit_code == 0
 
 
@@ -206,7 +206,7 @@ def test_update_drafts_a_reason_for_each_cause(tmp_path: Path) -> None:
     assert told.exit_code == 0 and "3 blocks added" in told.stdout
     assert sorted(line for line in file.read_text().splitlines() if line.startswith("# ")) == [
         "# Expected failures, one block a root cause.",
-        "# triage: RuntimeError is raised: no such mode 7 (nn.functional.conv2d, add)",
+        "# triage: raises RuntimeError: no such mode 7 (nn.functional.conv2d, add)",
         "# triage: wrong values if an input is not contiguous (add)",
     ]
     assert "leave out --reason" in call("update", *runs, "--triage", "--reason", "r").stderr
@@ -267,7 +267,7 @@ def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(
         (["--kind", "device-bug"], "--kind needs --reason or --triage"),
         (["--reason", "r", "--issue", "later"], "--issue 'later' is not a URL"),
         (["--reason", "r", "--expires", "soon"], "--expires 'soon' is not a date"),
-        (["--reason", "r"], "adding needs two runs that agree"),
+        (["--reason", "r"], "failures are added only from two runs that agree"),
         (["--ops", "nothing*"], "--ops 'nothing*' matches nothing"),
         (["--clauses", ","], "--clauses was given an empty list"),
     ],

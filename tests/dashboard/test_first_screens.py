@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lxml.html
 import pytest
 
 from conformance.contract import load
 from devices.cell import CellKey, Outcome, Verdict
 from reports.dashboard.build import Options, build
+from reports.failures import causes_in
+from reports.gate import gate
+from reports.run import load_run
 from reports.statuses import KINDS
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
@@ -202,11 +206,23 @@ def test_regressions_come_before_everything_else(browser: Any, friendly: Path) -
             "alpha · quick 6 regressions; 1 improvement", "beta · quick 1 regression",
         ]  # fmt: skip
         card = page.locator(".alarm[data-device='alpha-quick']")
-        assert "4 new since 2026-10-01" in card.inner_text()
+        assert "4 new since the previous run" in card.inner_text()
         new = ["new" in text for text in card.locator("li small").all_inner_texts()]
         assert new == [True] * 4 + [False] * 2
         card.locator("a[data-cause]").first.click()
         page.wait_for_selector("[data-status='fail']")
+
+
+def test_the_overview_counts_what_the_gate_counts(runs: list[Path], friendly: Path) -> None:
+    page = lxml.html.parse(str(friendly / "index.html"))
+    for device, folder in (("alpha-quick", runs[1]), ("beta-quick", runs[2])):
+        judged = gate(load_run(folder))
+        red = [each for each in causes_in(judged) if each.verdict is Verdict.REGRESSION]
+        card = page.xpath(f"//article[@id='alarm-{device}']")[0]
+        assert f"{len(red)} cause" in card.xpath("string(p)")
+        assert f": {judged.counts.regressions} regression" in card.get("aria-label")
+        cells = [int(text.split()[0]) for text in card.xpath(".//li/small/text()")]
+        assert sorted(cells) == sorted(len(each.results) for each in red)
 
 
 def test_a_run_without_regressions_says_so(browser: Any, tmp_path: Path) -> None:

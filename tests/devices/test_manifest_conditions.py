@@ -102,8 +102,8 @@ def test_a_fact_that_the_machine_does_not_know_is_an_error() -> None:
     with pytest.raises(ManifestError) as caught:
         manifest("", 'os = "linux"', 'runtime = ">=12"').active({"os": "linux", "torch": "2.13"})
     assert str(caught.value) == (
-        "expected.toml:11: when: it depends on the fact 'runtime', which this machine does not"
-        " know (known here: 'os', 'torch'): let the descriptor's facts() give it"
+        "expected.toml:11: when: the condition needs the fact 'runtime', which is not known on this"
+        " machine (known: 'os', 'torch'): let the descriptor's facts() return it"
     )
 
 
@@ -123,7 +123,7 @@ def test_a_version_that_is_none_is_an_error() -> None:
     with pytest.raises(ManifestError) as caught:
         manifest('driver = ">=1"').active({**FACTS, "driver": "R580-beta (custom)"})
     assert str(caught.value) == (
-        "expected.toml:1: when: it depends on the version 'driver', and this machine's is"
+        "expected.toml:1: when: the condition needs the version 'driver', but its value here is"
         " 'R580-beta (custom)', which is not a version (PEP 440): let the descriptor's facts()"
         " normalise it"
     )

@@ -33,7 +33,7 @@ def test_a_sound_manifest_has_no_problems() -> None:
 
 def test_a_block_that_matches_no_planned_cell_is_named() -> None:
     assert found(FAIL, FAIL + '\nop = "sub"') == [
-        "e.toml:5: the block matches no planned cell (unknown op 'sub'): correct it, or remove it"
+        "e.toml:5: the block matches no planned cell (unknown op 'sub'): correct or remove it"
     ]
 
 
@@ -48,8 +48,8 @@ def test_a_block_that_does_not_hold_here_is_not_stale() -> None:
 def test_an_expired_block_is_named() -> None:
     assert found(FAIL + "\nexpires = 2027-02-28") == [
         (
-            "e.toml:1: the block expired on 2027-02-28: fix its cause, or check it again and set"
-            " a new date"
+            "e.toml:1: the block expired on 2027-02-28: fix the cause, or verify it and set a new"
+            " date"
         )
     ]
 
@@ -61,9 +61,9 @@ def test_a_block_expires_on_every_machine() -> None:
 def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
     assert found(FAIL + '\nop = "add"', CRASH + '\nop = ["add", "mul*"]') == [
         (
-            "e.toml:6: this block expects 'crash' of layout.values::add[int8] and 1 more, but the one"
-            " at e.toml:1 expects 'fail'; neither is more specific: narrow one of them, or add a"
-            " block for just these cells"
+            "e.toml:6: this block expects 'crash' of layout.values::add[int8] (and 1 more cell),"
+            " but the block at e.toml:1 expects 'fail', and neither is more specific: narrow one of"
+            " them, or add a block for these cells only"
         )
     ]
 
@@ -88,14 +88,16 @@ def test_without_cells_every_block_is_stale() -> None:
 
 
 def test_a_fact_that_is_not_known_is_an_error() -> None:
-    with pytest.raises(ManifestError, match=r"e\.toml:1: when: it depends on the fact 'driver'"):
+    with pytest.raises(
+        ManifestError, match=r"e\.toml:1: when: the condition needs the fact 'driver'"
+    ):
         found(FAIL + '\nwhen = { driver = ">1" }')
 
 
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ('op = ["add", "ad", "nn.*"]', "the block names an unknown op 'ad'; did you mean 'add'?"),
+        ('op = ["add", "ad", "nn.*"]', "the block has the unknown op 'ad'; did you mean 'add'?"),
         ('op = ["add", "nn.*"]', "the op 'nn.*' of the block matches no planned cell"),
         ('dtype = ["int8", "float*"]', "the dtype 'float*' of the block matches no planned cell"),
         ('clause = ["layout.values", "graphs.*"]', "the clause 'graphs.*' of the block matches no"),
@@ -118,6 +120,6 @@ def test_the_form_is_looked_at_where_the_text_is_given() -> None:
     text = f'[[expect]]\nreason = "why"\n{FAIL}\n'
     manifest = Manifest.parse(text, Path("e.toml"))
     assert [str(each) for each in lint(manifest, None, FACTS, TODAY, text)] == [
-        "e.toml:2: from here on the file is not in canonical form (order of blocks and keys, sorted"
+        "e.toml:2: from this line on the file is not in canonical form (order of blocks and keys, sorted"
         " names, one blank line between blocks): run `conform manifest lint --fix`"
     ]

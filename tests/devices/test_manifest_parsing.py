@@ -123,7 +123,7 @@ REFUSED = {
     "unknown key": (block_with(ops='"add"'), "unknown key 'ops'; did you mean 'op'"),
     "no clause": (
         block_with(clause=""),
-        "the key 'clause' is missing: name the clauses that it is about, such as",
+        "the key 'clause' is missing: name one clause or several, such as",
     ),
     "no outcome": (
         block_with(outcome=""),
@@ -153,11 +153,20 @@ REFUSED = {
     ),
     "star inside": (
         block_with(op='"nn.*.conv"'),
-        "'op' holds 'nn.*.conv': a '*' may only stand once, at the end",
+        "'op' has the pattern 'nn.*.conv': only one '*' is allowed, at the end",
     ),
-    "two stars": (block_with(op='"add**"'), "'op' holds 'add**': a '*' may only stand once"),
-    "blank op": (block_with(op='""'), "'op' holds '', which is blank or has spaces around it"),
-    "blanks around": (block_with(op='" add"'), "'op' holds ' add', which is blank or has spaces"),
+    "two stars": (
+        block_with(op='"add**"'),
+        "'op' has the pattern 'add**': only one '*' is allowed",
+    ),
+    "blank op": (
+        block_with(op='""'),
+        "'op' has the name '', which is blank or has spaces around it",
+    ),
+    "blanks around": (
+        block_with(op='" add"'),
+        "'op' has the name ' add', which is blank or has spaces",
+    ),
     "empty list": (
         block_with(op="[]"),
         "'op' is an empty list: name at least one",
@@ -178,11 +187,11 @@ REFUSED = {
     "no layouts": (block_with(layouts="[]"), "'layouts' is an empty list: name at least one"),
     "unknown layout": (
         block_with(layouts='["transpose"]'),
-        "unknown layout 'transpose'; did you mean 'transposed'? (3 layouts are known)",
+        "unknown layout 'transpose'; did you mean 'transposed'? (3 are known)",
     ),
     "layout with star": (
         block_with(layouts='["trans*"]'),
-        "'layouts' holds 'trans*': name each layout in full, without '*'",
+        "'layouts' has the pattern 'trans*': name each layout in full, without '*'",
     ),
     "unknown outcome": (
         block_with(outcome='"fails"'),
@@ -239,11 +248,11 @@ REFUSED = {
     ),
     "local version": (
         block_with(when='{ torch = "==2.13.0+cpu" }'),
-        "'torch' names the local version '2.13.0+cpu', which is never compared: write '==2.13.0'",
+        "'torch' has the local version '2.13.0+cpu', which conditions ignore: write '==2.13.0'",
     ),
     "arbitrary equality": (
         block_with(when='{ runtime = "===12.8" }'),
-        "'runtime' compares text with '===': write '==', got '===12.8'",
+        "'runtime' uses '===', which compares texts: write '==', got '===12.8'",
     ),
     "unknown kind": (
         block_with(kind='"device bug"'),
@@ -270,15 +279,15 @@ REFUSED = {
     ),
     "flaky without expires": (
         block_with(outcome='"flaky"', min_pass_rate="0.9"),
-        "outcome 'flaky' needs 'expires': write the last day on which it holds, such as",
+        "outcome 'flaky' needs 'expires': write the last day on which the block is valid",
     ),
     "flaky without rate": (
         block_with(outcome='"flaky"', expires="2027-01-01"),
-        "outcome 'flaky' needs 'min_pass_rate': write the share of its runs that must pass",
+        "outcome 'flaky' needs 'min_pass_rate': write the share of a cell's runs that must pass",
     ),
     "rate of a failure": (
         block_with(min_pass_rate="0.5"),
-        "'min_pass_rate' goes with outcome 'flaky' only, not 'fail'",
+        "'min_pass_rate' is for outcome 'flaky' only, and this block has 'fail'",
     ),
     "rate as percentage": (
         block_with(outcome='"flaky"', expires="2027-01-01", min_pass_rate="90"),
@@ -327,12 +336,12 @@ def test_toml_that_ends_early_is_named_with_its_last_line() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version = 1\n", "expected.toml: unknown key 'version' outside of any block: write each"),
+        ("version = 1\n", "expected.toml: the key 'version' is outside of any block: write each"),
         ("[expect]\n", "expected.toml: 'expect' must be a list of tables: write each block under"),
         ("expect = [1]\n", "expected.toml: 'expect' must be a list of tables: write each block"),
         (
             'expect = [{ clause = "layout.values", outcome = "fail", reason = "x" }]\n',
-            "expected.toml: 1 blocks under 0 [[expect]] headers: write each block under a",
+            "expected.toml: not every block has an [[expect]] header (blocks: 1, headers: 0): write each",
         ),
         ("a = " + "[" * 20_000, "expected.toml"),
         ("a = " + "9" * 20_000, "expected.toml"),
@@ -369,7 +378,7 @@ def test_a_file_that_is_not_text_is_named_with_its_line(tmp_path: Path) -> None:
     path.write_bytes(MINIMAL.encode() + b"# \xff\n")
     with pytest.raises(ManifestError) as caught:
         Manifest.load(path)
-    assert str(caught.value) == f"{path}:5: the manifest is not UTF-8 text: save it as UTF-8"
+    assert str(caught.value) == f"{path}:5: the manifest is not UTF-8: save it as UTF-8"
 
 
 def test_a_manifest_s_error_is_one_for_people() -> None:

@@ -87,7 +87,7 @@ def test_each_fault_fails_cells_before_anything_is_expected(two_runs: tuple[Path
 def test_one_run_is_not_enough_to_record(station: Station, two_runs: tuple[Path, Path]) -> None:
     done = call("update", two_runs[0], "--manifest", station.manifest, "--reason", "planted")
     assert done.exit_code == 4
-    assert "adding needs two runs that agree" in done.output
+    assert "failures are added only from two runs that agree" in done.output
 
 
 def test_recorded_from_two_runs_the_next_run_is_green(recorded: Station, tmp_path: Path) -> None:
@@ -164,5 +164,5 @@ def test_explain_says_why_a_cell_is_expected_to_fail(recorded: Station, tmp_path
 def test_explain_says_that_nothing_speaks_of_a_cell(recorded: Station, tmp_path: Path) -> None:
     run = recorded.run(tmp_path / "run", *FAULTS)
     said = call("explain", "layout.values::where[float32]", "--run", run).output
-    assert "expected: to pass; no block that holds here matches it" in said
+    assert "expected: pass (no block of the manifest applies here)" in said
     assert ": pass: ok\n" in said

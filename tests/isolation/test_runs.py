@@ -108,7 +108,7 @@ def test_the_call_that_ended_the_process_is_left_out_of_its_group(disturbed: Dis
 
 
 def test_a_run_with_crashes_is_complete_and_red(disturbed: Disturbed, cache: Path) -> None:
-    assert disturbed.ran.code == 1 and "regression (exit 1)" in disturbed.ran.text
+    assert disturbed.ran.code == 1 and "red (exit 1)" in disturbed.ran.text
     assert "4 regressions" in disturbed.ran.text
     assert "no outcome" not in disturbed.ran.text
     gate = run_conform("gate", str(disturbed.folder), cache=cache)

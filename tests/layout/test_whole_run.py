@@ -157,7 +157,7 @@ def test_every_cell_that_fails_is_in_the_manifest(whole_run: WholeRun) -> None:
 
 def test_an_unfiltered_run_exits_as_the_gate_does(whole_run: WholeRun) -> None:
     assert whole_run.ran.code == 1
-    assert "regression (exit 1)" in whole_run.ran.text
+    assert "red (exit 1)" in whole_run.ran.text
 
 
 def test_the_junit_files_hold_every_cell_once(whole_run: WholeRun) -> None:

@@ -117,7 +117,7 @@ def test_the_example_is_minimal(
 
 def test_the_end_shows_the_causes_and_the_report_holds_them(broken: Broken) -> None:
     text = broken.ran.text
-    shown = [line for line in text.splitlines() if line.startswith("new regression: ")]
+    shown = [line for line in text.splitlines() if line.startswith("regression: ")]
     assert 0 < len(shown) < len(broken.causes)
     data = json.loads((broken.run.folder / "failures.json").read_text())
     # It holds the failures of provisional clauses too, which can join the causes of the others.

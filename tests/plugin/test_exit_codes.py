@@ -41,7 +41,7 @@ def test_an_unexpected_failure_exits_1(fork: ForkServer, tmp_path: Path) -> None
         *("--device", "cpu", "--ops", "tril", "--expectations", "none"),
         f"--results={tmp_path / 'run'}",
     )
-    assert ran.code == 1 and "regression (exit 1)" in ran.text and "1 failed" in ran.text
+    assert ran.code == 1 and "red (exit 1)" in ran.text and "1 failed" in ran.text
 
 
 def test_a_failure_of_a_provisional_clause_is_reported_and_fails_nothing(
@@ -51,8 +51,8 @@ def test_a_failure_of_a_provisional_clause_is_reported_and_fails_nothing(
         *("-p", "tests.plugin.provisional", *VIEW_COPY, "-x"), f"--results={tmp_path / 'run'}"
     )
     assert ran.code == 0 and "1 passed" in ran.text and "failed" not in ran.text, ran.text
-    assert "1 regression, 0 improvements (1 of provisional clauses, which do not gate)" in ran.text
-    assert "provisional, not gating regression: 1 cell" in ran.text
+    assert "; 1 unexpected result in clauses that do not gate yet" in ran.text
+    assert "not gating (provisional clause): 1 cell: " in ran.text
     assert "autograd.forward_ad::view_copy[float32]" in ran.text
 
 

@@ -322,8 +322,8 @@ def test_an_unwritable_junit_file_is_one_error(fork: ForkServer, tmp_path: Path)
 
 def test_the_end_gives_the_verdict_then_causes_with_their_repros(few: Few) -> None:
     section = few.ran.text.partition("= conformance =")[2].splitlines()[1:]
-    assert section[0].startswith("regression (exit 1): ")
-    shown = [line for line in section if line.startswith("new regression: ")]
+    assert section[0].startswith("red (exit 1): ")
+    shown = [line for line in section if line.startswith("regression: ")]
     repros = [line for line in section if line.startswith(f"    python {few.folder / 'repro'}/")]
     assert 0 < len(shown) == len(repros) <= len(few.failing)
 
@@ -382,7 +382,7 @@ def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_pa
 
 def test_an_unexpected_pass_is_an_improvement_and_exits_1(fork: ForkServer, tmp_path: Path) -> None:
     ran = with_manifest(fork, tmp_path, "neg", block("layout.values", "neg"))
-    assert ran.code == 1 and "1 improvement" in ran.text and "1 failed" in ran.text
+    assert ran.code == 1 and "1 cell passes that " in ran.text and "1 failed" in ran.text
     cell = cells_of(tmp_path / "run")[CellKey("layout.values", "neg", "float32")]
     assert (cell.outcome, cell.verdict) == (Outcome.PASS, Verdict.IMPROVEMENT)
 

@@ -135,8 +135,8 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     [
         (ends, first_off, "distributed as documented"),
         (ends, last_copied, "equals the one before"),
-        (ends, block_copied, "another's copy"),
-        (ends, copied_after_two, "after 2 elements: no element is another's copy"),
+        (ends, block_copied, "copies of other elements"),
+        (ends, copied_after_two, "at storage offset 2: elements are copies of other elements"),
         (shaped, tail_zero, "three neighbouring samples are equal"),
         (shaped, block_copied, "a block of samples is a copy"),
     ],

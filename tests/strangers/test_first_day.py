@@ -34,7 +34,7 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
     day.init("--fast")
     if device == "slim":  # one that was interrupted before its last file goes on where it was
         (tmp_path / stranger.name / "expected.toml").unlink()
-        assert "going on with the runs" in day.init("--fast")
+        assert "continuing with the runs" in day.init("--fast")
     day.green("first")
     text = (tmp_path / stranger.name / "descriptor.py").read_text(encoding="utf-8")
     assert '"float32"' in text

@@ -19,7 +19,7 @@ def explained(*blocks: str) -> list[str]:
 def test_a_cell_that_no_block_matches_is_expected_to_pass() -> None:
     assert explained(block(op='"mul"')) == [
         "layout.values::add[float32]",
-        "expected: to pass; no block that holds here matches it",
+        "expected: pass (no block of the manifest applies here)",
     ]
 
 
@@ -49,14 +49,14 @@ def test_a_block_that_lost_is_shown_with_the_one_that_won_and_on_which_axis() ->
 def test_blocks_that_agree_are_shown_with_their_layouts() -> None:
     lines = explained(block(layouts='["offset"]'), block(op='"add"', layouts='["contiguous"]'))
     assert lines[1] == "expected: 'fail' in contiguous, offset"
-    assert "agrees, less specific: expected.toml:1, 'fail' in offset" in lines
+    assert "agrees, but is less specific: expected.toml:1, 'fail' in offset" in lines
 
 
 def test_a_condition_that_is_false_here_is_named() -> None:
     lines = explained(block(when='{ os = "darwin", torch = ">=2" }'))
-    assert lines[1] == "expected: to pass; no block that holds here matches it"
-    assert lines[2].startswith("does not hold here: expected.toml:1")
-    assert lines[-1] == "    when os is 'darwin'; here it is 'linux'"
+    assert lines[1] == "expected: pass (no block of the manifest applies here)"
+    assert lines[2].startswith("does not apply here: expected.toml:1")
+    assert lines[-1] == "    needs os 'darwin'; found 'linux'"
 
 
 def test_a_contradiction_is_told() -> None:
@@ -101,7 +101,7 @@ def test_stats_count_blocks_and_cells() -> None:
     assert found.expiring == ("expected.toml:14 (2027-02-01)",)
     assert found.without_issue == ("expected.toml:8", "expected.toml:14")
     assert [(each.where, each.when) for each in found.inactive] == [
-        ("expected.toml:14", ("os is 'linux', not 'darwin'",))
+        ("expected.toml:14", ("needs os 'darwin', found 'linux'",))
     ]
 
 

@@ -217,7 +217,7 @@ def test_what_no_block_can_expect_is_named_even_with_a_reason() -> None:
     cells = {ADD: seen(Outcome.ERROR)}
     done = updated("", cells, cells, cause=CAUSE)
     assert done.text == ""
-    assert [each.why for each in done.unrecorded] == ["error: no block can expect that"]
+    assert [each.why for each in done.unrecorded] == ["error: a manifest cannot list this outcome"]
 
 
 def test_a_crash_that_became_a_failure_needs_a_reason() -> None:
@@ -381,8 +381,8 @@ def test_a_known_reason_goes_under_its_heading() -> None:
 @pytest.mark.parametrize(
     ("runs", "says"),
     [
-        ([run({ADD: fails()})], "adding needs two runs that agree, but a is only one"),
-        ([run({ADD: fails()}), run({ADD: fails()}, "b", plan_hash="9")], "with the hashes 1234 and 9"),
+        ([run({ADD: fails()})], "failures are added only from two runs that agree, and a is one run"),
+        ([run({ADD: fails()}), run({ADD: fails()}, "b", plan_hash="9")], "have the hashes 1234 and 9"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", torch="2.14")], "differ in torch"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", driver="2")], "differ in driver"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", device="gpu")], "differ in device"),
