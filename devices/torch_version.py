@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from packaging.version import InvalidVersion, Version
-
 from devices.errors import ConformError
 
 #: The first and the last supported minor version.
@@ -25,6 +23,7 @@ LAST: Final = (2, 13)
 #: Set to 1, every version of torch is tried.
 ANY: Final = "TORCH_CONFORMANCE_ANY_TORCH"
 
+_MINOR: Final = re.compile(r"(\d+)\.(\d+)")
 _VERSION: Final = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 
@@ -71,10 +70,10 @@ def require_torch() -> None:
         )
     if os.environ.get(ANY) == "1":
         return
-    try:
-        minor = Version(version).release[:2]
-    except InvalidVersion:  # of somebody's own build: what it lacks shows later
+    # Repro scripts carry this module and need torch only, so that packaging does not parse the version.
+    if not (parts := _MINOR.match(version)):  # an unusual build: anything that it lacks shows later
         return
+    minor = int(parts[1]), int(parts[2])
     if not FIRST <= minor <= LAST:
         raise NoTorch(
             f"torch {version} is installed, but torch-conformance supports {supported()}: install one of them, or set "

@@ -117,7 +117,7 @@ def verdict_line(judged: GateResult) -> str:
 def _counted(judged: GateResult) -> list[str]:
     """Passes of the judged cells, the expected failures, and the cells that are not judged; zeros are left out."""
     counts = judged.counts
-    parts = [f"{counts.passed:,} of {number(counts.judged, 'cell')} pass"]
+    parts = [f"{counts.passed:,} of {number(counts.judged, 'cell passes', 'cells pass')}"]
     if counts.expected:
         parts.append(f"{number(counts.expected, 'fails', 'fail')} as expected")
     if counts.ambiguous:

@@ -24,7 +24,7 @@ CAUGHT = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
 #: Cells of a clause that are let catch a fault.
 _ENOUGH = 4
 #: Cells of a clause where some stand for all.
-_SOME = 6
+_SOME = 4
 
 
 def clauses_of_cases() -> frozenset[str]:

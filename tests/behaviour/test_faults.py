@@ -225,6 +225,7 @@ def test_the_script_of_a_drawn_program_exits_1_exactly_while_the_fault_is_on(
     name: str, clause: str, server: Server, tmp_path: Path
 ) -> None:
     [seen] = server.run(name, [CellKey(clause, "drawn", "")]).values()
+    assert seen.outcome is Outcome.FAIL, seen.message
     script = tmp_path / "repro.py"
     script.write_text(seen.script, encoding="utf-8")
     on, off = server.run_script(name, script), server.run_script("", script)

@@ -79,9 +79,21 @@ def test_bad_arguments_are_one_message(arguments: tuple[str, ...], message: str)
     [
         ("no_such_module", "npu", "importing 'no_such_module' failed: ModuleNotFoundError"),
         ("json", "npux", "importing 'json' registered no type. If it needs a call after the"),
-        ("json:no_such_function", "npu", "json.no_such_function() failed: AttributeError"),
-        ("strange_bare", "baer", "the type that was registered is 'bare'"),
-        ("strange_refusing", "refusing", "OSError: librefusing.so.1: cannot open (from KeyError"),
+        pytest.param(
+            "json:no_such_function",
+            "npu",
+            "json.no_such_function() failed: AttributeError",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "strange_bare", "baer", "the type that was registered is 'bare'", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "strange_refusing",
+            "refusing",
+            "OSError: librefusing.so.1: cannot open (from KeyError",
+            marks=pytest.mark.slow,
+        ),
         (
             "strange_leaving",
             "leaving",

@@ -56,6 +56,7 @@ from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
+from tests.plugin.running import CHECKOUT
 
 CELL = CellKey("layout.bounds", "mm", "int64")
 OTHER = CellKey("layout.values", "add", "int64")
@@ -255,6 +256,15 @@ Current thread 0x00007f1 (most recent call first):
 
 def test_a_stack_is_told_in_one_line_without_what_drives_it() -> None:
     assert shortened(STACKS) == "kernel (torch/_ops.py:12) < check (layout/calls.py:40)"
+
+
+def test_frames_of_the_suite_itself_are_left_out_but_for_the_reference() -> None:
+    ours = STACKS.replace("/repo/", f"{CHECKOUT}/")
+    assert shortened(ours) == "kernel (torch/_ops.py:12)"
+    reference = ours.replace("conformance/suites/layout/calls.py", "opinfo/reference.py")
+    told = shortened(reference.replace("in check", "in value_answer"))
+    assert told == "kernel (torch/_ops.py:12) < value_answer (opinfo/reference.py:40)"
+    assert shortened(ours.replace('"/site/torch/', f'"{CHECKOUT}/conformance/')) == ""
 
 
 def test_a_text_without_a_stack_is_none() -> None:

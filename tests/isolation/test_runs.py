@@ -194,10 +194,12 @@ def expecting(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Dis
     return Disturbed(folder, ran, cells_of(folder), {})
 
 
+@pytest.mark.slow
 def test_without_n_one_worker_runs_the_items(expecting: Disturbed) -> None:
     assert re.search(r"^1 worker \[\d+ items\]", expecting.ran.text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_crashes_and_hangs_that_are_expected_are_green(expecting: Disturbed) -> None:
     assert expecting.ran.code == 0, expecting.ran.text
     lost = {
@@ -211,6 +213,7 @@ def test_crashes_and_hangs_that_are_expected_are_green(expecting: Disturbed) -> 
     }
 
 
+@pytest.mark.slow
 def test_known_crashers_run_last_and_alone(expecting: Disturbed) -> None:
     order = [
         line.partition("[layout-")[2].partition("]")[0]
@@ -221,6 +224,7 @@ def test_known_crashers_run_last_and_alone(expecting: Disturbed) -> None:
     assert set(order[3:]) == {"neg-float32@layout.inplace", "sin-float32@layout.values"}
 
 
+@pytest.mark.slow
 def test_a_stopped_process_counts_as_hung(expecting: Disturbed) -> None:
     assert "did not return in 15 s and was killed" in expecting.message(
         "layout.values::sin[float32]"

@@ -219,7 +219,7 @@ def policy_kernel(op: str, wrong: str, when: str, run: Run) -> Kernel:
 
 
 def cache_kernel(op: str, how: str, run: Run) -> Kernel:
-    """torch's own cache of casted weights is not asked: this one is in its place."""
+    """A mutant of the cache of cast weights, which replaces torch's own cache."""
     call = overload(NAMES.get(op, op))
 
     def cast(tensor: torch.Tensor) -> torch.Tensor:

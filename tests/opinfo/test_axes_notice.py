@@ -16,6 +16,7 @@ from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.samples import Sample, expand_rule, expandable
 from tests.faulty import FaultyDevice, Function, run_faulty
+from tests.sampling import first_of_each
 
 _CHECKS = [check for check in SUITE.op_checks if check.clause == "layout.values"]
 
@@ -280,7 +281,10 @@ def outcome_with(op: str, samples: list[Sample], wrap: Any, dtype: str = "float3
 
 
 @pytest.mark.parametrize(
-    ("fault", "dtype", "op"), CASES, ids=[f"{fault.__name__}-{op}" for fault, _, op in CASES]
+    ("fault", "dtype", "op"),
+    first_of_each(
+        CASES, lambda case: case[0].__name__, lambda case: f"{case[0].__name__}-{case[2]}"
+    ),
 )
 def test_a_fault_of_an_axis_is_noticed(fault: Any, dtype: str, op: str) -> None:
     entry = catalogue()[op]

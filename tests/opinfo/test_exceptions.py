@@ -62,6 +62,7 @@ def test_every_pattern_names_an_op_of_the_database() -> None:
     assert unused == []
 
 
+@pytest.mark.slow
 def test_every_exclusion_is_used_with_each_of_its_clauses_and_ops(
     applying: set[tuple[str, str, str]],
 ) -> None:
@@ -80,6 +81,7 @@ def test_every_exclusion_is_used_with_each_of_its_clauses_and_ops(
     assert unused == []
 
 
+@pytest.mark.slow
 def test_no_exclusion_repeats_an_earlier_one(applying: set[tuple[str, str, str]]) -> None:
     for number, entry in enumerate(exceptions().exclusions):
         alone = Exceptions((), exceptions().exclusions[:number])

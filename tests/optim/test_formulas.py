@@ -75,7 +75,13 @@ def _outcome(subject: Subject) -> Outcome:
     return context.recorder.cells[FIRST].outcome()
 
 
-@pytest.mark.parametrize("op", sorted(set(OF_OP.values())))
+#: Every fifth is fast.
+OPS = [*enumerate(sorted(set(OF_OP.values())))]
+
+
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, marks=[pytest.mark.slow] if place % 5 else []) for place, op in OPS]
+)
 def test_a_wrong_derivative_is_noticed_by_the_cell_of_its_op(op: str) -> None:
     subject = Subject(op, mutants.DTYPE, run=False)
     mutant = mutants.Mutant(catalogue()[op], "always", "off by a thousandth", None)

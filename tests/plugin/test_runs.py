@@ -121,6 +121,7 @@ def test_another_order_gives_the_same_outcomes_and_checks(
     assert {k: found(c) for k, c in cells.items()} == {k: found(c) for k, c in few.cells.items()}
 
 
+@pytest.mark.slow
 def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
@@ -332,6 +333,7 @@ def test_a_failing_item_names_its_cells_and_no_traceback(few: Few) -> None:
     assert "Traceback" not in few.ran.text and "worker.py" not in few.ran.text
 
 
+@pytest.mark.slow
 def test_a_new_run_takes_the_place_of_what_an_earlier_one_wrote(
     fork: ForkServer, tmp_path: Path
 ) -> None:

@@ -104,7 +104,7 @@ def test_the_verdict_of_each_state(run: Run, line: str) -> None:
 
 def test_a_partial_run_that_is_green_says_what_the_gate_makes_of_it() -> None:
     text = summarise(gate(of({ADD: passed(ADD)}, [ADD]), partial=True))
-    assert text.splitlines()[0] == "green (exit 0): 1 of 1 cell pass"
+    assert text.splitlines()[0] == "green (exit 0): 1 of 1 cell passes"
     assert "\na partial run (--ops): 1 of 5 planned cells were selected; `conform gate`" in text
 
 

@@ -77,6 +77,7 @@ def test_two_hosts_over_ssh_lose_the_guilty_cells_alone(
     assert "was lost after 30 s" in found[CellKey.parse(LAST)].message
 
 
+@pytest.mark.slow
 def test_socket_servers_lose_the_guilty_cell_alone(
     calm: dict[CellKey, CellResult], tmp_path: Path, cache: Path
 ) -> None:

@@ -38,6 +38,12 @@ def main(names: Sequence[str]) -> None:
         print(json.dumps([name, before, during, probe()]), flush=True)
 
     for name in names or PROBES:
+        if name not in PROBES:
+            print(
+                json.dumps([name, "tests/simulated/probes*.py has no probe of it", None, None]),
+                flush=True,
+            )
+            continue
         child = os.fork()
         if child == 0:
             _end_with(try_out, name)

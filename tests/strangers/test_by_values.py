@@ -117,6 +117,7 @@ def test_gradients_of_a_dtype_that_is_not_declared_are_not_asked_for(
     assert set(outcomes.values()) == {Outcome.UNSUPPORTED} and len(outcomes) == 2
 
 
+@pytest.mark.slow
 def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: ForkServer) -> None:
     """Without a guard it has no current index, no streams and no capabilities; its tensors are a class of its own."""
     clauses = ("--clauses=device.capability,transfer.scalars,transfer.numpy_refused",)
@@ -165,6 +166,7 @@ def test_what_python_kernels_raise_is_told_apart(tmp_path: Path, fork: ForkServe
     assert "AssertionError at strange_python.py:" in text
 
 
+@pytest.mark.slow
 def test_where_nothing_holds_a_stream_cases_that_need_that_are_refused_by_declaration(
     tmp_path: Path, fork: ForkServer
 ) -> None:

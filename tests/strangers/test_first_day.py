@@ -10,6 +10,9 @@ from devices.cell import Outcome
 from tests.plugin.running import cells_of
 from tests.strangers.bench import STRANGERS, FirstDay
 
+#: Each starts a dozen processes. Fast are ``commands/test_init.py``, and strangers that are forked in ``test_by_values.py``.
+pytestmark = pytest.mark.slow
+
 #: Two ops that every stranger has, one of them with the fault of the vendor's next version.
 OPS = "mul,neg"
 #: One more: without int64 it cannot be given indices, and is not blamed for it; without kernels of slices a call that the
@@ -21,13 +24,7 @@ BY_DEVICE = {each.device: each for each in STRANGERS}
 
 @pytest.mark.parametrize(
     "device",
-    [
-        "fatal",
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in ("fragile", "greedy", "auto", "slim", "tardy", "simulated", "carrier")
-        ),
-    ],
+    ["fragile", "fatal", "greedy", "auto", "slim", "tardy", "simulated", "carrier"],
 )
 def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) -> None:
     """Those whose manners need a rule of their own; ``python -m tests.strangers.bench`` takes all of them."""
@@ -58,7 +55,6 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
         assert "properties: the process was killed by SIGSEGV" in text
 
 
-@pytest.mark.slow
 def test_a_fault_of_the_next_version_regresses_and_can_be_recorded(
     tmp_path: Path, cache: Path
 ) -> None:

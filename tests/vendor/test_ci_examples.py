@@ -94,6 +94,7 @@ def test_github_s_shards_are_run_merged_and_judged(pythons: Pythons) -> None:
     assert any("conform gate" in line.text for line in lines if line.job == "gate")
 
 
+@pytest.mark.slow
 def test_gitlab_s_shards_are_run_merged_and_judged(pythons: Pythons) -> None:
     lines = check(run_gitlab(EXAMPLES / "ci" / "gitlab-shards.yml", pythons.service("gitlab"), 2))
     assert [line.job for line in lines] == ["shard", "shard", "gate"]

@@ -239,7 +239,8 @@ def test_the_gate_reads_its_own_packages(torchless: Installed, theirs: Path) -> 
     assert there.run("python", "-m", "conformance.cli", "gate", run).code == 0
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.slow
 def test_a_run_and_its_repros_read_their_own_packages(
     complete: Installed, theirs: Path, cache: Path, workers: str
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_run_and_its_repros_read_their_own_packages(
     assert there.run("python", str(script), **variables).code == 1
 
 
+@pytest.mark.slow
 def test_a_package_that_was_imported_before_ours_is_named(
     complete: Installed, theirs: Path
 ) -> None:
@@ -320,6 +322,7 @@ def test_the_extra_has_the_versions_of_torch_that_are_checked() -> None:
     assert "torch" not in names_of(project()["dependencies"])
 
 
+@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel_and_ships_no_tests(wheel: Path, tmp_path: Path) -> None:
     sdist = follow_docs.build_sdist(CHECKOUT, tmp_path)
     with tarfile.open(sdist) as archive:

@@ -40,6 +40,10 @@ _FRAMES: Final = 6
 _FRAME: Final = re.compile(r'^\s+File "([^"]*)", line (\d+) in (.*)$', re.MULTILINE)
 _THREAD: Final = re.compile(r"^(Current thread|Thread) .*\n((?:\s+File .*\n?)*)", re.MULTILINE)
 _DRIVERS: Final = ("/_pytest/", "/pluggy/", "/xdist/", "/execnet/", "<string>")
+#: The folders of the suite's own code; the folder of the devices is not among them, as a device's module may be there.
+_OURS: Final = tuple(
+    f"{Path(__file__).resolve().parents[3] / name}{os.sep}" for name in ("conformance", "opinfo")
+)
 
 _streams: list[TextIO] = []  # open as long as the process: faulthandler writes to their descriptors
 
@@ -205,20 +209,26 @@ def place_of(stack: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A stack as faulthandler writes it, in one line: ``f (a/b.py:3) < g (a/c.py:5)``.
+    """A stack as faulthandler writes it, in one line without the suite's own frames: ``f (a/b.py:3) < g (a/c.py:5)``.
 
-    Of several threads it is the current one's, else the last one's (the main thread comes last).
+    Of several threads it is the current one's, else the last one's (the main thread comes last). The frame in which the
+    CPU computes the reference is kept: it says that the device is not to blame.
     """
-    threads: list[tuple[bool, list[str]]] = []  # whether it is the current one, its frames
+    threads: list[
+        tuple[bool, list[tuple[str, str]]]
+    ] = []  # whether it is the current one, its frames
     for head, frames in _THREAD.findall(text):
         shown = [
-            f"{name} ({'/'.join(Path(file).parts[-2:])}:{number})"
+            (file, f"{name} ({'/'.join(Path(file).parts[-2:])}:{number})")
             for file, number, name in _FRAME.findall(frames)
             if not any(part in file for part in _DRIVERS)
         ]
         if shown:
             threads.append((head == "Current thread", shown))
     # The last of the current ones, of which a second signal leaves one more.
-    _, found = max(reversed(threads), key=lambda thread: thread[0], default=(False, []))
+    _, chosen = max(reversed(threads), key=lambda thread: thread[0], default=(False, []))
+    found = [
+        frame for file, frame in chosen if not file.startswith(_OURS) or frame.startswith(_OF_CPU)
+    ]
     more = " < …" if len(found) > _FRAMES else ""
     return " < ".join(found[:_FRAMES]) + more

@@ -12,7 +12,7 @@ namespace simulated {
 
 namespace {
 
-// Where in the two schemas the arguments part: only the CPU's op is told the sizes of the bias.
+// Places in the two schemas, which differ in one argument: only the CPU's op takes the sizes of the bias.
 constexpr size_t kGiven = 10, kWeight = 2, kTransposed = 6, kGroups = 8, kBiasSizes = 3;
 
 // convolution_backward_overrideable: the CPU's convolution_backward, which also takes the sizes of the bias.

@@ -20,7 +20,7 @@ Defect defect_of(const std::string& op) {
       {"aten::nanmedian.dim_values", inputs},
       // An input that is not contiguous is refused.
       {"aten::nll_loss2d_backward", inputs},
-      // Targets of one dimension are read as if they lay in a row.
+      // Targets of one dimension are read as if they were contiguous.
       {"aten::_ctc_loss", inputs},
       {"aten::_ctc_loss.Tensor", inputs},
       {"aten::_ctc_loss_backward", inputs},

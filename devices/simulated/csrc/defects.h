@@ -33,7 +33,7 @@ class Staged {
   // `written` says by argument whether the op writes to it. Precondition: inside a KernelScope.
   Staged(const Defect& defect, const std::vector<bool>& written, bool in_place, torch::jit::Stack& call);
   // After the kernel ran: copies back, and replaces the copies by the originals. Throws c10::Error if an in-place op
-  // gave self another shape.
+  // changed the shape of self.
   void copy_back(torch::jit::Stack& results);
 
  private:

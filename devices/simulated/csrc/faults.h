@@ -21,7 +21,7 @@ enum class Fault : int {
 constexpr int kFaults = static_cast<int>(Fault::count);
 
 namespace detail {
-// Two bits a fault: 1 while it is on, 2 while it is noted that it is asked after.
+// Two bits for each fault: bit 1 while the fault is on, bit 2 while calls of on() for it are noted.
 constexpr int kFaultsPerWord = 32;
 extern std::atomic<uint64_t> fault_bits[(kFaults + kFaultsPerWord - 1) / kFaultsPerWord];
 bool asked(int number, uint64_t bits);
@@ -42,9 +42,9 @@ std::string name_of(Fault fault);
 std::vector<std::string> fault_names();
 std::vector<std::string> faults_that_are_on();
 
-// Note from now on which faults are asked after: where one is not, it can change nothing.
+// From now on, note for which faults on() is called. A fault for which it is not called can change nothing.
 void note_asked(bool noting);
-// Those that were asked after since the last call.
+// The faults for which on() was called since the last call of this function.
 std::vector<std::string> faults_asked();
 
 }  // namespace simulated

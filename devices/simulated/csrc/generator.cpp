@@ -73,7 +73,7 @@ class State {
  private:
   std::mutex mutex_;
   at::Generator cpu_;
-  MarkPtr promise_;  // set when cpu_ has its state; nullptr where it has
+  MarkPtr promise_;  // set once cpu_ has its state; nullptr if it has the state already
 };
 
 // What the kernels of one graph draw from.

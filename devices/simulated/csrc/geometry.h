@@ -66,7 +66,7 @@ bool may_be_queued(const c10::OperatorHandle& op);
 // A scalar on the host among the arguments: the caller may overwrite it as soon as the call returns.
 bool is_host_scalar(const at::Tensor& argument);
 
-// What a kernel gave, from its first element on: address and bytes.
+// The memory of a kernel's result from its first element on: address and bytes.
 std::pair<const char*, size_t> elements_of(const at::Tensor& made);
 
 }  // namespace simulated

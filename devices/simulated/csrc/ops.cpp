@@ -90,7 +90,7 @@ at::Tensor empty_strided(
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, c10::dtype_or_default(dtype));
 }
 
-// Zeros that take no memory, which derivatives are made of. They hold no address: who reads them asks for real ones first
+// Zeros without memory, which derivatives consist of. They have no address: a reader asks for real zeros first
 // (ATen/ZeroTensorFallback.cpp).
 at::Tensor efficient_zeros(
     c10::IntArrayRef size, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,

@@ -128,7 +128,7 @@ constexpr int kLeastPriority = 0, kGreatestPriority = -1;
 Queue& queue(int device, QueueId id);
 // The next queue of the pool; priorities outside the range are clamped.
 Queue& next_queue(int device, int priority);
-// A queue that the pool does not hold: its owner is the caller, and it is never given out again.
+// A queue outside the pool. The caller owns it, and it is never handed out again.
 Queue& new_external_queue(int device);
 // A queue for side branches of graphs, by number from 0; made at first use.
 Queue& branch_queue(int device, int number);
