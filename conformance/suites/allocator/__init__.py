@@ -1,4 +1,5 @@
-"""The allocator suite: memory is counted correctly, kept while in use, reused and released."""
+"""The allocator suite: cases that check that memory is counted correctly, kept while in use, reused and
+released."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.allocator import blocks, counters, drawn, limits, pending, pools, steady

@@ -1,5 +1,5 @@
-"""Cases about blocks: they do not overlap, keep their bytes, are reused and released, also with many
-threads."""
+"""Cases about allocated blocks of memory: they do not overlap, they keep their bytes, and they are reused and
+released, also when several threads allocate."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def live_blocks(context: Context) -> None:
         del blocks[::2]
         blocks += [context.bytes_of(size) for size in _sizes(context, 40)]
         context.same(
-            overlapping(blocks), [], "live blocks overlap after others were freed (address ranges)"
+            overlapping(blocks),
+            [],
+            "live blocks overlap after other blocks were freed (address ranges)",
         )
 
 
@@ -63,7 +65,7 @@ def alignment(context: Context) -> None:
 
 @cases("allocator.disjoint", requires={"allocator_statistics"})
 def nothing(context: Context) -> None:
-    """Tensors with no elements change neither the allocated nor the reserved bytes."""
+    """Creating tensors without elements changes neither the allocated nor the reserved bytes."""
     before = context.counters()
     empty = [torch.empty(shape, device=context.device) for shape in ((0,), (3, 0), (0, 2, 5))]
     context.same(sum(each.numel() for each in empty), 0, "a tensor of size 0 has elements")
@@ -112,8 +114,8 @@ def kept_through_split(context: Context) -> None:
     over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
 )
 def same_size(context: Context, size: int) -> None:
-    """A freed block serves the next request of the same size, eight times in a row: the reserved bytes do not
-    grow."""
+    """A block is freed and a block of the same size is allocated, eight times in a row. Each time the freed
+    block is reused: the reserved bytes do not grow."""
     block = context.bytes_of(size)
     reserved = context.counters().reserved
     context.must(block.numel() == size, "the block has the wrong size")
@@ -130,8 +132,8 @@ def same_size(context: Context, size: int) -> None:
 
 @cases("allocator.reuse")
 def after_a_split(context: Context) -> None:
-    """A freed block serves a smaller request, and after that one is freed again a request of the original
-    size. The reserved bytes do not grow."""
+    """A large block is freed, and a smaller request is served from it. The smaller block is freed, and a
+    request of the original size is served. The reserved bytes do not grow."""
     fresh(context)
     with new_queue(context):
         block = context.bytes_of(8 * MIB)
@@ -165,8 +167,8 @@ _ORDERS = {
     over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
 )
 def coalesced(context: Context, order: tuple[int, ...]) -> None:
-    """A large block is freed, split into four blocks, and these are freed in some order. They are merged, so
-    that a request of the original size does not raise the reserved bytes."""
+    """A large block is freed and split into four blocks, which are freed in one of several orders. The four
+    free blocks are merged, so that a request of the original size does not raise the reserved bytes."""
     fresh(context)
     with new_queue(context):
         whole = context.bytes_of(16 * MIB)
@@ -177,7 +179,8 @@ def coalesced(context: Context, order: tuple[int, ...]) -> None:
             inside(each, [place]) for each in parts.values()
         ):
             context.check(
-                True, "the allocator does not split large blocks: there is nothing to merge"
+                True,
+                "the allocator did not split the large block, so no free blocks had to be merged",
             )
             return
         for number in order:
@@ -191,8 +194,8 @@ def coalesced(context: Context, order: tuple[int, ...]) -> None:
 
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
 def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
-    """torch.accelerator.memory.empty_cache releases every segment without a live block: the reserved bytes
-    return to their previous value."""
+    """torch.accelerator.memory.empty_cache releases every segment that contains no live block: the reserved
+    bytes return to their previous value."""
     with given_back(
         context,
         "empty_cache did not release all unused segments: `reserved` differs from its previous value",
@@ -212,8 +215,8 @@ def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
 
 @cases("allocator.empty_cache")
 def keeps_live(context: Context) -> None:
-    """empty_cache leaves live blocks alone: they keep their bytes, stay counted, and their memory is not
-    allocated again."""
+    """empty_cache does not affect live blocks: they keep their bytes, they are still counted in the allocated
+    bytes, and their memory is not allocated again."""
     with new_queue(context):
         block = filled(context, 10_000, 3)
         context.bytes_of(6 * MIB)
@@ -240,7 +243,8 @@ _THREADS, _STEPS = 8, 150
 
 @cases("allocator.threads")
 def counted(context: Context) -> None:
-    """Eight threads allocate and free blocks at the same time. Afterwards all counters are right."""
+    """Eight threads allocate and free blocks at the same time. Afterwards the allocated and active bytes are as
+    before, and every allocation and every free is counted."""
     before = context.counters()
     reset = reset_totals(context)
 
@@ -267,12 +271,12 @@ def counted(context: Context) -> None:
         context.same(
             now["allocation.all.allocated"],
             taken,
-            "the number of counted allocations differs from those made",
+            "the counted allocations differ from the number of allocations made",
         )
         context.same(
             now["allocation.all.freed"],
             taken,
-            "the number of counted frees differs from those made",
+            "the counted frees differ from the number of frees made",
         )
     if kept(context, "active_bytes"):
         context.same(now.active, before.active, "freed blocks are still counted as active")
@@ -281,8 +285,8 @@ def counted(context: Context) -> None:
 
 @cases("allocator.threads", requires={"pointers"})
 def nobody_shares(context: Context) -> None:
-    """Six threads allocate, fill and free blocks at the same time. No two live blocks overlap, and each keeps
-    its bytes."""
+    """Six threads allocate, fill and free blocks at the same time. No two live blocks overlap, and each live
+    block keeps its bytes."""
     fresh(context)
 
     def work(thread: int) -> dict[int, torch.Tensor]:
@@ -330,7 +334,7 @@ def freed_elsewhere(context: Context) -> None:
 
 @cases("allocator.threads")
 def come_back(context: Context) -> None:
-    """Eight threads allocate and free blocks on streams of their own. empty_cache then returns all their
+    """Eight threads allocate and free blocks, each thread on its own stream. empty_cache then releases all this
     memory: the reserved bytes are as before."""
 
     def work(seed: int) -> None:

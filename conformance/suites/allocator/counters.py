@@ -1,4 +1,4 @@
-"""Cases about the allocator's counters and about its recorded history."""
+"""Cases about the allocator's counters, its recorded history and its snapshot."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _SIZES = {
 
 @cases("allocator.accounting", over={name: (size,) for name, size in _SIZES.items()})
 def one_block(context: Context, size: int) -> None:
-    """Allocating a block raises `allocated` by the size of the block plus at most one granule, and
-    `requested` by exactly the size. Freeing the block restores both."""
+    """Allocating a block raises `allocated` by the size of the block plus at most one allocation granule, and
+    raises `requested` by exactly the size. Freeing the block restores both counters."""
     context.bytes_of(size)  # the first use may allocate memory that is kept
     before = context.counters()
     block = context.bytes_of(size)
@@ -140,8 +140,8 @@ def _as_before(context: Context, before: Counters) -> None:
 
 @cases("allocator.ordering")
 def at_every_moment(context: Context) -> None:
-    """After each of 100 random allocations and frees, reserved >= active >= allocated >= 0, and every current
-    value is between 0 and its peak."""
+    """100 random allocations and frees are made. After each of them, reserved >= active >= allocated >= 0, and
+    every current value is between 0 and its peak."""
     blocks: list[torch.Tensor] = []
     ordered(context, context.counters())
     for _ in range(100):
@@ -156,7 +156,7 @@ def at_every_moment(context: Context) -> None:
 @cases("allocator.ordering")
 def totals(context: Context) -> None:
     """For every statistic, the total allocated minus the total freed since a reset equals the change of the
-    current value."""
+    current value since that reset."""
     held = context.bytes_of(3 * KIB)
     reset = reset_totals(context)
     balanced(context, reset, reset)
@@ -175,8 +175,8 @@ def totals(context: Context) -> None:
 
 @cases("allocator.peaks")
 def running_maximum(context: Context) -> None:
-    """`allocated_bytes.all.peak` is the largest value of `allocated` since the last reset: it rises with
-    allocations and stays when blocks are freed."""
+    """`allocated_bytes.all.peak` is the largest value of `allocated` since the last reset: allocations can
+    raise the peak, and frees do not lower it."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     start = context.counters()
     first = context.bytes_of(300 * KIB)
@@ -227,8 +227,8 @@ def reset(context: Context) -> None:
 
 @cases("allocator.peaks")
 def reset_of_each(context: Context) -> None:
-    """reset_peak_memory_stats sets the peak of every statistic: of small and large blocks, of segments, and
-    of inactive split blocks."""
+    """reset_peak_memory_stats sets the peak of every statistic to the current value, also for small and large
+    blocks, for segments, and for inactive split blocks."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
     held = context.bytes_of(700)
     blocks = [context.bytes_of(size) for size in (700, 5000, 300 * KIB, 3 * MIB, 12 * MIB)]
@@ -334,8 +334,9 @@ def _trace(context: Context) -> list[dict[str, Any]]:
     over={"small": (3 * KIB,), "uneven": (70_001,), "large": (5 * MIB,)},
 )
 def one_of_each(context: Context, size: int) -> None:
-    """While the history is recorded, a block is allocated and freed. Its events are alloc, free_requested and
-    free_completed, in this order, each with the address, the size and the stream of the block."""
+    """While the history is recorded, a block is allocated and freed. The events of the block are alloc,
+    free_requested and free_completed, in this order, each with the address, the size and the stream of the
+    block."""
     stream = context.current_stream()
     with _recorded(context):
         address, _ = freed(context, size)
@@ -418,20 +419,22 @@ def _segments(context: Context) -> list[dict[str, Any]]:
 
 @cases("allocator.history", requires={"allocator_statistics"})
 def sums(context: Context) -> None:
-    """In the snapshot, the segments add up to `reserved`, the live blocks add up to `allocated`, the blocks
-    of a segment fill the segment, and allocated_size and active_size of a segment are the sums over its
-    blocks."""
+    """In the snapshot, the sizes of the segments add up to `reserved`, and the sizes of the live blocks add up
+    to `allocated`. In each segment, the sizes of the blocks add up to total_size, and allocated_size and
+    active_size are the sums over the blocks in the matching states."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     now, segments = context.counters(), _segments(context)
     context.must(len(blocks) == 3 and segments, "the snapshot has no segments")
     total = sum(segment["total_size"] for segment in segments)
-    context.same(total, now.reserved, "the segments do not add up to `reserved`")
+    context.same(total, now.reserved, "the sizes of the segments do not add up to `reserved`")
     every = [block for segment in segments for block in segment["blocks"]]
     live = sum(block["size"] for block in every if block["state"] == "active_allocated")
-    context.same(live, now.allocated, "the live blocks do not add up to `allocated`")
+    context.same(live, now.allocated, "the sizes of the live blocks do not add up to `allocated`")
     parts = [sum(block["size"] for block in segment["blocks"]) for segment in segments]
     totals = [segment["total_size"] for segment in segments]
-    context.same(parts, totals, "the blocks of a segment do not add up to its total_size")
+    context.same(
+        parts, totals, "the sizes of the blocks of a segment do not add up to its total_size"
+    )
     for name, states in _STATES.items():
         if not (told := [segment for segment in segments if name in segment]):
             continue
@@ -453,7 +456,7 @@ _BLOCK = {"size": int, "requested_size": int, "state": str, "frames": list}
 @cases("allocator.history")
 def documented(context: Context) -> None:
     """Segments and blocks of the snapshot have the documented fields with the documented types, and
-    requested_size of a block is the requested number of bytes."""
+    requested_size of a live block is the requested number of bytes."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     segments = _segments(context)
     context.must(len(blocks) == 3 and segments, "the snapshot has no segments")
@@ -491,7 +494,7 @@ def exact_pointers(context: Context) -> None:
         context.same(
             state,
             "active_allocated",
-            "a live block is missing in the snapshot or has the wrong state",
+            "a live block is missing from the snapshot or has the wrong state there",
         )
 
 

@@ -1,4 +1,4 @@
-"""Cases that draw allocator programs. The invariants of a clause are checked after every step."""
+"""Cases that run randomly drawn allocator programs and check the invariants of one clause after every step."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _DRAWN = Drawn(replay, lambda _, program: told(program), validate, source)
 
 
 def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
-    """Programs of up to 50 allocator steps (requests, frees, views, pools, threads, work on other streams)
-    are drawn at random. After every step the invariants of the clause must be satisfied."""
+    """Programs of up to 50 allocator steps (requests, frees, views, pools, threads, work on other streams) are
+    drawn at random and run. After every step the invariants of the clause must hold."""
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test
 
@@ -58,7 +58,7 @@ def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
-    """Removes the steps that a failure does not need."""
+    """Removes the steps without which a failing program still fails."""
 
     def run(fewer: Sequence[Step]) -> None:
         replay(trial.context, clause, fewer, judged=False)
@@ -68,9 +68,10 @@ def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
 
 @cache
 def _machine() -> Any:
-    """Returns the class of the state machine: its rules draw numbers, and a run performs the steps.
+    """Returns the hypothesis state machine that draws a program: each rule draws the numbers of one step and
+    performs the step.
 
-    All searches use one class, because hypothesis keeps data about every class forever.
+    All searches use the same class, because hypothesis keeps data about every class forever.
     """
     from hypothesis.stateful import RuleBasedStateMachine, rule
     from hypothesis.strategies import integers

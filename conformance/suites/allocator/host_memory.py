@@ -1,15 +1,17 @@
-"""Measures how much memory this process holds on the host, and whether repeated work makes it grow.
+"""Measures how much host memory the current process holds, and decides if repeated work makes the memory grow.
 
-Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's small
-objects. It is exact, so a sound op does not change it. The *resident* memory is the anonymous memory that the
-system reports for the process. It includes pages that were mapped without malloc, and is imprecise.
+Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's small objects.
+Its size is known exactly, so an op without a leak does not change it. The *resident* memory is the anonymous
+memory that the system reports for the process. It includes pages that were mapped without malloc, and is
+imprecise.
 
-Both can grow without a leak, for example because pools fill or pages are mapped. So an op of the CPU, which
-is known to be sound, is first run for 20 windows, to find how much a window grows without a leak. An op leaks
-if the memory grew by more than the largest of these amounts, and by more than a floor, in each of 16
-consecutive windows. Growth is summed over three windows, because memory freed late is missing in one window
-and counted in the next. A pool has 16 windows to fill. Random growth like that of the sound op exceeds the
-bound in one window of 21, and practically never in 16 in a row.
+A *window* is a number of repetitions of the work, before and after which memory is measured. Memory can grow in
+a window without a leak, for example because pools fill or pages are mapped. So a CPU op that is known not to
+leak is first run for 20 windows, and the largest growth of one window is noted. The tested work leaks if, in
+each of 16 consecutive windows, memory grows by more than this noted growth and by more than a fixed lower
+limit. Growth is averaged over three windows, because memory that is freed late is missing in one window and
+counted in the next. A pool thus has 16 windows to fill. Random growth like that of the CPU op exceeds the bound
+in one window of 21, and practically never in 16 windows in a row.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _OBJECT: Final = 64
 
 
 class Held(NamedTuple):
-    """Bytes of host memory by quantity; 0 where this system cannot measure it."""
+    """Bytes of host memory in use: heap and resident memory, as defined in the module. A quantity is 0 if the
+    system cannot measure it."""
 
     resident: int
     heap: int
@@ -52,7 +55,7 @@ MANY_FLOOR: Final = Held(resident=256 * KIB, heap=16 * KIB)
 
 
 class _Mallinfo2(ctypes.Structure):
-    """``struct mallinfo2`` of glibc's malloc.h."""
+    """The structure ``struct mallinfo2`` of glibc's malloc.h."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -65,8 +68,8 @@ class _Mallinfo2(ctypes.Structure):
 
 @cache
 def _of_libc(name: str) -> Any:
-    """Returns a function of the C library, or None if it is missing. The functions used here exist only in
-    glibc."""
+    """Returns the named function of the C library, or None if it is missing. The functions looked up here exist
+    only in glibc."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
@@ -98,8 +101,9 @@ def _resident() -> int:
 
 @contextmanager
 def little_to_collect() -> Iterator[None]:
-    """In the block, garbage collection looks only at objects that were made in the block, because each
-    measurement collects. Older garbage stays until the end of the block."""
+    """Makes garbage collection cheap inside the block: it looks only at objects that were created inside the
+    block. Older garbage stays until the end of the block. Useful because every measurement runs the garbage
+    collector."""
     gc.freeze()
     try:
         yield
@@ -108,9 +112,9 @@ def little_to_collect() -> Iterator[None]:
 
 
 def growths(window: Callable[[], None]) -> Iterator[Held]:
-    """Yields by how much the memory grows in each call of ``window``, endlessly. The measurement after one
-    window is also the one before the next. Each growth includes the 64 bytes that the previous result
-    occupies."""
+    """Yields the growth of host memory in bytes for each call of ``window``, endlessly. The measurement after
+    one call is also the measurement before the next call. Each growth includes the 64 bytes that the previous
+    result occupies."""
     before = held()
     while True:
         window()
@@ -120,16 +124,16 @@ def growths(window: Callable[[], None]) -> Iterator[Held]:
 
 
 def bound_of(window: Callable[[], None], floor: Held) -> Held:
-    """Returns how much a window may grow by: the most in 20 windows of a sound op, or the floor if that is
-    more."""
+    """Returns how many bytes host memory may grow by in one call of ``window``, which runs an op known not to
+    leak: the largest growth in 20 calls, but at least ``floor``."""
     window()
     found = islice(growths(window), _SOUND)
     return Held(*map(max, zip(floor, *found)))
 
 
 def grown(window: Callable[[], None], bound: Held) -> Held | None:
-    """Returns by how much the memory grew in 16 windows if one quantity exceeds the bound in each of them;
-    None if nothing leaks."""
+    """Returns the total growth of host memory in bytes over 16 calls of ``window`` if the heap or the resident
+    memory grew beyond its bound in all of them. Returns None if nothing leaks."""
     found: list[Held] = []
     leaking = set(range(len(bound)))
     for growth in islice(growths(window), _WINDOWS):

@@ -1,4 +1,5 @@
-"""Cases about running out of memory, memory limits, and the settings that change the allocator."""
+"""Cases about requests that do not fit into memory, about memory limits, and about the settings that change the
+allocator's behaviour."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ cases = Cases(Kind.MEMORY)
 
 @cases("allocator.memory_info", alone=True)
 def free_falls(context: Context) -> None:
-    """A large block is allocated and freed. get_memory_info satisfies 0 <= free <= total, its free memory
-    falls by at least half the size of the block, and its total stays the same."""
+    """A large block is allocated and freed. get_memory_info satisfies 0 <= free <= total; while the block is
+    live, free memory is lower by at least half the size of the block; the total stays the same."""
     fresh(context)
     free, total = memory_info(context)
     context.check(
@@ -63,8 +64,8 @@ def free_falls(context: Context) -> None:
 
 @cases("allocator.memory_info", alone=True, requires={"allocator_statistics"})
 def cached_is_not_free(context: Context) -> None:
-    """Memory that the allocator reserves does not count as free: free plus reserved memory is at most the
-    total, both while a block is live and after it was freed into the cache."""
+    """Memory that the allocator reserves is not reported as free: free plus reserved memory is at most the
+    total, both while a block is live and after the block was freed into the cache."""
     fresh(context)
     size = fits_in_memory(context)
     with new_queue(context):
@@ -81,8 +82,8 @@ def cached_is_not_free(context: Context) -> None:
 
 @cases("allocator.oom", alone=True)
 def totals_are_reset(context: Context) -> None:
-    """reset_accumulated_memory_stats sets num_ooms and num_alloc_retries to zero after a request ran out of
-    memory."""
+    """After a request ran out of memory, reset_accumulated_memory_stats sets num_ooms and num_alloc_retries to
+    zero."""
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
     torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
     now = context.counters()
@@ -96,8 +97,8 @@ def totals_are_reset(context: Context) -> None:
 
 @cases("allocator.oom", alone=True)
 def more_than_there_is(context: Context) -> None:
-    """A request larger than the total memory raises torch.OutOfMemoryError, with the formatted size in the
-    message."""
+    """A request larger than the total memory raises torch.OutOfMemoryError, whose message contains the
+    formatted size of the request."""
     text = "a request of 32 TiB did not raise torch.OutOfMemoryError with the size in its message"
     size = r"32768(\.00)? GiB|32(\.00)? TiB"
     context.raises(torch.OutOfMemoryError, context.bytes_of, TOO_MUCH, text=text, match=size)
@@ -114,14 +115,14 @@ def goes_on(context: Context) -> None:
         context,
         filled(context, 64 * KIB, 6),
         6,
-        "a block taken after running out of memory has wrong bytes",
+        "a block allocated after running out of memory has wrong bytes",
     )
 
 
 @cases("allocator.oom", alone=True)
 def is_counted(context: Context) -> None:
-    """A request that runs out of memory raises num_ooms and num_alloc_retries by one each, and leaves the
-    allocated bytes as they were."""
+    """A request that runs out of memory raises the counters num_ooms and num_alloc_retries by one each, and
+    does not change the allocated bytes."""
     before = context.counters()
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
     now = context.counters()
@@ -133,7 +134,7 @@ def is_counted(context: Context) -> None:
 
 @cases("allocator.oom", alone=True, requires={"allocator_memory_info"})
 def filled_up(context: Context) -> None:
-    """Blocks are allocated until memory is full. Then live blocks keep their bytes, and memory that is freed
+    """Blocks are allocated until memory is full. Live blocks then keep their bytes, and memory that is freed
     can be allocated again."""
     fresh(context)
     free, _ = memory_info(context)
@@ -160,7 +161,7 @@ def filled_up(context: Context) -> None:
 
 
 def _runs_out(context: Context) -> bool:
-    """True if a request that is too large raises a RuntimeError of any type."""
+    """Returns True if a request for more memory than any device has raises a RuntimeError of any type."""
     try:
         context.bytes_of(TOO_MUCH)
     except RuntimeError:
@@ -186,7 +187,7 @@ _WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
 
 @cases("allocator.error_leak", over={name: (name,) for name in _WRONG})
 def op_raises(context: Context, name: str) -> None:
-    """An op that raises leaves the allocated bytes as they were."""
+    """An op that is called with invalid arguments and raises leaves the allocated bytes as they were."""
     before = context.counters().allocated
     for _ in range(3):
         error = context.raises(
@@ -205,7 +206,8 @@ def op_raises(context: Context, name: str) -> None:
 
 @contextmanager
 def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[[float], None]]]:
-    """Yields functions that read and set the memory fraction, and restores the fraction after the block."""
+    """Yields a function that reads the memory fraction and a function that sets it, and restores the fraction
+    after the ``with`` block."""
     get, change = context.own("get_fraction"), context.own("set_fraction")
     before = get(0)
     try:
@@ -216,9 +218,9 @@ def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[
 
 @cases("allocator.fraction", alone=True, requires={"allocator_memory_info", "allocator_statistics"})
 def limits(context: Context) -> None:
-    """With set_per_process_memory_fraction, the first request that needs a new segment beyond the fraction
-    raises torch.OutOfMemoryError; requests within it succeed. Without the limit the larger request
-    succeeds."""
+    """After set_per_process_memory_fraction, the first request that needs a new segment beyond the fraction
+    raises torch.OutOfMemoryError, and requests within the fraction succeed. After the limit was removed, a
+    larger request succeeds."""
     fresh(context)
     size = fits_in_memory(context)
     reserved, (_, total) = context.counters().reserved, memory_info(context)
@@ -237,7 +239,7 @@ def limits(context: Context) -> None:
     block = context.bytes_of(2 * size)
     context.check(
         block.numel() == 2 * size,
-        "the same request without a fraction returned a block of the wrong size",
+        "a request after the fraction was restored returned a block of the wrong size",
     )
     del block
     fresh(context)
@@ -245,11 +247,16 @@ def limits(context: Context) -> None:
 
 @cases("allocator.fraction", over={"negative": (-0.5,), "above_one": (1.5,), "no_number": (float("nan"),)})  # fmt: skip
 def invalid(context: Context, fraction: float) -> None:
-    """Setting a memory fraction outside [0, 1] raises, and leaves the fraction as it was."""
+    """Setting a memory fraction outside of [0, 1], or NaN, raises an error and leaves the fraction as it was."""
     with _fraction(context) as (get, change):
-        before, text = get(), f"setting the fraction to {fraction} did not raise as documented"
+        before, text = (
+            get(),
+            f"setting the memory fraction to {fraction} did not raise as documented",
+        )
         context.raises((ValueError, RuntimeError), change, fraction, text=text)
-        context.same(get(), before, "a refused fraction changed the setting")
+        context.same(
+            get(), before, "setting an invalid memory fraction raised, but changed the fraction"
+        )
 
 
 #: A valid value for each key of c10/core/AllocatorConfig.h and of the CUDA allocator's documentation.
@@ -282,16 +289,18 @@ def refused(context: Context, text: str, named: str | None) -> None:
     error = context.raises(
         (ValueError, RuntimeError),
         lambda: context.own("allocator_settings")(text),
-        text=f"the setting {text!r} did not raise as documented",
+        text=f"the invalid setting {text!r} did not raise as documented",
         match=named,
     )
-    context.check(str(error).strip(), "the error of an invalid setting has no message", found=error)
+    context.check(
+        str(error).strip(), "the exception for an invalid setting has no message", found=error
+    )
 
 
 @cases("allocator.settings", requires={"allocator_statistics"})
 def rounding(context: Context) -> None:
     """With the setting roundup_power2_divisions, if the descriptor declares it, requests are rounded up as
-    documented. If it is not declared, setting it raises or warns."""
+    documented. If the descriptor does not declare it, setting it raises or warns."""
     size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
     change = context.own("allocator_settings")
     if "roundup_power2_divisions" not in context.descriptor.settings:
@@ -317,14 +326,14 @@ def rounding(context: Context) -> None:
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
 def no_split(context: Context) -> None:
     """With the setting max_split_size_mb, if the descriptor declares it, freed blocks above that size are not
-    split for small requests. If it is not declared, setting it raises or warns."""
+    split for small requests. If the descriptor does not declare it, setting it raises or warns."""
     change = context.own("allocator_settings")
     if "max_split_size_mb" not in context.descriptor.settings:
         _told(context, "max_split_size_mb:21")
         return
 
     def rise() -> int:
-        """Returns by how much a small block raises `reserved` after a large one was freed."""
+        """Returns by how many bytes a small request raises `reserved` after a large block was freed."""
         fresh(context)
         freed(context, 40 * MIB)
         whole = context.counters().reserved
@@ -358,8 +367,8 @@ def no_split(context: Context) -> None:
 
 @cases("allocator.settings", own_process=True, slow=True)
 def unsupported(context: Context) -> None:
-    """Each allocator setting that torch knows and the descriptor does not declare raises or warns when it is
-    set."""
+    """Setting an allocator setting that torch knows but the descriptor does not declare raises or warns. All
+    such settings are tried."""
     for key in sorted(SETTINGS - context.descriptor.settings):
         _told(context, f"{key}:{_VALUES[key]}")
     context.check(
@@ -369,7 +378,7 @@ def unsupported(context: Context) -> None:
 
 
 def _told(context: Context, text: str) -> None:
-    """Checks that a setting without an effect raises or warns."""
+    """Checks that setting an allocator setting that has no effect raises an error or warns."""
     with warnings.catch_warnings(record=True) as told, _on_stderr() as said:
         warnings.simplefilter("always")
         try:
@@ -386,8 +395,8 @@ def _told(context: Context, text: str) -> None:
 
 @contextmanager
 def _on_stderr() -> Iterator[list[str]]:
-    """Yields a list that receives the lines written to stderr in the block. torch writes warnings there when
-    no Python frame can receive them."""
+    """Yields a list that receives, after the ``with`` block, the lines written to stderr inside it. torch
+    writes warnings to stderr when no Python frame can receive them."""
     said: list[str] = []
     sys.stderr.flush()
     before = os.dup(2)

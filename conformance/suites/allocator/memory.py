@@ -1,5 +1,5 @@
-"""What the allocator cases share: invariants of the counters, addresses of blocks, and blocks with known
-bytes."""
+"""Functions that the allocator cases share: they check invariants of the counters, compare addresses of blocks,
+and fill blocks with known bytes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ TOO_MUCH = 2**45
 
 
 def kept(context: Context, *names: str) -> bool:
-    """True if the descriptor declares that the device keeps these statistics."""
+    """Returns True if the descriptor lists all the named statistics among those that the device maintains."""
     return context.descriptor.statistics.issuperset(names)
 
 
 def granule(context: Context, size: int) -> int:
-    """Returns the most bytes by which a block may exceed a request of this size, as declared in the
-    descriptor."""
+    """Returns the largest number of bytes by which a block may be larger than a request of the given size, as
+    declared in the descriptor."""
     above = [step for bound, step in context.descriptor.granularity_above.items() if size > bound]
     return max((context.granularity, *above))
 
 
 def ordered(context: Context, now: Counters) -> None:
-    """Checks that reserved >= active >= allocated >= 0, and that every current value is between 0 and its
-    peak."""
+    """Checks on the given counters that reserved >= active >= allocated >= 0, and that every current value is
+    between 0 and its peak."""
     names = [n for n in ("reserved_bytes", "active_bytes", "allocated_bytes") if kept(context, n)]
     for pool in ("all", "small_pool", "large_pool"):
         values = [now.get(f"{name}.{pool}.current") for name in names]
@@ -53,7 +53,8 @@ def peaks(now: Counters) -> Iterator[tuple[str, int, int]]:
 
 
 def balanced(context: Context, now: Counters, reset: Counters) -> None:
-    """Checks that, since the totals were reset, allocated minus freed equals the change of the current value."""
+    """Checks for every statistic that the total allocated minus the total freed since a reset equals the change
+    of the current value. ``reset`` holds the counters right after the reset."""
     wrong = []
     for stem, current, _ in peaks(now):
         if f"{stem}.freed" in now.all:
@@ -69,13 +70,13 @@ def balanced(context: Context, now: Counters, reset: Counters) -> None:
 
 
 def reset_totals(context: Context, index: int = 0) -> Counters:
-    """Resets the accumulated statistics and returns the counters right after that."""
+    """Resets the accumulated statistics of a device index and returns the counters right after the reset."""
     torch.accelerator.memory.reset_accumulated_memory_stats(context.at(index))
     return context.counters(index)
 
 
 def fresh(context: Context) -> None:
-    """Waits for all work and releases cached memory."""
+    """Waits until the device has finished all work, and releases cached device memory."""
     context.settle()
     if context.accelerated and context.has("allocator_statistics"):
         torch.accelerator.memory.empty_cache()
@@ -95,42 +96,43 @@ def empty_host(context: Context) -> None:
 
 
 def new_queue(context: Context) -> Any:
-    """Returns a context manager that makes a new stream current, so that memory cached for other streams is
-    not used. Does nothing if the device has no streams."""
+    """Returns a context manager that makes a new stream current, so that requests cannot use memory cached for
+    other streams. The context manager does nothing if the device has no streams."""
     return context.stream() if context.has("streams") else nullcontext()
 
 
 def span(block: torch.Tensor) -> tuple[int, int]:
-    """Returns the addresses of a block: its first byte, and one past its last byte."""
+    """Returns the address range of a block: the address of its first byte, and the address after its last byte."""
     start = block.untyped_storage().data_ptr()
     return start, start + block.untyped_storage().nbytes()
 
 
 def overlapping(blocks: Iterable[torch.Tensor]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Returns the pairs of blocks, adjacent by address, that share bytes."""
+    """Returns the pairs of address ranges that overlap. The ranges are sorted, and each is compared with the
+    next."""
     return [(a, b) for a, b in pairwise(sorted(map(span, blocks))) if b[0] < a[1]]
 
 
 def aligned(context: Context, blocks: Iterable[torch.Tensor]) -> None:
-    """Checks that every address has the declared alignment."""
+    """Checks that the address of every block has the alignment that the descriptor declares."""
     step = context.descriptor.alignment
     wrong = [hex(start) for start, _ in map(span, blocks) if start % step]
     context.same(wrong, [], f"addresses are not multiples of {step} bytes")
 
 
 def inside(block: torch.Tensor, spans: Sequence[tuple[int, int]]) -> bool:
-    """True if a block shares bytes with one of these spans."""
+    """Returns True if a block shares bytes with one of the given address ranges."""
     start, end = span(block)
     return any(start < high and low < end for low, high in spans)
 
 
 def freed(context: Context, size: int) -> tuple[int, int]:
-    """Allocates a block of this size, frees it, and returns its addresses."""
+    """Allocates a block of the given size, frees the block, and returns its address range."""
     return span(context.bytes_of(size))
 
 
 def filled(context: Context, size: int, seed: int, index: int = 0) -> torch.Tensor:
-    """Returns a block that is filled with the bytes ``known(size, seed)``."""
+    """Allocates a block of the given size and fills it with the byte pattern ``known(size, seed)``."""
     return context.bytes_of(size, index).copy_(known(size, seed))
 
 
@@ -140,14 +142,14 @@ def keeps(
     seed: int,
     text: str = "the bytes of a live block changed",
 ) -> None:
-    """Checks that a block has the bytes that it was filled with."""
+    """Checks that a block still has the byte pattern ``known(size, seed)`` with which it was filled."""
     context.equal(block, known(block.numel(), seed), text)
 
 
 def none_inside(
     context: Context, blocks: Iterable[torch.Tensor], place: tuple[int, int], text: str
 ) -> None:
-    """Checks that no block shares bytes with a span."""
+    """Checks that no block shares bytes with the address range ``place``."""
     context.same(
         [span(each) for each in blocks if inside(each, [place])], [], f"{text} (address ranges)"
     )
@@ -155,8 +157,8 @@ def none_inside(
 
 @contextmanager
 def given_back(context: Context, text: str) -> Iterator[int]:
-    """Checks that `reserved` returns to its previous value after the block. A live tensor would prevent that.
-    Yields the previous value."""
+    """Checks that `reserved` returns to its previous value after the ``with`` block, and yields the previous
+    value. A tensor that is still alive would keep `reserved` higher."""
     fresh(context)
     before = context.counters().reserved
     yield before
@@ -165,19 +167,20 @@ def given_back(context: Context, text: str) -> Iterator[int]:
 
 
 def known(size: int, seed: int) -> torch.Tensor:
-    """Returns a byte pattern on the CPU that depends on the seed."""
+    """Returns a CPU tensor of ``size`` bytes with a pattern that depends on the seed."""
     period = ((torch.arange(251) * 31 + seed * 97) % 251).to(torch.uint8)
     return period.repeat(size // 251 + 1)[:size]
 
 
 def memory_info(context: Context) -> tuple[int, int]:
-    """Returns (free, total) memory of the device, in bytes."""
+    """Returns the free and the total memory of the device, in bytes."""
     free, total = torch.accelerator.memory.get_memory_info(context.device)
     return int(free), int(total)
 
 
 def fits_in_memory(context: Context) -> int:
-    """Returns the size of a block that is allowed to a case: an eighth of the free memory, at most 64 MiB."""
+    """Returns the largest block size in bytes that a case may allocate: an eighth of the free memory, at most
+    64 MiB."""
     if not context.has("allocator_memory_info"):
         return 16 * MIB
     return min(64 * MIB, memory_info(context)[0] // 8)

@@ -1,5 +1,5 @@
-"""allocator.pending: a freed block that another stream still uses becomes available once that stream has
-passed the point of the free."""
+"""Cases of the clause allocator.pending: a freed block that another stream still uses becomes available once
+that stream has passed the point at which the block was freed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ cases = Cases(Kind.MEMORY)
 
 
 def _comes_back(context: Context, size: int, before: int, text: str) -> None:
-    """Checks that a block marked for one stream becomes available once that stream is released, although
-    ``before`` blocks that were freed earlier still wait for another, held stream."""
+    """Checks that a freed block marked with record_stream becomes available once its stream is done, although
+    ``before`` blocks that were freed earlier still wait for another stream."""
     mine, busy, free = context.streams(3)
     fresh(context)
     with mine:
@@ -63,21 +63,22 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
     },
 )
 def behind_others(context: Context, size: int, before: int) -> None:
-    """Blocks marked with record_stream for two streams are freed while both streams are held. When one stream
-    is released, its block serves the next request, although blocks that were freed earlier still wait for the
-    other stream."""
+    """Blocks marked with record_stream for two streams are freed while both streams are blocked. When one
+    stream is done, its block serves the next request, although blocks that were freed earlier still wait for
+    the other stream."""
     _comes_back(
         context,
         size,
         before,
-        "a block whose stream is done was not reused on its own stream while earlier blocks waited",
+        "a freed block whose marked stream is done was not reused while blocks freed earlier waited for another stream",
     )
 
 
 @cases("allocator.pending", requires={"allocator_statistics"})
 def in_use(context: Context) -> None:
-    """Blocks are freed that wait for two streams. When one of the streams is done, its blocks are no longer
-    counted as active, although a block that was freed earlier still waits for the other stream."""
+    """Blocks marked with record_stream for two streams are freed while both streams are blocked. When one
+    stream is done, its blocks are no longer counted as active, although a block that was freed earlier still
+    waits for the other stream."""
     size = 2 * MIB
     mine, busy, free = context.streams(3)
     fresh(context)
@@ -93,15 +94,15 @@ def in_use(context: Context) -> None:
         context.bytes_of(1)  # allocators check for finished streams when memory is requested
         active = context.counters().active - before
         held.must_be_in_flight()
-        text = "blocks whose stream is done are still counted as active (bytes)"
+        text = "freed blocks whose marked stream is done are still counted as active (bytes)"
         context.check(active < 2 * size, text, found=active)
     context.settle()
     fresh(context)
 
 
 def _occupied(context: Context, stream: Any) -> None:
-    """Queues work that ends by itself. A gate cannot be used, because nobody can open it while the allocator
-    waits."""
+    """Queues work on a stream that takes a while and ends by itself. A gate, which the test would have to open,
+    cannot be used, because the test's thread waits inside the allocator."""
     busy = context.descriptor.busy
     with stream:
         if busy is not None:
@@ -119,7 +120,7 @@ def _occupied(context: Context, stream: Any) -> None:
     over={"retry_on_its_stream": (True,), "retry_on_another_stream": (False,)},
 )
 def retry(context: Context, same: bool) -> None:
-    """A request does not fit because a freed block is still used by another stream. The request waits for
+    """A request does not fit into memory because another stream still uses a freed block. The request waits for
     that stream and then succeeds, instead of raising torch.OutOfMemoryError."""
     mine, other, third = context.streams(3)
     fresh(context)
@@ -132,7 +133,7 @@ def retry(context: Context, same: bool) -> None:
     block.record_stream(other)
     del block
     if other.query():
-        raise NotInFlight("the other stream was already done when the request was made")
+        raise NotInFlight("the other stream had already finished when the request was made")
     try:
         with mine if same else third:
             again = context.bytes_of(size + MIB)

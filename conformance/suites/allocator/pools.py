@@ -1,4 +1,4 @@
-"""Cases about who may use memory: streams, private pools, pluggable allocators, and pinned host memory."""
+"""Cases about who may use memory: other streams, private pools, pluggable allocators, and pinned host memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _SIZES_FREED = {f"{name}_freed_elsewhere": size for name, size in _SIZES.items()
 
 @cases("allocator.record_stream", requires={"pointers"}, over=_SIZES)
 def not_handed_out(context: Context, size: int) -> None:
-    """A block is marked with record_stream for a held stream and freed. It is not reused while that stream is
-    busy, and it is reused once the stream is done."""
+    """A block is marked with record_stream for a blocked stream and freed. The block is not reused while that
+    stream is busy, and is reused once the stream is done."""
     mine, other = context.streams()
     with mine:
         place = freed(context, size)
@@ -70,9 +70,9 @@ _ELSEWHERE: dict[str, Any] = {"requires": {"pointers"}}
     requires={"pointers", "allocator_pools"},
 )
 def until_its_free(context: Context, what: str) -> None:
-    """A block is marked with record_stream, for the default stream, through a view, inside a memory pool, or
-    before the other stream gets its work. After it was freed it is not reused while the other stream executes
-    work that was queued before the free."""
+    """A block is marked with record_stream: for the default stream, through a view, inside a memory pool, or
+    before the other stream gets its work. After the block was freed, it is not reused while the other stream
+    executes work that was queued before the free."""
     mine = context.stream()
     other = context.current_stream() if what == "default" else context.stream()
     context.must(mine != other, "the two streams are the same", by="streams.identity")
@@ -99,8 +99,8 @@ def until_its_free(context: Context, what: str) -> None:
 
 @cases("allocator.record_stream", requires={"pointers"})
 def of_several(context: Context) -> None:
-    """A block is marked with record_stream for two streams and freed. It is not reused while one of the two
-    is still busy."""
+    """A block is marked with record_stream for two streams and freed. The block is not reused while one of the
+    two streams is still busy."""
     size = 64 * KIB
     mine, first, second = context.streams(3)
     for marked in ((first, second), (second, first)):
@@ -123,8 +123,8 @@ def of_several(context: Context) -> None:
 
 @cases("allocator.record_stream", over={f"{name}_bytes": size for name, size in _SIZES.items()})
 def bytes_stay(context: Context, size: int) -> None:
-    """A block is read by work queued on another stream, marked with record_stream and freed; then new blocks
-    of the same size are overwritten. The other stream reads the original bytes."""
+    """A block is read by work queued on another stream, marked with record_stream and freed. Then new blocks of
+    the same size are allocated and overwritten. The other stream still reads the original bytes."""
     mine, other = context.stream(), context.stream()
     with other:
         result = context.bytes_of(size).fill_(0)
@@ -181,7 +181,7 @@ def spared_by_empty_cache(context: Context) -> None:
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES)
 def own_stream_only(context: Context, size: int) -> None:
-    """A freed block serves requests on the stream on which it was allocated, and no request on another
+    """A freed block serves requests on the stream on which it was allocated, and serves no request on another
     stream."""
     mine, other = context.streams()
     fresh(context)
@@ -190,7 +190,7 @@ def own_stream_only(context: Context, size: int) -> None:
         place, held = span(block), context.counters().reserved
         del block
     if context.counters().reserved < held:
-        context.check(True, "the segment is released at once: there is no freed block to reuse")
+        context.check(True, "the segment was released at once, so no freed block could be reused")
         return
     with other:
         others = [context.bytes_of(size) for _ in range(4)]
@@ -203,8 +203,8 @@ def own_stream_only(context: Context, size: int) -> None:
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES_FREED)
 def freed_elsewhere(context: Context, size: int) -> None:
-    """A block is freed while another stream is current. It serves requests on the stream on which it was
-    allocated, and no request on the other stream."""
+    """A block is freed while another stream is current. The block serves requests on the stream on which it was
+    allocated, and serves no request on the other stream."""
     mine, other = context.streams()
     fresh(context)
     with mine:
@@ -213,11 +213,16 @@ def freed_elsewhere(context: Context, size: int) -> None:
     with other:
         del block
         if context.counters().reserved < held:
-            context.check(True, "the segment is released at once: there is no freed block to reuse")
+            context.check(
+                True, "the segment was released at once, so no freed block could be reused"
+            )
             return
         others = [context.bytes_of(size) for _ in range(4)]
     none_inside(
-        context, others, place, "a request on the stream that was current at the free got the block"
+        context,
+        others,
+        place,
+        "a request on the stream that was current when the block was freed got the block",
     )
     with mine:
         again = [context.bytes_of(size) for _ in range(2)]
@@ -227,7 +232,8 @@ def freed_elsewhere(context: Context, size: int) -> None:
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"})
 def remainder(context: Context) -> None:
-    """A smaller block is cut from a freed one. The remainder serves no request on another stream."""
+    """A small block is cut from a larger block that was freed. The rest of the larger block serves no request
+    on another stream."""
     default, (mine, other) = context.current_stream(), context.streams()
     fresh(context)
     with mine:
@@ -235,7 +241,9 @@ def remainder(context: Context) -> None:
         place, held = span(block), context.counters().reserved
         del block
         if context.counters().reserved < held:
-            context.check(True, "the segment is released at once: there is no freed block to reuse")
+            context.check(
+                True, "the segment was released at once, so no freed block could be reused"
+            )
             return
         cut = context.bytes_of(4 * KIB)  # cut from the freed block or from another one
     for stream in (default, other):
@@ -249,8 +257,8 @@ def remainder(context: Context) -> None:
 
 @cases("allocator.cross_stream", requires={"allocator_statistics"})
 def after_release(context: Context) -> None:
-    """After empty_cache released the segment of a freed block, another stream can allocate and use memory of
-    that size."""
+    """After empty_cache released the segment of a freed block, another stream can allocate a block of the same
+    size and use it."""
     mine, other = context.stream(), context.stream()
     with given_back(
         context,
@@ -264,19 +272,19 @@ def after_release(context: Context) -> None:
         )
     with other:
         block = context.bytes_of(6 * MIB).fill_(3)
-        context.same(int(block[-1]), 3, "a block of another stream has wrong bytes")
+        context.same(int(block[-1]), 3, "a block allocated on another stream has wrong bytes")
 
 
 @cases("allocator.pools", requires={"pointers"}, over={"small": (64 * KIB,), "large": (5 * MIB,)})
 def nobody_elses(context: Context, size: int) -> None:
-    """Memory that was freed in a private pool serves no request outside the pool, and serves the next request
-    in the pool."""
+    """Memory that was freed in a private pool serves no request outside of the pool, and serves the next
+    request in the pool."""
     fresh(context)
     pool, use = context.own("pool")(), context.own("use_pool")
     with use(pool, 0):
         place = freed(context, size)
     outside = [context.bytes_of(size) for _ in range(3)]
-    none_inside(context, outside, place, "a request outside the pool got the pool's memory")
+    none_inside(context, outside, place, "a request outside of the pool got the pool's memory")
     with use(pool, 0):
         context.check(
             inside(context.bytes_of(size), [place]),
@@ -288,8 +296,8 @@ def nobody_elses(context: Context, size: int) -> None:
 
 @cases("allocator.pools", requires={"pointers"})
 def takes_from_nobody(context: Context) -> None:
-    """A request in a private pool does not get memory that was freed outside it, and later allocations
-    outside do not change the tensor of the pool."""
+    """A request in a private pool does not get memory that was freed outside of the pool, and later allocations
+    outside of the pool do not change a tensor in the pool."""
     fresh(context)
     place = freed(context, 64 * KIB)
     pool, use = context.own("pool")(), context.own("use_pool")
@@ -297,10 +305,10 @@ def takes_from_nobody(context: Context) -> None:
         mine = filled(context, 64 * KIB, 4)
     context.check(
         not inside(mine, [place]),
-        "a request in the pool got memory that was freed outside the pool",
+        "a request in the pool got memory that was freed outside of the pool",
     )
     other = context.bytes_of(64 * KIB).fill_(0)
-    keeps(context, mine, 4, "the bytes of a tensor of the pool changed")
+    keeps(context, mine, 4, "the bytes of a tensor in the pool changed")
     del mine, other, pool
     fresh(context)
 
@@ -341,8 +349,8 @@ def comes_back(context: Context) -> None:
 
 @cases("allocator.pools", requires={"allocator_statistics"})
 def lives_with_its_tensors(context: Context) -> None:
-    """A tensor lives longer than its private pool. It keeps its bytes, and empty_cache releases its memory
-    once the tensor is deleted."""
+    """A private pool is deleted while one of its tensors is alive. The tensor keeps its bytes, and empty_cache
+    releases the memory once the tensor is deleted too."""
     with given_back(
         context,
         "the memory of a deleted pool was not released after its last tensor: `reserved` differs from its previous value",
@@ -361,7 +369,7 @@ def lives_with_its_tensors(context: Context) -> None:
 @cases("allocator.pluggable", requires={"pointers"}, slow=True)
 def sees_all(context: Context) -> None:
     """After change_current_allocator, the user's functions are called for every allocation and every free,
-    tensors are at the addresses that these functions returned, and the process exits with status 0."""
+    blocks are at the addresses that the allocation function returned, and the process exits with status 0."""
     context.ended_well(
         context.child(_sees_all, fresh=True),
         "the process with a pluggable allocator did not exit with status 0",
@@ -412,8 +420,8 @@ def _sees_all(context: Context) -> None:
 
 @cases("allocator.pluggable")
 def changed_after_use(context: Context) -> None:
-    """change_current_allocator raises RuntimeError once the allocator has been used, and the allocator keeps
-    working."""
+    """change_current_allocator raises RuntimeError once memory has been allocated, and the current allocator
+    keeps working."""
     block = context.bytes_of(100)
     context.must(block.numel() == 100, "the block has the wrong size")
     change, pluggable = context.own("change_allocator"), context.own("pluggable")
@@ -434,7 +442,7 @@ def _pinned(size: int) -> torch.Tensor:
 
 
 def _statistics(context: Context) -> dict[str, int]:
-    """Returns the statistics of pinned host memory, with the names of torch.cuda.host_memory_stats such as
+    """Returns the statistics of pinned host memory, by the names of torch.cuda.host_memory_stats such as
     ``active_bytes.current``."""
     return dict(context.own("host_statistics")())
 
@@ -446,7 +454,7 @@ def _empty(context: Context) -> None:
 
 @cases("allocator.host")
 def empty_is_safe(context: Context) -> None:
-    """empty_host_cache leaves live pinned blocks alone, and pinned memory can be allocated after it."""
+    """empty_host_cache does not affect live pinned blocks, and pinned memory can be allocated afterwards."""
     block = _pinned(70_000).copy_(known(70_000, 9))
     context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
     _pinned(MIB)
@@ -464,8 +472,8 @@ def empty_is_safe(context: Context) -> None:
 
 @cases("allocator.host", requires={"streams"})
 def empty_spares_copies(context: Context) -> None:
-    """A pinned block is freed while a queued copy still has to read it, and empty_host_cache is called. The
-    copy reads the original bytes."""
+    """A pinned block is freed while a queued copy still has to read the block, and empty_host_cache is called.
+    The copy reads the original bytes."""
     stream, want = context.stream(), known(70_000, 12)
     there = context.bytes_of(70_000).copy_(want).fill_(0)
     context.settle()
@@ -476,13 +484,18 @@ def empty_spares_copies(context: Context) -> None:
         del block
         hold.call(partial(empty_host, context))
     stream.synchronize()
-    keeps(context, there, 12, "the copy lacks the block's bytes at the time of the call")
+    keeps(
+        context,
+        there,
+        12,
+        "the copy differs from the bytes that the pinned block had when the copy was queued",
+    )
 
 
 @cases("allocator.host", requires={"host_statistics"}, over={"page": (4 * KIB,), "uneven": (70_001,), "large": (3 * MIB,)})  # fmt: skip
 def counts(context: Context, size: int) -> None:
-    """A live pinned block is counted in active_bytes and active_requests, with at least its requested size
-    and at most twice that."""
+    """A live pinned block raises active_requests by one, and active_bytes by at least its requested size and at
+    most twice that size."""
     before = _statistics(context)
     block = _pinned(size)
     during = _statistics(context)
@@ -509,8 +522,8 @@ def counts(context: Context, size: int) -> None:
 
 @cases("allocator.host", requires={"host_statistics"})
 def reuses(context: Context) -> None:
-    """A freed pinned block serves the next request of its size without a new request to the system, also
-    after a queued copy that read the block is done."""
+    """A freed pinned block serves the next request of the same size, so that no memory is requested from the
+    system. The same is true after a queued copy that read the block is done."""
     there = context.bytes_of(200 * KIB)
     _pinned(200 * KIB)
     context.settle()
@@ -534,7 +547,7 @@ def reuses(context: Context) -> None:
 
 @cases("allocator.host", requires={"host_statistics"})
 def empties(context: Context) -> None:
-    """empty_host_cache releases unused pinned memory to the system."""
+    """empty_host_cache returns unused pinned memory to the system."""
     _empty(context)
     before = _statistics(context)["allocated_bytes.current"]
     _pinned(5 * MIB)

@@ -1,9 +1,9 @@
-"""Drawn allocator programs: every invariant of a clause is checked after each of up to 50 steps.
+"""Randomly drawn allocator programs. The invariants of one clause are checked after each of up to 50 steps.
 
-A program is a list of steps, each a name and numbers. Numbers are taken modulo what exists (live blocks,
-sizes, streams), so that every program is valid. A run turns the steps into operations on numbered blocks; a
-repro script contains the same operations line by line. ``Watch`` reads the counters after every step and
-judges one clause.
+A program is a list of steps. A step is a tuple of a name and numbers. A number is an index, taken modulo the
+number of live blocks, sizes or streams, so that every program is valid. A run turns the steps into operations
+on numbered blocks, and a repro script contains the same operations, one on each line. ``Watch`` reads the
+counters after every step and checks the invariants of the clause.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Block:
 
 
 def taken(context: Context, size: int, index: int, seed: int) -> Block:
-    """Allocates a block and fills it with a byte pattern of its own."""
+    """Allocates a block and fills it with a byte pattern that depends on ``seed``."""
     want = known(size, seed)
     return Block(context.bytes_of(size, index).copy_(want), size, index, want)
 
 
 def in_threads(context: Context, size: int, index: int) -> None:
-    """Allocates and frees blocks in four threads at the same time."""
+    """Allocates and frees blocks of about the given size in four threads at the same time."""
 
     def work(seed: int) -> None:
         held = [context.bytes_of(size + 7 * seed, index) for _ in range(6)]
@@ -76,7 +76,8 @@ def in_threads(context: Context, size: int, index: int) -> None:
 
 
 class Watch:
-    """Reads the counters of every index after each step, and judges one clause."""
+    """Reads the allocator's counters of every device index after each step, and checks the invariants of one
+    clause."""
 
     def __init__(self, context: Context, clause: str, indices: Sequence[int]) -> None:
         self.context = context
@@ -113,8 +114,8 @@ class Watch:
         self.ooms[index] = 0
 
     def judge(self, live: Sequence[Block], touched: Sequence[int]) -> None:
-        """Reads the counters and checks every invariant of the clause. ``touched`` are the indices whose
-        counters the last step may have changed."""
+        """Reads the counters and checks every invariant of the clause. ``touched`` contains the device indices
+        whose counters the last step may have changed."""
         before = self.last
         self.look()
         for index, now in self.last.items():
@@ -122,7 +123,9 @@ class Watch:
             if self.judges("device_isolation") and index not in touched:
                 same = dict(now.all) == dict(before[index].all)
                 self.context.check(
-                    same, "a step on one index changed the counters of another", at=f"index {index}"
+                    same,
+                    "a step on one device index changed the counters of another index",
+                    at=f"index {index}",
                 )
         if self.judges("disjoint"):
             wrong = overlapping(block.tensor for block in live)
@@ -152,7 +155,7 @@ class Watch:
             balanced(context, now, self.reset[index])
         if self.judges("peaks"):
             text, top = (
-                "`peak` is below the most that was allocated since the reset",
+                "`peak` is below the largest value of `allocated` since the reset",
                 self.top[index],
             )
             context.check(now.peak >= top, text, expected=top, found=now.peak, at=at)
@@ -172,7 +175,8 @@ class Watch:
 
 
 class Running:
-    """A run of a program: the model of its steps, and the objects that its operations use."""
+    """A run of an allocator program: a model of its steps, and the blocks, views, streams and pools that its
+    operations use."""
 
     def __init__(self, context: Context, clause: str) -> None:
         self.context = context
@@ -185,7 +189,8 @@ class Running:
         perform(self, self.lowering.begin())
 
     def let_go(self) -> None:
-        """Frees everything. Needed because the traceback of an error refers to the run."""
+        """Deletes all blocks, views and pools. Without this call they would stay alive, because the traceback
+        of an error refers to the run."""
         for table in (self.blocks, self.views, self.pools):
             table.clear()
 
@@ -196,7 +201,7 @@ _NAMES = {"streams": "s", "blocks": "b", "views": "view", "pools": "pool"}
 
 @operation
 def make_stream(run: Running, index: int, number: int) -> None:
-    """Makes a stream of an index; number 0 is the current stream."""
+    """Creates a stream on a device index and stores it under a number. Number 0 stands for the current stream."""
     if number:
         run.streams[index, number] = run.context.stream(index)
     else:
@@ -230,7 +235,7 @@ def take_from_pool(run: Running, block: int, size: int, pool: int) -> None:
 
 @operation
 def view(run: Running, view: int, block: int, start: int) -> None:
-    """Makes one more tensor that keeps a block alive."""
+    """Creates a view of a block; the view keeps the memory of the block alive."""
     run.views[view] = run.blocks[block].tensor[start:]
 
 
@@ -241,7 +246,8 @@ def free(run: Running, block: int) -> None:
 
 @operation
 def free_on(run: Running, block: int, index: int, stream: int) -> None:
-    """Frees a block while a given stream is current, which may differ from the block's own stream."""
+    """Frees a block while the given stream is current, which may differ from the stream on which the block was
+    allocated."""
     with run.streams[index, stream]:
         del run.blocks[block]
 
@@ -255,8 +261,8 @@ def free_view(run: Running, view: int) -> None:
 def use_elsewhere(
     run: Running, block: int, size: int, index: int, stream: int, judged: bool
 ) -> None:
-    """Reads a block on another stream, marks it with record_stream, and frees it while that stream is
-    busy."""
+    """Reads a block on another stream, marks the block with record_stream, and frees it while that stream is
+    busy. If ``judged``, also checks that the block is not reused too early."""
     result = run.context.bytes_of(size, index)
     known_place = judged and run.context.has("pointers")
     place = span(run.blocks[block].tensor) if known_place else (0, 0)
@@ -311,7 +317,7 @@ def reset_accumulated(run: Running, index: int) -> None:
 
 @operation
 def ask_too_much(run: Running, index: int, judged: bool) -> None:
-    """Makes a request that no device can serve."""
+    """Requests 32 TiB, more than any device has. If ``judged``, checks the exception and the next request."""
     try:
         run.context.bytes_of(TOO_MUCH, index)
         found = "the request succeeded"
@@ -337,7 +343,7 @@ def make_pool(run: Running, pool: int) -> None:
 
 @operation
 def free_pool(run: Running, pool: int) -> None:
-    """Deletes a pool; its live blocks stay."""
+    """Deletes a private pool. Blocks of the pool that are live stay allocated."""
     del run.pools[pool]
 
 
@@ -387,7 +393,8 @@ NUMBERS = {
 
 @dataclass(slots=True)
 class Live:
-    """A live block in the model."""
+    """A live block in the model of a program: its number, size in bytes, device index, stream number, and the
+    numbers of its views."""
 
     number: int
     size: int
@@ -397,7 +404,7 @@ class Live:
 
 
 class Lowering:
-    """Translates the steps of a program into operations, with a model of the live blocks."""
+    """Translates the steps of a program into operations, and keeps a model of the live blocks."""
 
     def __init__(self, descriptor: Descriptor, clause: str) -> None:
         self.clause = clause
@@ -417,7 +424,7 @@ class Lowering:
         ]
 
     def does(self, step: Step) -> bool:
-        """True if a step would do anything in the current state."""
+        """Returns True if a step would do anything in the current state of the model."""
         name, room = step[0], MOST - len(self.live)
         if name in ("free_on", "use_elsewhere") and not self.streams:
             return False
@@ -430,8 +437,8 @@ class Lowering:
         return room > {"take": 0, "pool_take": 0, "take_and_split": 1}.get(name, -1)
 
     def step(self, step: Step, judged: bool = True) -> Iterator[Operation]:
-        """Yields the operations of a step. After them the counters are read, and, if ``judged``, every
-        invariant is checked."""
+        """Yields the operations of a step, and after them an operation that reads the counters. If ``judged``,
+        the last operation also checks every invariant."""
         if self.does(step):
             yield from self._lowered(step)
         yield settle()
@@ -441,7 +448,8 @@ class Lowering:
         yield judge(self._blocks(), touched) if judged else look()
 
     def end(self) -> Iterator[Operation]:
-        """Yields operations that read every block, free everything, and judge the counters once more."""
+        """Yields operations that read the blocks (for the clause allocator.contents), free everything, and
+        check the counters once more."""
         yield settle()
         if self.clause == "allocator.contents":
             yield read(self._blocks())
@@ -528,7 +536,8 @@ class Lowering:
 
 
 def replay(context: Context, clause: str, program: Sequence[Step], judged: bool = True) -> None:
-    """Runs a given program. If not every step is ``judged``, only the last one is, as in a repro script."""
+    """Runs a program. If ``judged`` is True, the invariants are checked after every step; otherwise, as in a
+    repro script, only after the last step."""
     run = Running(context, clause)
     try:
         for place, step in enumerate(program, 1):
@@ -539,8 +548,8 @@ def replay(context: Context, clause: str, program: Sequence[Step], judged: bool 
 
 
 def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
-    """Returns the program as the source of a function, line by line. Only the state after the last step is
-    judged."""
+    """Returns the program as the Python source of a function with one operation on each line. The invariants
+    are checked only after the last step."""
     lowering = Lowering(descriptor, clause)
     operations = lowering.begin()
     for place, step in enumerate(program, 1):
@@ -559,10 +568,11 @@ def told(program: Sequence[Step]) -> str:
 
 
 def validate(clause: str, program: Sequence[Step]) -> None:
-    """Raises ValueError if the clause is not of the allocator or a step is invalid."""
+    """Raises ValueError if the clause does not belong to the allocator, or if a step has an unknown name or
+    wrong numbers."""
     if not clause.startswith("allocator."):
-        raise ValueError(f"{clause!r} is not a clause of the allocator")
+        raise ValueError(f"expected a clause of the allocator, got {clause!r}")
     for name, *numbers in program:
         whole = all(type(number) is int and number >= 0 for number in numbers)
         if name not in NUMBERS or len(NUMBERS[name]) != len(numbers) or not whole:
-            raise ValueError(f"not a step: {(name, *numbers)!r}")
+            raise ValueError(f"{(name, *numbers)!r} is not a step of an allocator program")

@@ -1,5 +1,5 @@
-"""Coverage of allocator programs: which pairs of steps and which states a program covers, and steered
-programs that cover the rest."""
+"""Coverage of allocator programs: the pairs of steps and the states that a program covers, and steered
+programs, which are drawn so that they cover what random programs missed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _CHOICES = 2
 
 
 class Walk:
-    """The state of a program that is built step by step, and the coverage that its next step would add."""
+    """The state of a program that is built step by step, and the coverage that the next step would add."""
 
     def __init__(self, descriptor: Descriptor) -> None:
         self.model = Lowering(descriptor, "")
         self.last = ""
 
     def reaches(self, step: Step) -> set[Key]:
-        """Returns the coverage that a step adds; empty if the step does nothing."""
+        """Returns the coverage that a step would add. The set is empty if the step would do nothing in the
+        current state."""
         model = self.model
         if not model.does(step):
             return set()
@@ -70,7 +71,8 @@ def _own(own: bool) -> str:
 
 
 def table(descriptor: Descriptor) -> frozenset[Key]:
-    """Returns everything that programs on a device can cover."""
+    """Returns all pairs of steps and all states that allocator programs can cover on the device that the
+    descriptor describes."""
     model = Lowering(descriptor, "")
     names = set(NUMBERS)
     if not model.streams:
@@ -109,6 +111,6 @@ def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:
 def steered_programs(
     descriptor: Descriptor, missing: frozenset[Key], seed: int
 ) -> tuple[list[Step], ...]:
-    """Returns programs that cover what is missing. They are the same for every clause."""
+    """Returns programs that cover the missing pairs and states. The programs are the same for every clause."""
     found = steered(Reach(missing), seed, STEPS, lambda _: (Walk(descriptor), None))
     return tuple(steps for _, steps in found)

@@ -1,11 +1,12 @@
-"""allocator.steady: repeated work does not use more and more memory, on the device or on the host.
+"""Cases of the clause allocator.steady: work that is repeated does not use more and more memory, neither on the
+device nor on the host.
 
-A *window* is a number of repetitions, after which everything is freed. Device memory leaks if it grows in
-each of three windows: a cache that fills once does not leak, nor does one that is filled during the warm-up.
-If the device keeps statistics, its allocated bytes are compared exactly; otherwise its free memory, with a
-tolerance of one granule per repetition.
+A *window* is a number of repetitions, after which all results are freed. Device memory leaks if it grows in
+each of three consecutive windows. A cache that fills once, or during the warm-up, is not a leak. If the device
+keeps statistics, its allocated bytes are compared exactly. Otherwise its free memory is compared, with a
+tolerance of one allocation granule per repetition.
 
-host_memory.py measures host memory and defines its bounds.
+The module host_memory.py measures host memory and defines the bounds for its growth.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _WINDOWS = 3
 
 
 def in_use(context: Context) -> int | None:
-    """Returns the bytes of device memory in use on all indices; None if the device does not report this."""
+    """Returns the bytes of device memory in use on all indices together, or None if the device does not report
+    memory use."""
     if context.has("allocator_statistics"):
         return sum(context.counters(index).allocated for index in context.indices)
     if context.has("allocator_memory_info"):
@@ -53,7 +55,8 @@ def in_use(context: Context) -> int | None:
 
 
 def _must_measure(context: Context, *, host: bool = False) -> None:
-    """Raises NotDeclared if no memory use can be measured."""
+    """Raises NotDeclared if the use of device memory cannot be measured. With ``host``, a measurement of host
+    memory is enough."""
     if in_use(context) is None and not (host and any(host_memory.held())):
         raise NotDeclared(
             "memory use was not checked: the descriptor declares neither allocator_statistics nor allocator_memory_info"
@@ -61,8 +64,9 @@ def _must_measure(context: Context, *, host: bool = False) -> None:
 
 
 def grows(context: Context, repeat: Callable[[], None], calls: int) -> list[int]:
-    """Returns by how many bytes the device memory in use grew in each of three windows, if it grew in all of
-    them; otherwise an empty list. A warm-up comes before the first window."""
+    """Returns by how many bytes the device memory in use grew in each of three windows of ``calls``
+    repetitions, or an empty list if it did not grow in all of them. Two repetitions run before the first window
+    as a warm-up."""
     step = 0 if context.has("allocator_statistics") else context.granularity * calls
     found: list[int] = []
     _window(context, repeat, 2)
@@ -84,7 +88,8 @@ def _window(context: Context, repeat: Callable[[], None], calls: int) -> None:
 
 
 def host_bound(context: Context, calls: int, floor: Held) -> Held:
-    """Returns how much host memory a window may grow by, measured with an op of the CPU."""
+    """Returns how many bytes host memory may grow by in a window of ``calls`` repetitions, measured with a CPU
+    op that is known not to leak."""
     x = torch.ones(_SIDE, _SIDE)
 
     def repeat() -> None:
@@ -96,17 +101,17 @@ def host_bound(context: Context, calls: int, floor: Held) -> Held:
 def host_grows(
     context: Context, repeat: Callable[[], None], calls: int, bound: Held
 ) -> Held | None:
-    """Returns by how much host memory grew in 16 windows, if it grew beyond the bound in each; otherwise
-    None."""
+    """Returns by how many bytes host memory grew in 16 windows of ``calls`` repetitions if it grew beyond the
+    bound in each window, otherwise None."""
     return host_memory.grown(partial(_window, context, repeat, calls), bound)
 
 
 def _host_stays(
     context: Context, repeat: Callable[[], None], calls: int, bound: Held, what: str
 ) -> None:
-    """Checks that host memory does not grow."""
+    """Checks that host memory does not grow beyond the bound while a function is called repeatedly."""
     grown = host_grows(context, repeat, calls, bound)
-    text, windows = "host memory grows with repeated calls", f"in 16 windows of {calls:,} calls"
+    text, windows = "host memory grew with repeated calls", f"in 16 windows of {calls:,} calls"
     context.check(
         grown is None,
         text,
@@ -162,7 +167,8 @@ _OPS: dict[str, Op] = {
 
 
 def _repeated(context: Context, op: Op, *, backward: bool) -> Callable[[], None]:
-    """Returns a function that calls an op, runs its backward if asked, and frees the result."""
+    """Returns a function that calls an op and frees the result. If ``backward`` is True, the function also
+    computes gradients."""
     x, y = _square(context, 1, grad=backward), _square(context, 5, grad=backward)
     indices = context.to_device(torch.arange(_SIDE).flip(0).contiguous())
 
@@ -193,7 +199,7 @@ def _judge(context: Context, names: list[str], *, backward: bool) -> None:
         context.same(
             grown,
             [],
-            f"{what} of {name}: device memory in use grows with repeated calls (bytes per window)",
+            f"{what} of {name}: device memory in use grew with repeated calls (bytes per window of repetitions)",
         )
         _host_stays(context, repeat, _HOST_CALLS, bound, f"{what} of {name}")
     if refused:
@@ -206,15 +212,15 @@ _GROUPS = {"first": _NAMES[:24], "second": _NAMES[24:]}
 
 @cases("allocator.steady", slow=True, over={f"forward_of_the_{n}_ops": (n,) for n in _GROUPS})
 def forward(context: Context, group: str) -> None:
-    """Each of these ops is called again and again, and its results are freed. Neither the device's nor the
-    host's memory grows."""
+    """About 20 common ops are each called repeatedly, and the results are freed. Neither device memory nor host
+    memory grows."""
     _judge(context, _GROUPS[group], backward=False)
 
 
 @cases("allocator.steady", slow=True, over={f"backward_of_the_{n}_ops": (n,) for n in _GROUPS})
 def backward(context: Context, group: str) -> None:
-    """The forward and the backward of each of these ops are run again and again. Neither the device's nor the
-    host's memory grows."""
+    """The forward and the backward of about 20 common ops are each run repeatedly. Neither device memory nor
+    host memory grows."""
     _judge(context, _GROUPS[group], backward=True)
 
 
@@ -231,8 +237,8 @@ _QUICK = ("mul", "binary_cross_entropy")
 )
 @little_to_collect()
 def many_calls(context: Context, name: str) -> None:
-    """An op is called 1,000 times per window, with backward. Host memory grows by less than 16 bytes per
-    call, so no object of a call stays alive, and device memory does not grow."""
+    """An op is called 1,000 times in each measured window, with backward. Host memory grows by less than 16
+    bytes per call, so that no object of a call stays alive, and device memory does not grow."""
     calls = 1000
     x, y = (_square(context, n)[:4].clone().requires_grad_() for n in (1, 5))
     indices = context.to_device(torch.arange(4))
@@ -251,7 +257,7 @@ def many_calls(context: Context, name: str) -> None:
     context.same(
         grows(context, repeat, 50),
         [],
-        f"{name}: device memory in use grows with repeated calls (bytes per window)",
+        f"{name}: device memory in use grew with repeated calls (bytes per window of repetitions)",
     )
 
 
@@ -260,8 +266,8 @@ def many_calls(context: Context, name: str) -> None:
 
 @cases("allocator.steady")
 def new_shapes(context: Context) -> None:
-    """Ops and their backward are called with new shapes each time. Device memory grows by at most the
-    descriptor's `cached_by_shape` bytes per shape."""
+    """Ops and their backward are called repeatedly, each time with a new shape. Device memory grows by at most
+    the descriptor's `cached_by_shape` bytes for each shape."""
     _must_measure(context)
     allowed, number = context.descriptor.cached_by_shape, 0
     for name in ("asinh", "mul", "mm", "softmax", "layer_norm", "sum", "relu", "where"):
@@ -311,7 +317,7 @@ _OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 )
 @little_to_collect()
 def training(context: Context, name: str) -> None:
-    """A training step (forward, backward, optimizer) is repeated. Neither the device's nor the host's memory
+    """A training step (forward, backward and optimizer) is repeated. Neither device memory nor host memory
     grows."""
     net = _net(context)
     optimizer = _OPTIMISERS[name](net.parameters())
@@ -330,7 +336,7 @@ def training(context: Context, name: str) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "a training step: device memory in use grows with repetition (bytes per window)",
+        "a training step: device memory in use grew while the work was repeated (bytes per window of repetitions)",
     )
     _host_stays(context, repeat, _HOST_CALLS, bound, "a training step")
 
@@ -338,8 +344,7 @@ def training(context: Context, name: str) -> None:
 @cases("allocator.steady")
 @little_to_collect()
 def whole_trainings(context: Context) -> None:
-    """A network and its optimizer are built, trained and deleted, again and again. Device memory does not
-    grow."""
+    """A network and its optimizer are repeatedly built, trained and deleted. Device memory does not grow."""
     _must_measure(context)
 
     def repeat() -> None:
@@ -355,14 +360,14 @@ def whole_trainings(context: Context) -> None:
     context.same(
         grows(context, repeat, 2),
         [],
-        "device memory of deleted networks stays in use (bytes per window)",
+        "the memory of deleted networks stayed in use on the device (bytes per window of repetitions)",
     )
 
 
 @cases("allocator.steady")
 @little_to_collect()
 def double_backward(context: Context) -> None:
-    """Gradients of gradients are computed again and again. Device memory does not grow."""
+    """Gradients of gradients are computed repeatedly. Device memory does not grow."""
     _must_measure(context)
     x, y = _square(context, 1, grad=True), _square(context, 5, grad=True)
 
@@ -375,14 +380,14 @@ def double_backward(context: Context) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grows with repetition (bytes per window)",
+        "device memory in use grew while the work was repeated (bytes per window of repetitions)",
     )
 
 
 @cases("allocator.steady")
 @little_to_collect()
 def raised(context: Context) -> None:
-    """A backward pass whose hook raises is run again and again. Device memory does not grow."""
+    """A backward pass in which a hook raises an exception is run repeatedly. Device memory does not grow."""
     _must_measure(context)
     x = _square(context, 1, grad=True)
 
@@ -401,15 +406,15 @@ def raised(context: Context) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grows with repetition (bytes per window)",
+        "device memory in use grew while the work was repeated (bytes per window of repetitions)",
     )
 
 
 @cases("allocator.steady", requires={"graphs", "allocator_statistics"})
 @little_to_collect()
 def graphs(context: Context) -> None:
-    """A graph is captured, replayed and reset again and again. Neither the allocated nor the reserved memory
-    of the device grows."""
+    """A graph is repeatedly captured, replayed and reset. Neither the allocated nor the reserved device memory
+    grows."""
     x = _square(context)
     reserved: list[int] = []
 
@@ -429,17 +434,19 @@ def graphs(context: Context) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grows with repetition (bytes per window)",
+        "device memory in use grew while the work was repeated (bytes per window of repetitions)",
     )
     ends = [reserved[1 + _CALLS * n] for n in range(1 + (len(reserved) - 2) // _CALLS)]
     rising = len(ends) > _WINDOWS and all(a < b for a, b in pairwise(ends))
-    context.check(not rising, "reserved device memory grows with repetition (bytes)", found=ends)
+    context.check(
+        not rising, "reserved device memory grew while the work was repeated (bytes)", found=ends
+    )
 
 
 @cases("allocator.steady", requires={"allocator_statistics"})
 def ahead(context: Context) -> None:
-    """The host queues 400 ops without waiting for the device. The peak of allocated memory is at most that of
-    40 ops plus the size of eight operands."""
+    """The host queues 400 ops without waiting for the device. The peak of allocated memory exceeds the peak for
+    40 ops by at most the size of eight operands."""
     x, reserved = _square(context), []
     for count in (40, 400, 400):
         fresh(context)
@@ -452,5 +459,5 @@ def ahead(context: Context) -> None:
         reserved.append(context.counters().peak - before)
         del made
     room = 8 * x.numel() * x.element_size()
-    text = "queueing 400 ops needs more than eight operands of memory beyond what 40 ops need (peak bytes)"
+    text = "queueing 400 ops raised the peak of allocated memory by more than eight operands above the peak for 40 ops (bytes)"
     context.check(max(reserved[1:]) <= reserved[0] + room, text, found=reserved)
