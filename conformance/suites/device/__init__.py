@@ -1,4 +1,5 @@
-"""The device suite: device indices, dtypes, properties, placement, processes, and asynchronous errors."""
+"""The device suite: cases about device indices, dtypes, properties, placement of tensors, processes, and
+asynchronous errors."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.device import indices, processes, properties

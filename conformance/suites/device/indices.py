@@ -1,4 +1,5 @@
-"""Cases about device indices: how many there are, which one is current, and where tensors are placed."""
+"""Cases about device indices: the number of devices, the current index, and the index on which tensors are
+placed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ current = torch.accelerator.current_device_index
 
 @cases("device.count")
 def constant(context: Context) -> None:
-    """device_count is the same at every call and in another thread, and every index below it can compute."""
+    """device_count returns the same number at every call and in another thread, and every device index below
+    that number can compute."""
     count = counted(context)
     context.check(count >= 1, "device_count is less than 1", found=count)
     for index in range(count):
@@ -44,7 +46,8 @@ def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
 def tensors_past_it(context: Context, more: int) -> None:
-    """Creating a tensor on a device index at or above the count raises, and so does moving a tensor there."""
+    """Creating a tensor on a device index that is at or above the number of devices raises an error, and so
+    does moving a tensor there."""
     makers = {
         "torch.empty": lambda at: torch.empty(2, device=at),
         "torch.ones": lambda at: torch.ones(2, device=at),
@@ -55,7 +58,8 @@ def tensors_past_it(context: Context, more: int) -> None:
 
 @cases("device.count", requires={"streams"})
 def streams_past_it(context: Context) -> None:
-    """torch.Stream, current_stream and synchronize raise for a device index equal to the count."""
+    """torch.Stream, current_stream and synchronize raise an error for a device index that is equal to the
+    number of devices."""
     calls: dict[str, Callable[..., Any]] = {
         "torch.Stream": lambda at: torch.Stream(device=at),
         "current_stream": torch.accelerator.current_stream,
@@ -66,7 +70,8 @@ def streams_past_it(context: Context) -> None:
 
 @cases("device.count", requires={"allocator_statistics"})
 def statistics_past_it(context: Context) -> None:
-    """Memory statistics raise for a device index equal to the count."""
+    """Functions that read or reset memory statistics raise an error for a device index that is equal to the
+    number of devices."""
     names = ("memory_stats", "memory_allocated", "reset_peak_memory_stats")
     calls = {f"torch.accelerator.{name}": getattr(torch.accelerator.memory, name) for name in names}
     _raise(context, calls, context.at(counted(context)))
@@ -74,16 +79,20 @@ def statistics_past_it(context: Context) -> None:
 
 @cases("device.count", requires={"multi_device"})
 def set_past_it(context: Context) -> None:
-    """torch.accelerator.set_device_index raises for an index equal to the count, and the current index stays
-    the same."""
+    """torch.accelerator.set_device_index raises an error for an index that is equal to the number of devices,
+    and the current index stays the same."""
     before = current()
     _raise(context, {"set_device_index": torch.accelerator.set_device_index}, counted(context))
-    context.same(current(), before, "a refused set_device_index changed the current index")
+    context.same(
+        current(),
+        before,
+        "set_device_index with an invalid index raised, but changed the current index",
+    )
 
 
 @cases("device.count", **TWO)
 def negative_sets_nothing(context: Context) -> None:
-    """torch.accelerator.set_device_index with a negative index leaves the current index as it is, as
+    """torch.accelerator.set_device_index with a negative index leaves the current index unchanged, as
     documented."""
     for index in (1, -1):
         torch.accelerator.set_device_index(index)
@@ -92,8 +101,8 @@ def negative_sets_nothing(context: Context) -> None:
 
 @cases("device.count", **TWO)
 def set_is_current(context: Context) -> None:
-    """set_device_index makes an index current. A tensor created on the device without an index is on the
-    current index."""
+    """set_device_index makes a device index current. A tensor created on the device without an index is placed
+    on the current index."""
     for index in (1, 0, 1):
         torch.accelerator.set_device_index(index)
         context.same(current(), index, "the current index differs from the one that was set")
@@ -107,27 +116,37 @@ def set_is_current(context: Context) -> None:
 
 @cases("device.count", **TWO)
 def with_restores(context: Context) -> None:
-    """`with torch.accelerator.device_index(...)` makes an index current and restores the previous one, also
-    if blocks are nested or raise."""
+    """`with torch.accelerator.device_index(...)` makes an index current and restores the previous index
+    afterwards, also if `with` blocks are nested or raise."""
     for first, second in ((0, 1), (1, 0)):
         torch.accelerator.set_device_index(first)
         with context.on(second):
-            context.same(current(), second, "the index is not current inside its block")
+            context.same(current(), second, "the index is not current inside its `with` block")
             with context.on(first):
-                context.same(current(), first, "the index is not current inside the nested block")
-            context.same(current(), second, "the inner block did not restore the current index")
+                context.same(
+                    current(), first, "the index is not current inside the nested `with` block"
+                )
+            context.same(
+                current(),
+                second,
+                "leaving the inner `with` block did not restore the current index",
+            )
             with torch.accelerator.device_index(None):
                 context.same(current(), second, "device_index(None) changed the current index")
-        context.same(current(), first, "the outer block did not restore the current index")
+        context.same(
+            current(), first, "leaving the outer `with` block did not restore the current index"
+        )
         with suppress(KeyError), context.on(second):
             raise KeyError("ours")
-        context.same(current(), first, "a block that raised did not restore the current index")
+        context.same(
+            current(), first, "a `with` block that raised did not restore the current index"
+        )
 
 
 @cases("device.count", **TWO)
 def of_the_thread(context: Context) -> None:
-    """Each thread has its own current device index: set_device_index in one thread does not change the
-    current index of another."""
+    """Each thread has its own current device index: set_device_index in one thread does not change the current
+    index of another thread."""
     torch.accelerator.set_device_index(0)
     has_set, may_end = threading.Event(), threading.Event()
 
@@ -146,7 +165,9 @@ def of_the_thread(context: Context) -> None:
         return seen
 
     seen, here = context.together(other, this)
-    context.same(here, 0, "the current index of a thread is the one that another thread set")
+    context.same(
+        here, 0, "set_device_index in one thread changed the current index of another thread"
+    )
     context.same(
         seen, [1, 1], "the current index of a thread changed when another thread set its own"
     )
@@ -183,7 +204,7 @@ def _made(**named: Any) -> dict[str, torch.Tensor]:
 
 @cases("device.placement")
 def factories(context: Context) -> None:
-    """Factory functions with device= create the tensor on the named device index, not on the current one."""
+    """Factory functions with device= create the tensor on the named device index, not on the current index."""
     for at in map(context.named, context.indices):
         _all_on(
             context,
@@ -195,8 +216,8 @@ def factories(context: Context) -> None:
 
 @cases("device.placement")
 def device_context(context: Context) -> None:
-    """Inside `with torch.device(...)`, factory functions create their tensors on that device unless another
-    one is named. After the block they use the CPU again."""
+    """Inside `with torch.device(...)`, factory functions create tensors on that device unless another device is
+    named. After the `with` block they use the CPU again."""
     for at in map(context.named, context.indices):
         with at:
             made, elsewhere = _made(), torch.empty(2, device="cpu")
@@ -218,8 +239,8 @@ def device_context(context: Context) -> None:
 
 @cases("device.placement")
 def default_device(context: Context) -> None:
-    """After torch.set_default_device, factory functions without a device use that device, until the default
-    is reset."""
+    """After torch.set_default_device, factory functions without a device argument use that device until the
+    default is reset."""
     try:
         for at in map(context.named, context.indices):
             torch.set_default_device(at)
@@ -235,14 +256,15 @@ def default_device(context: Context) -> None:
 
 @cases("device.placement")
 def alike(context: Context) -> None:
-    """Results of *_like and new_* functions and of ops are on the device of their tensor."""
+    """Tensors returned by *_like functions, new_* methods and ops are on the device of the input tensor."""
     for at in map(context.named, context.indices):
         made = _alike(torch.ones(2, 3, device=at))
         _all_on(context, at, f"results computed from a tensor on {at} are on other devices", made)
 
 
 def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns tensors that are created like a tensor, or computed from it, by the name of the function."""
+    """Returns tensors that are created like the given tensor or computed from it, keyed by the name of the
+    function."""
     return {
         "empty_like": torch.empty_like(x),
         "zeros_like": torch.zeros_like(x),
@@ -267,7 +289,7 @@ def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 @cases("device.placement", **TWO)
 def whatever_is_current(context: Context) -> None:
-    """Results of ops are on the device index of their operands, not on the current index."""
+    """Results of ops are on the device index of their operands, also if another index is current."""
     for here, other in ((1, 0), (0, 1)):
         at = context.at(here)
         x = torch.arange(6.0, device=at)
@@ -278,14 +300,14 @@ def whatever_is_current(context: Context) -> None:
         context.equal(
             made["add"],
             torch.arange(6.0) + 1,
-            "ops on an index that is not current gave wrong values",
+            "ops on a device index that is not current gave wrong values",
         )
 
 
 @cases("device.placement", **TWO)
 def moved(context: Context) -> None:
-    """Tensor.to moves a tensor to the named device index. If the tensor is already there, it returns the
-    tensor itself."""
+    """Tensor.to moves a tensor to the named device index. If the tensor is already there, Tensor.to returns the
+    same tensor object."""
     for index in (0, 1):
         at = context.at(index)
         for other in (torch.ones(3), torch.ones(3, device=context.at(1 - index))):
@@ -300,7 +322,8 @@ def moved(context: Context) -> None:
 
 @cases("device.placement", requires={"storage"})
 def storages(context: Context) -> None:
-    """untyped_storage().device equals the device of the tensor, for factory functions and for ops."""
+    """untyped_storage().device equals the device of the tensor, for tensors from factory functions and from
+    ops."""
     for at in map(context.named, context.indices):
         made = {**_made(device=at), **_alike(torch.ones(2, 3, device=at))}
         elsewhere = {
@@ -313,7 +336,8 @@ def storages(context: Context) -> None:
 
 @cases("device.placement", requires={"multi_device", "allocator_statistics"}, indices=2)
 def memory_lies_there(context: Context) -> None:
-    """A tensor on one device index is allocated by that index and changes no counter of the other index."""
+    """Creating a tensor on one device index raises the allocated bytes of that index, and does not change those
+    of the other index."""
     for index in (0, 1):
         before = [context.counters(each).allocated for each in (0, 1)]
         block: Any = context.bytes_of(100_000, index)
@@ -321,7 +345,7 @@ def memory_lies_there(context: Context) -> None:
         own = rise[index] >= 100_000
         context.check(
             own,
-            f"`allocated` of index {index} did not rise by the size of its block (both indices)",
+            f"`allocated` of index {index} did not rise by the size of the block allocated there (rise on both indices, in bytes)",
             found=rise,
         )
         context.same(rise[1 - index], 0, "`allocated` of the other index changed")

@@ -1,4 +1,5 @@
-"""Cases about processes: forking, first use, loading, exit, and errors of asynchronous work."""
+"""Cases about processes: forking, first use of the device, loading of the backend, exit of the process, and
+errors of asynchronous work."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ SCRIPT_SECONDS = 180.0
 
 
 def counted(context: Context) -> int:
-    """Returns the number of devices: what torch reports, or what the descriptor declares if torch does not
-    report it."""
+    """Returns the number of devices that torch reports, or the number that the descriptor declares if torch
+    does not report one."""
     if context.accelerated:
         return torch.accelerator.device_count()
     count = getattr(getattr(torch, context.kind, None), "device_count", None)
@@ -40,13 +41,14 @@ def counted(context: Context) -> int:
 
 
 def computes(device: torch.device) -> list[float]:
-    """Computes 2 x + 1 for x = 1, 2, 3 on a device and returns the result as a list."""
+    """Returns 2 * x + 1 for x = 1, 2, 3, computed on a device, as a list."""
     return list((torch.tensor([1.0, 2.0, 3.0], device=device) * 2 + 1).tolist())
 
 
 def forked(function: Callable[[], str]) -> str:
-    """Runs a function in a fork of this process. Returns ``returned TEXT``, ``raised TYPE: TEXT``, or how the
-    child ended without an answer. The child runs nothing but the function."""
+    """Runs a function in a fork of the current process. Returns ``returned TEXT`` or ``raised TYPE: TEXT``, or
+    a description of how the child process ended without an answer. The child process runs nothing but the
+    function."""
     if not hasattr(os, "fork"):
         raise NotShown("this system has no fork")
     reader, writer = os.pipe()
@@ -77,8 +79,8 @@ def forked(function: Callable[[], str]) -> str:
 
 
 def fresh(code: str) -> dict[str, Any]:
-    """Runs a program in a fresh interpreter without torch. Returns the dictionary that the program leaves in
-    the variable ``told``.
+    """Runs a program in a new interpreter in which torch is not imported yet. Returns the dictionary that the
+    program leaves in its variable ``told``.
 
     Raises CheckFailed if the program fails or exceeds its time limit.
     """
@@ -91,8 +93,9 @@ def fresh(code: str) -> dict[str, Any]:
 
 
 def source(context: Context, text: str, **named: Any) -> str:
-    """Returns a program for ``fresh``. ``{preparation}`` in the text is replaced by the import of the
-    device's module, and ``{beginning}`` by the call that is needed before the device is used."""
+    """Returns the source of a program for ``fresh``, which runs programs in a new process. ``{preparation}`` in
+    the template is replaced by the imports of torch and of the device's module, and ``{beginning}`` by the call
+    that initializes the device, if the descriptor declares one."""
     module, init = context.descriptor.module, context.descriptor.init
     return text.format(
         preparation="import torch\n" + (f"import {module}\n" if module else ""),
@@ -104,8 +107,8 @@ def source(context: Context, text: str, **named: Any) -> str:
 
 @cases("device.fork", seconds=60.0)
 def after_use(context: Context) -> None:
-    """A process that has used the device is forked. Using the device in the child raises an error whose
-    message mentions the fork (or spawn), and the parent can still use the device."""
+    """A process that has used the device is forked. Using the device in the child process raises an error whose
+    message mentions fork or spawn, and the parent process can still use the device."""
     context.must(
         computes(context.device) == [3.0, 5.0, 7.0], "the parent process could not use the device"
     )
@@ -114,7 +117,7 @@ def after_use(context: Context) -> None:
     expected = "raised RuntimeError: … fork …"
     context.check(
         named,
-        "using the device in a fork did not raise an error that mentions the fork",
+        "using the device in a forked process did not raise an error that mentions the fork",
         expected=expected,
         found=said,
     )
@@ -135,7 +138,7 @@ def _computes(context: Context) -> None:
 
 @cases("device.fork", slow=True)
 def spawned(context: Context) -> None:
-    """A spawned process uses the device while its parent uses it too."""
+    """A spawned process and its parent process both use the device."""
     context.must(
         computes(context.device) == [3.0, 5.0, 7.0], "the parent process could not use the device"
     )
@@ -180,21 +183,21 @@ told["counted"] = forked()
 @cases("device.lazy_init", slow=True)
 def imported(context: Context) -> None:
     """Importing the device's module does not initialize the device: a process that is forked after the import
-    can use the device. After is_available and device_count, a fork can use the device or raises an error that
-    mentions the fork."""
+    can use the device. After is_available and device_count, a forked process either can use the device or
+    raises an error that mentions fork or spawn."""
     told = fresh(source(context, _LAZY))
     if context.accelerated:  # torch.cpu always reports True
         text = f"torch.{context.kind}.is_initialized() is True after the import"
         context.check(told["initialized"] is not True, text)
     context.same(
-        told["child"], 0, "a fork made after the import cannot use the device (exit status)"
+        told["child"], 0, "a process forked after the import could not use the device (exit status)"
     )
     # Counting devices may initialize the device, as with CUDA if NVML finds nothing. Then the fork must get
     # an error that says so.
-    text = "a fork made after device_count can neither use the device nor raises an error that mentions the fork"
+    text = "a process forked after device_count could not use the device, and raised no error that mentions the fork"
     context.check(told["counted"] in (0, 5), text, found=f"exit status {told['counted']}")
     if told["counted"] == 5:
-        context.note("after device_count, forks cannot use the device")
+        context.note("a process forked after device_count cannot use the device")
 
 
 _AUTOLOAD = """
@@ -234,8 +237,8 @@ told["own"] = load("conform_own") if {own!r} else None
 
 @cases("device.autoload", slow=True)
 def failing_backend(context: Context) -> None:
-    """A backend whose autoload entry point fails raises RuntimeError with the name of the entry point, also
-    for the device's own entry point. TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading."""
+    """A backend whose autoload entry point fails raises RuntimeError with the name of the entry point in the
+    message, also for the device's own entry point. TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading."""
     own = context.descriptor.autoload
     with tempfile.TemporaryDirectory() as folder:
         about = Path(folder, "conform_probe-1.0.dist-info")
@@ -259,7 +262,7 @@ def failing_backend(context: Context) -> None:
     if own:
         reports["conform_own"] = (
             told["own"],
-            "the device's own backend failed to load without RuntimeError with its name",
+            "the device's own backend, made to fail, did not raise RuntimeError with its name",
         )
     for name, (said, text) in reports.items():
         context.check("RuntimeError" in said and name in said, text, found=said)
@@ -270,7 +273,7 @@ HELD: list[Any] = []
 
 
 def _ends_with_everything(context: Context) -> None:
-    """Leaves tensors, streams, events and queued work alive and returns."""
+    """Creates tensors, streams, events and queued work, and keeps them alive until the process ends."""
     x = torch.ones(100_000, device=context.device)
     HELD.append([x, x[::2], (x + 1).sum(), torch.zeros(0, device=context.device)])
     if context.has("multi_device"):
@@ -293,12 +296,12 @@ def _ends_with_everything(context: Context) -> None:
             event.record(stream)
             HELD.append(event)
     HELD.append(torch.ones(3, device=context.device, requires_grad=True).exp().sum())
-    context.check(HELD, "nothing is alive")
+    context.check(HELD, "no object was kept alive")
 
 
 @cases("device.clean_exit", slow=True)
 def with_everything_alive(context: Context) -> None:
-    """A process ends while it holds live tensors, streams, events and queued work. It exits with status 0."""
+    """A process that holds live tensors, streams, events and queued work exits with status 0."""
     done = context.child(_ends_with_everything)
     text = f"the child process did not finish its work ({done.raised or done.ended})"
     context.must(done.answered and not done.raised, text)
@@ -306,8 +309,8 @@ def with_everything_alive(context: Context) -> None:
 
 
 def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
-    """Queues work that fails: with the descriptor's ``fail`` on the current index, or otherwise index_select
-    with an index out of range. Returns its results."""
+    """Queues work that fails, and returns its results. Uses the descriptor's ``fail`` function, which fails on
+    the current index, or otherwise index_select with an index out of range."""
     if context.descriptor.fail is not None:
         context.descriptor.fail()
         return []
@@ -316,13 +319,14 @@ def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
 
 
 def _wait(context: Context, given: list[torch.Tensor]) -> None:
-    """Waits for all work. For a lazy device, also computes the given results."""
+    """Waits for all queued work. On a lazy device, which computes only when results are needed, also computes
+    the given tensors."""
     context.opened.settle(given)
     context.settle()
 
 
 def _surfaces(context: Context) -> None:
-    text = "the next synchronize did not raise the failure"
+    text = "the next synchronize did not raise an exception for the failed work"
     context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
 
 
@@ -335,7 +339,7 @@ def _by_its_stream(context: Context) -> None:
         stream.synchronize()
         context.opened.settle(given)
 
-    text = "synchronizing the stream did not raise the failure of its work"
+    text = "synchronizing the stream did not raise an exception for its failed work"
     context.raises(Exception, fail_and_wait, text=text)
 
 
@@ -346,13 +350,13 @@ def _on_the_other_index(context: Context) -> None:
         context.opened.settle(given)
 
     with context.on(1):
-        text = "synchronizing the current index did not raise the failure of its work"
+        text = "synchronizing the current index did not raise an exception for its failed work"
         context.raises(Exception, fail_and_wait, text=text)
 
 
 def _later_results(context: Context) -> None:
-    """Checks that results after a failure are right or raise an exception, and that the failure is raised at
-    some point."""
+    """Checks that results computed after a failure are right or raise an exception, and that the failure is
+    raised at some point."""
     numbers = torch.arange(1000.0)
     x, given, told = context.to_device(numbers), [], 0
     for step in range(3):
@@ -372,12 +376,12 @@ def _later_results(context: Context) -> None:
         _wait(context, given)
     except Exception:  # raised, which is what this case counts
         told += 1
-    context.check(told, "the failure was never raised")
+    context.check(told, "no exception was raised for the failed work")
 
 
 def _behind_other_work(context: Context) -> None:
-    """Checks that a failure queued behind other work is raised by the call itself or by the synchronize that
-    waits for it."""
+    """Checks that a failure of work that is queued behind other work is raised by the call itself or by the
+    synchronize that waits for the work."""
     given, at_once = list[torch.Tensor](), False
     with context.hold(needed=False):
         try:
@@ -386,9 +390,9 @@ def _behind_other_work(context: Context) -> None:
             at_once = True
     if at_once:
         context.settle()
-        context.check(True, "the call did not report the failure")
+        context.check(True, "the failure was not reported by the call")
         return
-    text = "synchronize did not raise the failure"
+    text = "synchronize did not raise an exception for the failed work"
     context.raises(Exception, lambda: _wait(context, given), text=text)
 
 

@@ -1,4 +1,4 @@
-"""Cases about what the descriptor declares for a device, what the device reports about itself, and copies
+"""Cases about the dtypes that the descriptor declares, the properties that the device reports, and copies
 between devices."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ cases = Cases(Kind.STATE)
 
 
 def _values(dtype: torch.dtype) -> torch.Tensor:
-    """Returns a CPU tensor of ones, and of zeros if the dtype can represent zero. Every dtype represents
-    these values exactly."""
+    """Returns a CPU tensor of ones, and of zeros if the dtype can represent zero. The values are exact in the
+    dtype."""
     ones = torch.tensor([1.0, 1.0, 1.0, 1.0])
     if dtype == torch.float8_e8m0fnu:  # represents only powers of two
         return ones
@@ -33,7 +33,7 @@ def _values(dtype: torch.dtype) -> torch.Tensor:
 def _each(
     context: Context, dtypes: Iterable[torch.dtype], wrong: Callable[[torch.dtype], str | None]
 ) -> Iterator[tuple[str, str | None, Exception | None]]:
-    """Runs ``wrong`` for each dtype. Yields the name of the dtype, the problem that ``wrong`` returned, and
+    """Calls ``wrong`` for each dtype. Yields the name of the dtype, the problem that ``wrong`` returned, and
     the exception that it raised."""
     for dtype in dtypes:
         problem, raised = None, None
@@ -52,8 +52,8 @@ def _each(
 
 
 def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], str | None]) -> None:
-    """Checks every declared dtype with ``wrong``, which returns a problem or None. ``text`` says what is
-    wrong if there are problems."""
+    """Checks every declared dtype with ``wrong``, which returns a problem or None. ``text`` is the message of
+    the failure if problems were found."""
     declared = (getattr(torch, name) for name in sorted(context.descriptor.dtypes))
     found = {
         name: failure_of(raised).detail if raised else problem
@@ -64,7 +64,7 @@ def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], s
 
 
 def _converted(context: Context, dtype: torch.dtype) -> str | None:
-    """Converts values from float32 to a dtype and back, on the device. Returns what is wrong with them, or
+    """Converts values from float32 to a dtype and back on the device. Returns a description of the problem, or
     None."""
     want = _values(dtype)
     there = context.to_device(want).to(dtype)
@@ -88,13 +88,14 @@ def allocates(context: Context) -> None:
 
 @cases("device.capability")
 def moves(context: Context) -> None:
-    """For each declared dtype, a tensor is copied to the device and back. Its bytes are unchanged."""
+    """For each declared dtype, a tensor is copied to the device and back. The bytes of the copy equal those of
+    the tensor."""
 
     def wrong(dtype: torch.dtype) -> str | None:
         host = _values(dtype).to(dtype)
         back = context.from_device(context.to_device(host))
         same = back.dtype == dtype and torch.equal(back.view(torch.uint8), host.view(torch.uint8))
-        return None if same else "different bytes came back"
+        return None if same else "the bytes changed"
 
     _each_declared(context, "a copy to the device and back failed for declared dtypes", wrong)
 
@@ -109,7 +110,7 @@ def converts(context: Context) -> None:
 
 @cases("device.capability")
 def says_so(context: Context) -> None:
-    """torch.accelerator.get_device_capability lists every declared dtype in supported_dtypes."""
+    """The supported_dtypes that torch.accelerator.get_device_capability reports contain every declared dtype."""
     declared = {getattr(torch, name) for name in context.descriptor.dtypes}
     if not context.accelerated:
         context.check(declared, "the descriptor declares no dtypes")
@@ -121,12 +122,13 @@ def says_so(context: Context) -> None:
             context.note(f"get_device_capability is not available: {in_a_line(error)}")
             said = declared
         missing = sorted(map(str, declared - set(said)))
-        context.same(missing, [], "declared dtypes are missing in supported_dtypes")
+        context.same(missing, [], "supported_dtypes lacks declared dtypes")
 
 
 @cases("device.capability")
 def waits(context: Context) -> None:
-    """``synchronize`` of the device's module returns without an error, if the module has the function."""
+    """The ``synchronize`` function of the device's module returns without an error, if the module has such a
+    function."""
     wait = getattr(getattr(torch, context.descriptor.torch_type, None), "synchronize", None)
     raised = ""
     try:
@@ -139,8 +141,8 @@ def waits(context: Context) -> None:
 
 @cases("device.capability")
 def undeclared(context: Context) -> None:
-    """Converting to a dtype that the descriptor does not declare raises, or gives the right values. Dtypes
-    that work are reported."""
+    """Converting to a dtype that the descriptor does not declare raises an error or gives the right values.
+    Undeclared dtypes that work are reported."""
     others = sorted(DTYPES - context.descriptor.dtypes)
     known = (getattr(torch, name) for name in others if hasattr(torch, name))  # older torch
     found = {
@@ -162,8 +164,8 @@ _BLOCK = 8 * 2**20
 
 
 def _uuid(properties: Any) -> bytes:
-    """Returns the 16 bytes of a uuid, whether it is an object with ``bytes``, a sequence of bytes or a
-    string."""
+    """Returns the 16 bytes of the uuid in a device's properties. The uuid may be an object with an attribute
+    ``bytes``, a sequence of bytes, or a string."""
     value = properties.uuid
     raw = getattr(value, "bytes", value)
     if isinstance(raw, str):
@@ -173,7 +175,7 @@ def _uuid(properties: Any) -> bytes:
 
 @cases("device.properties")
 def name(context: Context) -> None:
-    """The name in the device's properties is a non-empty string and is the same at every call."""
+    """The name in the device's properties is a non-empty string and the same at every call."""
     for index in context.indices:
         first, second = (context.own("properties")(index).name for _ in range(2))
         context.check(
@@ -186,8 +188,8 @@ def name(context: Context) -> None:
 
 @cases("device.properties")
 def total_memory(context: Context) -> None:
-    """The total memory in the device's properties is positive, and does not change while a block is
-    allocated."""
+    """The total memory in the device's properties is positive, and stays the same when a block is allocated and
+    freed."""
     for index in context.indices:
         before = context.own("properties")(index).total_memory
         context.check(
@@ -242,18 +244,20 @@ def uuids_differ(context: Context) -> None:
 
 @cases("device.peers", indices=2)
 def answers(context: Context) -> None:
-    """can_access_peer returns the same bool at every call."""
+    """can_access_peer returns a bool, and the same bool at every call."""
     can = context.own("can_access_peer")
     for here, there in ((0, 1), (1, 0)):
         answer = can(here, there)
         context.check(isinstance(answer, bool), "can_access_peer returned no bool", found=answer)
-        context.same(can(here, there), answer, "can_access_peer returned different answers")
+        context.same(
+            can(here, there), answer, "can_access_peer returned different values in two calls"
+        )
 
 
 @cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})
 def copies(context: Context, here: int, there: int) -> None:
     """Tensors of several layouts, dtypes and sizes are copied from one device index to another with to() and
-    copy_(). The values are right, whatever can_access_peer returns, and the source is unchanged."""
+    copy_(). The copied values are right, whatever can_access_peer returns, and the source is unchanged."""
     numbers = torch.arange(24, dtype=torch.float32)
     sources = {
         "contiguous": numbers,
@@ -279,8 +283,8 @@ def copies(context: Context, here: int, there: int) -> None:
 
 @cases("device.peers", indices=2, requires={"strides"})
 def into_a_view(context: Context) -> None:
-    """A copy from another device index into a view converts the dtype and writes only the elements of the
-    view."""
+    """A tensor of another device index and dtype is copied into a view. The values are converted, and only the
+    elements of the view change."""
     target = torch.zeros(12, device=context.at(1))
     source = torch.arange(1, 5, device=context.at(0))
     target[1::3].copy_(source)
@@ -295,8 +299,8 @@ def into_a_view(context: Context) -> None:
 
 @cases("device.peers", indices=2)
 def there_and_back(context: Context) -> None:
-    """A tensor is computed on one device index, moved to the other, computed there and moved back. The result
-    is right."""
+    """A tensor is computed on one device index, moved to the other index, computed there and moved back. The
+    result is right."""
     host = torch.arange(1000, dtype=torch.float32)
     x = (host.to(context.at(0)) + 1).to(context.at(1))
     x = (x * 2).to(context.at(0)) - 3

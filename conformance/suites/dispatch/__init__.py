@@ -1,5 +1,5 @@
-"""The dispatch suite: CPU fallbacks, operands on different devices, error inputs, and unsupported ops and
-dtypes."""
+"""The dispatch suite: checks of CPU fallbacks, operands on different devices, error inputs, and unsupported ops
+and dtypes."""
 
 from conformance.checks.cases.cases import OpCheck, Suite
 from conformance.suites.dispatch import assertion, fallback, index_range, refusals

@@ -1,4 +1,5 @@
-"""dispatch.device_assert: an index out of range raises instead of being read."""
+"""Case of the clause dispatch.device_assert: an op that gets an index out of range raises an error instead of
+reading memory there."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ cases = Cases(Kind.NOT_RAISED)
 
 @cases("dispatch.device_assert", own_process=True, seconds=120.0)
 def out_of_range(context: Context) -> None:
-    """Ops are called one after the other with an index out of range. Each raises an error at the latest at
-    the next synchronize, also after earlier errors."""
+    """Several ops are called one after another with an index out of range. Each op raises an error, at the
+    latest at the next synchronize, also after errors of earlier ops."""
     three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
     table = context.to_device(torch.ones(3, 2))
     far = context.to_device(torch.tensor([7]))
@@ -40,4 +41,6 @@ def out_of_range(context: Context) -> None:
         except Exception:  # an assertion on the device may raise any type
             continue
         accepted.append(f"{name} gave {context.from_device(result).tolist()}")
-    context.check(not accepted, "ops accepted an index out of range", found=accepted)
+    context.check(
+        not accepted, "ops that got an index out of range raised no error", found=accepted
+    )

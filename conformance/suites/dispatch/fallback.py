@@ -1,9 +1,10 @@
-"""dispatch.no_silent_fallback: detects ops that run on the CPU, without the help of the device.
+"""Checks of the clause dispatch.no_silent_fallback: detects ops that run on the CPU instead of the device,
+without relying on what the device reports.
 
-There are two kinds of evidence. First, ``aten::_to_cpu`` is called only by the boxed CPU fallback
-(ATen/native/CPUFallback.cpp), so its event in the profiler inside an op's event shows that the op fell back.
-Second, if the dispatcher's table has no kernel of the device for an op but a fallback for all ops, every call
-of the op is a fallback. Host work inside a kernel leaves neither trace.
+Two kinds of evidence are used. First, ``aten::_to_cpu`` is called only by the boxed CPU fallback
+(ATen/native/CPUFallback.cpp), so an event of that name in the profiler inside an op's event shows that the op
+fell back. Second, if the dispatcher's table contains no kernel of the device for an op, but a fallback for all
+ops, then every call of the op is a fallback. Work on the host inside a kernel is detected by neither.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ CLAUSE = "dispatch.no_silent_fallback"
 
 
 def dense_samples(ctx: ItemContext) -> list[Sample]:
-    """Returns the samples whose tensors are all strided."""
+    """Returns the samples whose tensors all have the strided layout (torch.strided)."""
     return [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors)]
 
 
 def untried(descriptor: Descriptor, op: str) -> str:
-    """Why no fallback can be detected: the descriptor permits every op to run on the CPU, or the device is
-    the CPU. Empty otherwise."""
+    """Returns the reason why no fallback can be detected: the descriptor permits every op to run on the CPU, or
+    the device is the CPU. The reason is empty if fallbacks can be detected."""
     if "*" in descriptor.permitted_fallbacks:
         return "by declaration: the descriptor permits every op to run on the CPU"
     if key_of(descriptor.torch_type) == "CPU":
-        return "by declaration: the device is the CPU, which has nothing to fall back to"
+        return "by declaration: the device is the CPU, so it cannot fall back to the CPU"
     return ""
 
 
 def applies(traits: Traits) -> bool:
-    """True for every op that takes a tensor, in every dtype."""
+    """Returns True for every op that takes a tensor, in every dtype."""
     return traits.dense
 
 
 def check(ctx: ItemContext) -> None:
-    """Runs every sample once under the profiler, and one sample also with transposed tensors."""
+    """Runs every sample of an op once under the profiler, and one sample also with transposed tensors. Records
+    the ops that fell back to the CPU."""
     with ctx.running(CLAUSE) as record:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
@@ -80,17 +82,18 @@ def stays(
         n for n in found if not any(fnmatchcase(n[len("aten::") :], p) for p in permitted)
     )
     if wrong:
-        expected = "no fallback to the CPU except those that the descriptor lists"
+        expected = "no fallbacks to the CPU except those that the descriptor lists"
         return Wrong("device", expected, ", ".join(wrong))
     if error is not None:
-        raise NotReturned("the call raises; other clauses judge that") from error
+        raise NotReturned("the call raised an exception; other clauses check exceptions") from error
     return None
 
 
 def stays_transposed(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
 ) -> Wrong | None:
-    """Like ``stays``, with tensors whose first dimension is the innermost in memory."""
+    """Makes the same check as ``stays``, which looks for fallbacks, with tensors whose first dimension is the
+    innermost in memory."""
 
     def transposed(tensor: Any) -> Any:
         if tensor.dim() < 2:
@@ -101,7 +104,7 @@ def stays_transposed(
 
 
 def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    """Returns the ops of a call that went to a fallback, and the exception of the call, if any."""
+    """Returns the ops of a call that fell back to the CPU, and the exception that the call raised, if any."""
     names, found = set(), set()
     threads, error = profiled(lambda: op(*args, **kwargs))
     for events in threads:
@@ -122,8 +125,8 @@ def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
 
 @cache
 def only_fallback(name: Any, key: Any) -> bool:
-    """True if the device has a fallback for all ops, and no kernel for any overload of this op. Overloads
-    with ``out=`` are ignored, because they are composed of the others."""
+    """Returns True if the device has a fallback for all ops, and no kernel for any overload of the named op.
+    Overloads with ``out=`` are ignored, because they are composed of the other overloads."""
     space, _, packet = name.partition("::")
     if space != "aten" or not hasattr(torch.ops.aten, packet):
         return False

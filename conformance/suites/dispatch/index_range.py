@@ -1,8 +1,10 @@
-"""dispatch.index_range: an index out of range raises, and nothing is written outside the tensor.
+"""Checks of the clause dispatch.index_range: an index out of range raises an error, and nothing is written
+outside of the tensor.
 
-The CPU decides which values are out of range. Tried are the first value past the end and the last one before
-the start that the CPU refuses, and values far away, one of which is in range if only its low 32 bits are
-used. Values that the CPU accepts (documented wrapping, a padding index) are not judged.
+The CPU decides which values are out of range. The checks try the first value past the end that the CPU refuses
+and the last value before the start that it refuses. They also try values far away, one of which would be in
+range if only its low 32 bits were used. Values that the CPU accepts, such as documented wrapping or a padding
+index, are not tried.
 """
 
 from __future__ import annotations
@@ -36,20 +38,21 @@ _SECONDS = 60.0
 
 
 def takes_index(traits: Traits) -> bool:
-    """True for ops that take an index, for one dtype of each op."""
+    """Returns True if an op takes an index and the dtype is the one with which the op is checked. Each op is
+    checked with one dtype."""
     return bool(traits.families & {_OPERANDS, _NUMBERS}) and once(traits)
 
 
 def planned() -> dict[str, frozenset[str]]:
-    """Returns {"int64"} for each op with index tensors, which every plan includes, because such an op may
-    take only integers."""
+    """Returns the dtypes that are added to every plan for this clause: {"int64"} for each op with index
+    tensors, because such an op may take only integers."""
     ops = (f.ops for f in exceptions().families if f.name == _OPERANDS)
     return {op: frozenset({"int64"}) for each in ops for op in each}
 
 
 def index_range(ctx: ItemContext) -> None:
-    """Tries indices out of range in the last, the first and all places of each operand that holds indices,
-    for up to three samples."""
+    """Checks an op with indices out of range, for up to three samples. In each operand that holds indices, the
+    invalid index is put in the last place, in the first place, and in all places."""
     with ctx.running(CLAUSE):
         alone = (
             "device_assert" in ctx.device.descriptor.capabilities
@@ -64,8 +67,8 @@ def index_range(ctx: ItemContext) -> None:
 
 
 def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
-    """Yields the calls: which sample, whether in place, and which operand or number gets which value in which
-    place."""
+    """Yields the arguments of each check: the sample, True or False for the in-place form of the op, the
+    operand or Python number to change, the place in the operand, and the invalid index."""
     for sample in _telling(ctx):
         if _OPERANDS in ctx.traits.families:
             for place, tensor in enumerate(sample.tensors):
@@ -78,7 +81,8 @@ def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
 
 
 def _telling(ctx: ItemContext) -> list[Sample]:
-    """Returns up to three samples of different forms, those with the most indices first."""
+    """Returns up to three samples whose calls have different forms of arguments, those with the largest index
+    tensors first."""
     held = [s for s in dense_samples(ctx) if 0 < s.numel <= _MOST]
 
     def indices(sample: Sample) -> int:
@@ -128,8 +132,8 @@ def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[st
 
 
 def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
-    """Returns the smallest of the sizes that is refused as an index, and the largest negative number that is
-    refused. Leaves out what the sizes do not show."""
+    """Returns the smallest of ``sizes`` that is refused as an index, and the refused negative index closest to
+    zero. An index that none of the sizes leads to is left out."""
     found = [next(filter(refused, sorted(n for n in sizes if n >= 0)), None)]
     below = (-1, *(-n - 1 for n in sorted(n for n in sizes if n > 0)))
     found.append(next(filter(refused, below), None))
@@ -137,16 +141,15 @@ def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
 
 
 def _far(near: list[int], refused: Callable[[int], bool]) -> list[int]:
-    """Returns far values on the sides (positive, negative) on which a near value is refused. If none is
-    refused on a side, for example for class indices that are only counted, a large value would be used as a
-    size."""
+    """Returns the far values that are refused, on each side (positive or negative) on which a near value is
+    refused. If no near value is refused on a side, as with class indices that are only counted, a large value
+    could be used as a size."""
     sides = {value < 0 for value in near}
     return [value for value in _FAR if (value < 0) in sides and refused(value)]
 
 
 def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, value: Any) -> bool:
-    """True if the CPU raises for this value. The call with its original values must return, because otherwise
-    the error would not be about the value."""
+    """Returns True if the call raises on the CPU with the given index, but returns with its original index."""
     for changed in (False, True):
         given = [each.clone() for each in tensors]
         if changed and at != "args":
@@ -162,7 +165,7 @@ def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, valu
 
 
 def put(index: Any, at: Any, value: Any) -> None:
-    """Writes a value into one place of an index tensor, or into all places."""
+    """Writes a value into one place of an index tensor, or into all places if ``at`` is None."""
     if at is None:
         index.fill_(value)
     else:
@@ -179,10 +182,10 @@ def refuses_index(
     at: Any,
     value: Any,
 ) -> Wrong | None:
-    """Makes the call with one index out of range. Its other operands lie inside larger tensors, so that
-    writes next to them are seen."""
+    """Makes a call with one index out of range. The other operands lie inside larger tensors, so that writes
+    next to an operand are detected."""
     if not cpu_refuses(op, tensors, arguments, place, at, value):
-        raise NotApplicable("the CPU accepts this index")
+        raise NotApplicable("the CPU accepts the index")
     given = [each.clone() for each in tensors]
     if at != "args":
         put(given[place], at, value)
@@ -243,7 +246,7 @@ def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
 
 
 def alone(script: str, seconds: float) -> Wrong | None:
-    """Runs the script of a check in a process of its own. Returns what is wrong, or None."""
+    """Runs the script of a check in a separate process. Returns the fault that was found, or None."""
     limits = Limits(total=seconds, exit=seconds)
     _, ended = ask(Child("conformance.checks.child:execute", script, limits, copied=True))
     if ended.well or ended.signal == "SIGABRT":

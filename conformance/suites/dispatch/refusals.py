@@ -1,5 +1,5 @@
-"""Checks that ops refuse invalid calls: operands on different devices, the error inputs of torch's database,
-and unimplemented overloads and dtypes."""
+"""Checks that ops raise for invalid calls: operands on different devices, the error inputs of torch's op
+database (OpInfo), and overloads and dtypes that are not implemented."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
 
 
 def once(traits: Traits) -> bool:
-    """True if this dtype is the one that represents the op."""
+    """Returns True if the dtype is the one that represents the op in checks that do not depend on the dtype."""
     op = catalogue()[traits.op]
     dtypes = op.dtypes or op.dtypes_anywhere  # the CPU does not implement some ops
     return traits.dtype == next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
@@ -49,21 +49,22 @@ _INDEX = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
 def mixes(traits: Traits) -> bool:
-    """True for ops with two or more tensors, in every dtype, because kernels read a CPU scalar by its
-    dtype."""
+    """Returns True for ops with two or more tensor operands, in every dtype. Every dtype matters, because
+    kernels read a CPU scalar according to its dtype."""
     return traits.two_operands and _ANY not in traits.families
 
 
 def unmixed(descriptor: Descriptor, op: str) -> str:
-    """Why cross-device calls cannot be tried: the device is the CPU itself. Empty otherwise."""
+    """Returns the reason why operands on different devices cannot be tried, which is that the device is the CPU
+    itself. The reason is empty if they can be tried."""
     if key_of(descriptor.torch_type) == "CPU":
         return "by declaration: the device is the CPU, so there is no other device to mix with"
     return ""
 
 
 def cross_device(ctx: ItemContext) -> None:
-    """Makes one call with each operand in turn on another device; for a binary op, also with a CPU scalar
-    tensor."""
+    """Calls an op with each of its operands in turn on another device. A binary op is also called with a CPU
+    scalar tensor as one operand."""
     with ctx.running(CROSS_DEVICE):
         sample = _most_telling(dense_samples(ctx))
         here, count = ctx.device.torch_device, ctx.device.descriptor.device_count()
@@ -83,7 +84,8 @@ def cross_device(ctx: ItemContext) -> None:
 
 
 def _most_telling(samples: list[Sample]) -> Sample | None:
-    """Returns the sample with the most tensors, preferring tensors with dimensions and elements."""
+    """Returns the sample with the most tensors. Samples whose tensors all have dimensions and elements are
+    preferred."""
 
     def rank(sample: Sample) -> tuple[Any, ...]:
         tensors = sample.tensors
@@ -113,7 +115,7 @@ def refuses(
         replace_tensors(op(*args, **kwargs), back)
     except Exception:  # refused; dispatch.error_inputs judges the type of the exception
         return None
-    where = f"operand {place} on {other} and the others on {placed[place - 1].device}"
+    where = f"operand {place} on {other} and the other operands on {placed[place - 1].device}"
     return Wrong("not_raised", f"an error for {where}", "no exception")
 
 
@@ -124,7 +126,7 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
     try:
         want = op(scalar, whole) if first else op(whole, scalar)
     except Exception as exc:
-        raise NotApplicable("the CPU refuses the operands") from exc
+        raise NotApplicable("the CPU raises for the operands") from exc
     got = back(op(scalar, move(whole)) if first else op(move(whole), scalar))
     what = f"with a 0-d CPU tensor as {'first' if first else 'second'} operand"
     if got.dtype != want.dtype:
@@ -147,15 +149,16 @@ _INDEXED = "index_range"
 
 
 def has_error_inputs(traits: Traits) -> bool:
-    """True for ops that have error inputs or take indices, for one dtype of each op, because error inputs
-    define their own dtypes."""
+    """Returns True if an op has error inputs or takes indices, and the dtype is the one that represents the op.
+    One dtype is enough, because error inputs define their own dtypes."""
     known = catalogue()[traits.op].has_error_inputs or _INDEXED in traits.families
     return known and once(traits)
 
 
 def only_asserts(descriptor: Descriptor, op: str) -> str:
-    """Why an op is not tried: its only error is an index out of range, which may be an assertion on the
-    device that ends the process. Empty if it is tried."""
+    """Returns the reason why the error inputs of an op are not tried: its only error is an index out of range,
+    which may be an assertion on the device that ends the process. The reason is empty if the error inputs are
+    tried."""
     if "device_assert" in descriptor.capabilities and not catalogue()[op].has_error_inputs:
         return (
             "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
@@ -164,7 +167,7 @@ def only_asserts(descriptor: Descriptor, op: str) -> str:
 
 
 def error_inputs(ctx: ItemContext) -> None:
-    """Tries every error input that the database generates for this device."""
+    """Makes every invalid call of an op that torch's op database generates for the device."""
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities
@@ -187,15 +190,17 @@ def error_inputs(ctx: ItemContext) -> None:
         if _INDEXED in ctx.traits.families and not asserts:
             _out_of_range(ctx)
         if unlike:
-            record.note(f"{len(unlike)} messages differ from the documented ones: {unlike[0]}")
+            record.note(
+                f"{len(unlike)} messages differ from the documented messages, for example {unlike[0]}"
+            )
         if left_out:
-            why = "such errors may be assertions on the device"
-            record.note(f"{left_out} errors depend on values and were not tried: {why}")
+            why = "they may be assertions on the device"
+            record.note(f"{left_out} errors that depend on values were not tried, because {why}")
 
 
 def _out_of_range(ctx: ItemContext) -> None:
-    """Tries an index just past the end, one just before the start, and one far away, in the last place of an
-    index tensor."""
+    """Checks an op with an index just past the end, an index just before the start, and an index far away, in
+    the last place of an index tensor."""
     for sample in dense_samples(ctx):
         of_integers = [n for n, t in enumerate(sample.tensors) if t.dtype in _INDEX[:2]]
         if not of_integers or not sample.tensors[of_integers[0]].numel():
@@ -219,7 +224,7 @@ def refuses_index(
     except Exception:
         args, kwargs = arguments([move(tensor) for tensor in changed])
     else:
-        raise NotApplicable("the CPU accepts this index")
+        raise NotApplicable("the CPU accepts the index")
     try:
         # a lazy device raises when results are read
         replace_tensors(op(*args, **kwargs), back)
@@ -238,8 +243,8 @@ def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> W
 
 
 def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
-    """Returns what is wrong with the way in which a call is refused, or None, and the message if it differs
-    from the documented one."""
+    """Makes an invalid call. Returns the fault in the exception that it raised, or None, and the message if it
+    differs from the documented message."""
     call = given.sample_input
     try:
         result = op(call.input, *call.args, **call.kwargs)
@@ -263,7 +268,8 @@ _OF_VALUES = re.compile(r"\bind(ex|ices)\b.*(out of|range|bound)|between 0 and 1
 
 
 def is_assertion(op: Any, given: Any) -> bool:
-    """True if an error depends on values: the same call on meta tensors does not raise it."""
+    """Returns True if an error depends on the values of the tensors: the same call on meta tensors, which have
+    no values, does not raise it."""
     if not _OF_VALUES.search(given.error_regex):
         return False
     call = given.sample_input
@@ -300,17 +306,19 @@ _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 
 
 def reads_tensors(traits: Traits) -> bool:
-    """True for every op that reads tensors, for one dtype of each."""
+    """Returns True for every op that reads tensors, for the dtype that represents the op."""
     return traits.dense and once(traits)
 
 
 def may_refuse(traits: Traits) -> bool:
-    """True for every op that reads tensors and does not take every dtype, for one dtype of each."""
+    """Returns True for every op that reads tensors and does not take every dtype, for the dtype that represents
+    the op."""
     return reads_tensors(traits) and not set(_TRIED) <= catalogue()[traits.op].dtypes
 
 
 def unsupported(ctx: ItemContext) -> None:
-    """Tries overloads without a kernel, then dtypes that the database does not list for the op."""
+    """Calls the overloads of an op for which the device has no kernel, and then calls the op with dtypes that
+    torch's op database does not list for it."""
     with ctx.running(UNSUPPORTED, REFUSALS):
         record = ctx.recorder.get(UNSUPPORTED)
         descriptor = ctx.device.descriptor
@@ -367,11 +375,14 @@ def unsupported(ctx: ItemContext) -> None:
         if refused is not None and not refused.checks:
             refused.pass_over("the op takes every dtype that the descriptor declares")
         if works and record is not None:
-            record.note(f"works for {', '.join(works)}, which the database does not list")
+            record.note(
+                f"the op works with dtypes that torch's op database does not list: {', '.join(works)}"
+            )
 
 
 def _smallest(samples: list[Sample], dtype: str) -> Sample | None:
-    """Returns the smallest sample that has a tensor of the dtype with elements."""
+    """Returns the smallest sample that contains a tensor of the given dtype, preferring samples without empty
+    tensors."""
     found = [
         s for s in samples if any(str(t.dtype) == f"torch.{dtype}" and t.numel() for t in s.tensors)
     ]
@@ -423,7 +434,7 @@ def refuses_dtype(
 
 @dataclass
 class GivenDtype:
-    """The outcome of a call whose tensors have a dtype that the database does not list for the op."""
+    """The outcome of a call with tensors of a dtype that torch's op database does not list for the op."""
 
     returned: bool = False
     wrong: Any = None  # what is wrong with the result
@@ -433,7 +444,7 @@ class GivenDtype:
 def given_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> GivenDtype:
-    """Makes the call with another dtype in place of the sample's dtype."""
+    """Calls an op with its tensors converted to another dtype, and compares the result with the CPU's."""
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]
     try:
@@ -508,9 +519,9 @@ def judged_refusal(
     drawn: Any,
     names: Any,
 ) -> Wrong | None:
-    """Returns what is wrong with the exception by which a dtype was refused, or None. The exception type of
-    the CPU is always accepted, and if the CPU's message names neither the op nor a dtype, the message is not
-    judged."""
+    """Returns the fault in the exception with which an op refused a dtype, or None. The exception type that the
+    CPU raises is always accepted. If the CPU's message names neither the op nor a dtype, the message is not
+    checked."""
     if error is None:
         return None
     internal, named = _INTERNAL.search(str(error)) is not None, says(str(error), names)
@@ -542,14 +553,15 @@ def judged_refusal(
 
 
 def says(message: str, names: Any) -> bool:
-    """True if a message names a dtype, or the op by the last part of one of its names."""
+    """Returns True if an error message contains the name of a dtype, or the last part of one of the op's names."""
     text = message.lower().replace("_", "")
     parts = [name.rpartition(".")[2].rstrip("_").lower().replace("_", "") for name in names]
     return any(part in text for part in parts) or _NAMES_DTYPE.search(message) is not None
 
 
 def without_kernel(packet: str, key: str) -> list[str]:
-    """Returns the overloads of an op for which the device has neither a kernel nor a composite one."""
+    """Returns the overloads of an op for which the device has no kernel of its own and torch has no composite
+    kernel."""
     fallback = "[backend fallback]"
     names = all_overloads().get(packet, ())
     return [n for n in names if all(line.endswith(fallback) for line in kernels(n, key))]
