@@ -1,4 +1,4 @@
-"""The graphs suite: capturing work and replaying it."""
+"""The graphs suite: cases about capturing work in graphs and replaying the graphs."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
 from conformance.suites.graphs import capture, every_op, programs, replays

@@ -1,4 +1,4 @@
-"""Cases about what a capture accepts and refuses, and about the lifecycle of graphs."""
+"""Cases about the calls that a capture accepts or refuses, and about the lifecycle of graphs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @cases("graphs.capture_defers", over={f"sentinel_{name}": (name,) for name in WRITES})
 def sentinel(context: Context, name: str) -> None:
-    """Work that changes a buffer in place is captured. The buffer is unchanged after the capture and changed
+    """Work that changes a buffer in place is captured. The buffer is unchanged after the capture, and changed
     after a replay."""
     write, x = WRITES[name], there(context, counting(8))
     with captured(context) as graph:
@@ -53,7 +53,8 @@ def sentinel(context: Context, name: str) -> None:
 
 @cases("graphs.capture_defers")
 def is_capturing(context: Context) -> None:
-    """is_capturing() of a stream is False before a capture, True during it and False after it."""
+    """is_capturing() of the capturing stream is False before a capture, True during the capture and False
+    afterwards."""
     x, stream, graph = there(context, counting(4)), context.stream(), new_graph(context)
     said = [context.is_capturing(stream)]
     with stream, graph:
@@ -70,7 +71,7 @@ def is_capturing(context: Context) -> None:
 
 @cases("graphs.capture_defers")
 def is_capturing_elsewhere(context: Context) -> None:
-    """is_capturing() of a stream that takes no part in a capture is False."""
+    """is_capturing() of a stream that takes no part in a capture is False during the capture."""
     x, (stream, other) = there(context, counting(4)), context.streams()
     with captured(context, stream):
         x.add_(1)
@@ -80,7 +81,8 @@ def is_capturing_elsewhere(context: Context) -> None:
 
 @cases("graphs.nesting", over={"second_capture": (False,), "same_graph": (True,)})
 def nested(context: Context, same: bool) -> None:
-    """A second capture_begin on a capturing stream raises, and the stream can capture again afterwards."""
+    """A second capture_begin on a capturing stream raises an error, and the stream can capture again
+    afterwards."""
     x, stream, outer = there(context, counting(4)), context.stream(), new_graph(context)
     inner = outer if same else new_graph(context)
     began = []
@@ -93,7 +95,7 @@ def nested(context: Context, same: bool) -> None:
 
     refusal(stream, outer, begin)
     context.check(not began, "a second capture_begin on a capturing stream did not raise")
-    works(context, stream, "the stream cannot capture again")
+    works(context, stream, "the stream could not capture again")
 
 
 @cases("graphs.devices")
@@ -110,12 +112,13 @@ def empty_capture(context: Context) -> None:
         torch.set_warn_always(always)
     context.check(given, "an empty capture gave no warning")
     replay(context, graph)
-    context.check(True, "an empty graph cannot be replayed")
+    context.check(True, "an empty graph could not be replayed")
 
 
 @cases("graphs.devices", indices=2)
 def work_for_another_index(context: Context) -> None:
-    """Work on another device index during a capture raises RuntimeError or runs at once. It is never lost."""
+    """Work on another device index during a capture raises RuntimeError or runs at once. The work is never
+    lost."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
     graph = new_graph(context)
     refused, ended = refusal(context.stream(), graph, lambda: (x.add_(1), other.add_(10)))
@@ -124,12 +127,14 @@ def work_for_another_index(context: Context) -> None:
         raise raised
     context.settle()
     want = counting(4) if raised is not None else counting(4) + 10
-    context.equal(other, want, "work on another index was lost, or ran although it raised")
+    context.equal(
+        other, want, "work on another device index was lost, or ran although the call raised"
+    )
 
 
 @cases("graphs.devices", indices=2)
 def capture_on_another_index(context: Context) -> None:
-    """A graph that was captured on the second device index computes there when it is replayed."""
+    """A graph that was captured on the second device index runs on that index when it is replayed."""
     x = there(context, counting(4), 1)
     with context.on(1), captured(context, context.stream(1)) as graph:
         y = x * 3
@@ -142,7 +147,7 @@ def capture_on_another_index(context: Context) -> None:
 @cases("graphs.devices", indices=2, over={"second_from_first": (1, 0), "first_from_second": (0, 1)})
 def replayed_from_another_index(context: Context, own: int, other: int) -> None:
     """A graph is replayed while another device index is current. The replay runs on the current stream of the
-    graph's own index, in the order of that stream."""
+    graph's own index, after the work queued there before and before the work queued there later."""
     x, stream = there(context, counting(2**12), own), context.stream(own)
     with context.on(own), captured(context, stream) as graph:
         y = x * 3
@@ -156,15 +161,17 @@ def replayed_from_another_index(context: Context, own: int, other: int) -> None:
     context.settle()
     context.same(y.device, context.at(own), "the result is on the wrong device")
     want = (counting(2**12) + 1) * 3
-    context.equal(y, want, "the replay did not run in the order of its own index's stream")
+    context.equal(
+        y, want, "the replay did not run in the order of the stream of its own device index"
+    )
     context.equal(z, want + 1, "work that was queued after the replay did not see its result")
 
 
 # This case runs in a subprocess, because on some devices the state after a refused call is undefined.
 @cases("graphs.errors", own_process=True)
 def waiting_is_refused(context: Context) -> None:
-    """During a capture, every call that would wait for captured work raises RuntimeError: item(), cpu(),
-    bool(), nonzero() and all kinds of synchronize()."""
+    """During a capture, every call that would have to wait for captured work raises RuntimeError: item(),
+    cpu(), bool(), nonzero() and all kinds of synchronize()."""
     x = there(context, counting(4))
     for name, call in WAITING.items():
         stream = context.stream()
@@ -174,14 +181,14 @@ def waiting_is_refused(context: Context) -> None:
 
 
 def _waits(call: Callable[..., Any], x: torch.Tensor, stream: Any) -> None:
-    """Queues work and makes a call that waits for it."""
+    """Queues work that changes ``x``, and makes a call that waits for this work."""
     call(x.add_(1), stream)
 
 
 @cases("graphs.errors")
 def out_of_memory(context: Context) -> None:
-    """A request for too much memory during a capture raises torch.OutOfMemoryError, and the stream can
-    capture again."""
+    """A request for too much memory during a capture raises torch.OutOfMemoryError, and the stream can capture
+    again afterwards."""
     x, stream = there(context, counting(4)), context.stream()
     refused, _ = refusal(stream, new_graph(context), lambda: (x.add_(1), context.bytes_of(2**50)))
     right = isinstance(refused, torch.OutOfMemoryError)
@@ -190,7 +197,7 @@ def out_of_memory(context: Context) -> None:
         "a request for too much memory inside a capture did not raise torch.OutOfMemoryError",
         found=refused,
     )
-    works(context, stream, "the stream cannot capture again")
+    works(context, stream, "the stream could not capture again")
 
 
 @cases(
@@ -198,7 +205,7 @@ def out_of_memory(context: Context) -> None:
     over={"replay_before_capture": ("replay",), "end_without_begin": ("capture_end",)},
 )
 def before_capture(context: Context, call: str) -> None:
-    """replay() of a graph that captured nothing yet raises RuntimeError, and so does capture_end() without
+    """replay() of a graph that has captured nothing raises RuntimeError, and so does capture_end() without
     capture_begin()."""
     with context.stream():
         text = f"{call}() before a capture did not raise RuntimeError"
@@ -222,13 +229,13 @@ def default_stream(context: Context) -> None:
             isinstance(raised, RuntimeError),
             "capturing on the default stream did not raise RuntimeError",
         )
-        works(context, context.stream(), "another stream cannot capture afterwards")
+        works(context, context.stream(), "another stream could not capture afterwards")
 
 
 @cases("graphs.recovery")
 def error_of_the_program(context: Context) -> None:
-    """A program raises an exception inside a capture. The exception reaches the caller, directly or as the
-    context of another one, and the stream can capture again."""
+    """The user's code raises an exception inside a capture. The exception reaches the caller, directly or in
+    the chain of another exception, and the stream can capture again afterwards."""
     x, stream, ours = there(context, counting(4)), context.stream(), KeyError("of the program")
 
     def work() -> None:
@@ -236,35 +243,33 @@ def error_of_the_program(context: Context) -> None:
         raise ours
 
     raised = broken(stream, new_graph(context), work)
-    text = (
-        "the program's exception was lost: it was neither raised nor in the chain of the raised one"
-    )
+    text = "the exception of the user's code was lost: it was neither raised nor in the chain of the raised exception"
     context.check(ours in chain(raised), text, found=raised)
     context.same(
         context.is_capturing(stream), False, "is_capturing() is True after a failed capture"
     )
     context.settle()
     context.equal(x, counting(4), "work of a failed capture ran")
-    works(context, stream, "the stream cannot capture again")
+    works(context, stream, "the stream could not capture again")
 
 
 @cases("graphs.recovery")
 def error_of_an_op(context: Context) -> None:
-    """An op with invalid arguments raises inside a capture. Its error message reaches the caller, and the
-    stream can capture again."""
+    """An op with invalid arguments raises an exception inside a capture. The error message of the op reaches
+    the caller, and the stream can capture again afterwards."""
     x, longer = there(context, counting(4)), there(context, counting(5))
     stream = context.stream()
     raised = broken(stream, new_graph(context), lambda: x.add_(1) + longer)
     said = [str(each) for each in chain(raised)]
     named = any("size" in each for each in said)
     context.check(named, "the error message of the op was lost", found=said)
-    works(context, stream, "the stream cannot capture again")
+    works(context, stream, "the stream could not capture again")
 
 
 @cases("graphs.recovery", own_process=True, requires={"generator"})
 def random_numbers(context: Context) -> None:
-    """A refused call ends a capture. Afterwards the default generator draws the same numbers from the same
-    seed as before."""
+    """A capture is ended by a call that is not allowed in captures. Afterwards the default generator draws the
+    same numbers from a seed as before the capture."""
     x = there(context, counting(4))
     torch.manual_seed(5)
     want = torch.rand(8, device=context.device)
@@ -282,8 +287,8 @@ def random_numbers(context: Context) -> None:
 
 @cases("graphs.recovery", own_process=True)
 def invalidated_capture(context: Context) -> None:
-    """A refused call ends a capture. Afterwards the same stream and another stream can capture, and no memory
-    stays reserved."""
+    """A capture is ended by a call that is not allowed in captures. Afterwards the same stream and another
+    stream can capture, and no memory stays reserved."""
     x = there(context, counting(4))
     for name, call in WAITING.items():
         stream = context.stream()
@@ -294,16 +299,18 @@ def invalidated_capture(context: Context) -> None:
             False,
             f"is_capturing() is True after {name} ended the capture",
         )
-        works(context, stream, f"the stream cannot capture again after {name} ended a capture")
+        works(context, stream, f"the stream could not capture again after {name} ended a capture")
         works(
-            context, context.stream(), f"another stream cannot capture after {name} ended a capture"
+            context,
+            context.stream(),
+            f"another stream could not capture after {name} ended a capture",
         )
     if context.has("allocator_statistics"):
         fresh(context)
         before = context.counters().reserved
         context.bytes_of(48 * 2**20)
         fresh(context)
-        text = "memory stays reserved after empty_cache (bytes)"
+        text = "memory stayed reserved after empty_cache (bytes)"
         context.same(context.counters().reserved - before, 0, text)
 
 
@@ -311,7 +318,7 @@ MODES = ("default", "global", "thread_local", "relaxed")
 
 
 def _asks_for_a_segment(context: Context) -> bool:
-    """True if a request that needs a new segment succeeds on a stream of this thread."""
+    """Returns True if a request that needs a new segment succeeds on a new stream of the calling thread."""
     try:
         with context.stream():
             context.bytes_of(48 * 2**20)
@@ -322,8 +329,8 @@ def _asks_for_a_segment(context: Context) -> bool:
 
 @cases("graphs.modes", over={f"{mode}_tolerates": (mode,) for mode in MODES[2:]})
 def tolerated(context: Context, mode: str) -> None:
-    """In modes thread_local and relaxed, another thread allocates a new segment during a capture. The
-    allocation succeeds, and the capture continues."""
+    """In the capture modes thread_local and relaxed, another thread allocates a new segment during a capture.
+    The allocation succeeds, and the capture continues."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, capture_error_mode=mode)) as graph:
         y = x + 1
@@ -337,8 +344,8 @@ def tolerated(context: Context, mode: str) -> None:
 
 @cases("graphs.modes", own_process=True)
 def refused(context: Context) -> None:
-    """In mode global, another thread allocates a new segment during a capture. The allocation or the capture
-    fails."""
+    """In the capture mode global, another thread allocates a new segment during a capture. The allocation or
+    the capture fails."""
     x, given = there(context, counting(4)), [True]
 
     def work() -> None:
@@ -368,12 +375,12 @@ def unknown_mode(context: Context) -> None:
     )
     with context.stream():
         context.raises(errors, begin, text=text)
-    works(context, context.stream(), "the device cannot capture afterwards")
+    works(context, context.stream(), "the device could not capture afterwards")
 
 
 @cases("graphs.modes", over={f"{mode}_alone": (mode,) for mode in MODES})
 def alone(context: Context, mode: str) -> None:
-    """A capture works in each capture_error_mode if nothing else uses the device."""
+    """A capture works in each capture_error_mode if no other work uses the device."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, capture_error_mode=mode)) as graph:
         y = x * 5
@@ -383,7 +390,8 @@ def alone(context: Context, mode: str) -> None:
 
 @cases("graphs.lifecycle", over={"kept": (False,), "kept_and_instantiated": (True,)})
 def keep_graph(context: Context, ask: bool) -> None:
-    """A graph made with keep_graph=True is instantiated by instantiate() or by its first replay."""
+    """A graph made with keep_graph=True gives the right results, whether it is instantiated by instantiate() or
+    by its first replay."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, keep_graph=True)) as graph:
         x.add_(1)
@@ -395,7 +403,7 @@ def keep_graph(context: Context, ask: bool) -> None:
 
 @cases("graphs.lifecycle")
 def reset(context: Context) -> None:
-    """replay() after reset() raises RuntimeError and does nothing."""
+    """replay() after reset() raises RuntimeError and does not run the captured work."""
     x = there(context, counting(4))
     with captured(context) as graph:
         x.add_(1)
@@ -410,7 +418,7 @@ def reset(context: Context) -> None:
 
 @cases("graphs.lifecycle")
 def captured_again(context: Context) -> None:
-    """After reset() a graph can capture again, and replays only the new work."""
+    """A graph is reset and captures other work. Its replays run only the new work."""
     x = there(context, counting(4))
     with captured(context) as graph:
         x.add_(1)
@@ -425,8 +433,8 @@ def captured_again(context: Context) -> None:
 @cases("graphs.lifecycle", over={"destroyed_while_queued": (False,)}, requires={"streams"})
 @cases("graphs.lifecycle", over={"reset_while_queued": (True,)}, requires={"streams"})
 def destroyed_while_queued(context: Context, reset: bool) -> None:
-    """A replay is queued on a held stream, and the graph is deleted or reset. The replay still does its work,
-    and its memory is not reused before that."""
+    """A replay is queued on a blocked stream, and the graph is deleted or reset. The replay still runs, and the
+    memory that it uses is not reused before that."""
     x, stream = there(context, counting(4096)), context.stream()
     with captured(context, stream) as graph:
         y = x * 2
@@ -447,8 +455,8 @@ def destroyed_while_queued(context: Context, reset: bool) -> None:
 
 @cases("graphs.lifecycle", requires={"streams"})
 def random_while_queued(context: Context) -> None:
-    """A replay that draws random numbers is queued on a held stream, and the graph is deleted. The replay
-    still draws its numbers, and writes nowhere else."""
+    """A replay that draws random numbers is queued on a blocked stream, and the graph is deleted. The replay
+    still draws its numbers, and does not write to newly allocated memory."""
     x, stream = there(context, torch.zeros(4096)), context.stream()
     x.uniform_().zero_()
     with captured(context, stream) as graph:
@@ -500,7 +508,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 def _gradients(
     context: Context, function: Callable[..., Any], values: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """Returns the results of a function, and the gradients of a weighted sum of the results."""
+    """Returns the results of a function, and the gradients of a weighted sum of the results by the inputs."""
     given = [context.to_device(each).requires_grad_() for each in values]
     results = function(*given)
     several = results if isinstance(results, tuple) else (results,)
@@ -516,7 +524,7 @@ def _compared(
     eager: Callable[..., Any],
     values: list[torch.Tensor],
 ) -> None:
-    """Checks that two functions give the same results and gradients for these values."""
+    """Checks that two functions return the same results and gradients for the given values."""
     got, want = (_gradients(context, function, values) for function in (graphed, eager))
     for place, (mine, theirs) in enumerate(zip(got, want, strict=True)):
         if mine is not None and theirs is not None:
@@ -525,14 +533,14 @@ def _compared(
         zero = theirs is None or not context.from_device(theirs).any()
         context.check(
             mine is None and zero,
-            f"result or gradient {place} is missing in one of graphed and eager execution",
+            f"result or gradient {place} exists in only one of graphed and eager execution",
         )
 
 
 @cases("graphs.callables", over={name: (name,) for name in FUNCTIONS})
 def a_function(context: Context, name: str) -> None:
-    """A function made by make_graphed_callables gives the results and gradients of the eager function in each
-    call."""
+    """A function made by make_graphed_callables gives the same results and gradients as the eager function in
+    each call."""
     function, count = FUNCTIONS[name]
     sample = tuple(context.to_device(counting(4, start=1)).requires_grad_() for _ in range(count))
     unused = name == "unused_input"
@@ -552,8 +560,8 @@ def _module(context: Context) -> torch.nn.Module:
 
 @cases("graphs.callables")
 def a_module(context: Context) -> None:
-    """A module made by make_graphed_callables gets the same gradients as the eager module over three training
-    steps."""
+    """A module made by make_graphed_callables gets the same gradients as the eager module in each of three
+    training steps."""
     eager, source = _module(context), _module(context)
     graphed = context.own("graph_callables")(source, (context.to_device(counting(2, 4)),))
     for step in range(3):
@@ -576,7 +584,7 @@ def a_module(context: Context) -> None:
 
 @cases("graphs.callables", requires={"autocast"})
 def under_autocast(context: Context) -> None:
-    """A module that was graphed under autocast (with cache_enabled=False) gives the results of the eager
+    """A module is graphed under autocast with cache_enabled=False. It gives the same results as the eager
     module under autocast."""
     eager, source, x = _module(context), _module(context), context.to_device(counting(2, 4))
     with torch.autocast(context.kind, dtype=torch.bfloat16, cache_enabled=False):
@@ -591,8 +599,8 @@ def under_autocast(context: Context) -> None:
 
 @cases("graphs.callables")
 def several(context: Context) -> None:
-    """Two functions that were graphed together and are called one after the other give the results and
-    gradients of eager execution."""
+    """Two functions are graphed together and called one after the other. They give the same results and
+    gradients as eager execution."""
     samples = tuple((context.to_device(counting(4)).requires_grad_(),) for _ in range(2))
     first, second = context.own("graph_callables")((_square, _square), samples)
     for step in range(2):

@@ -1,5 +1,5 @@
-"""What the graph cases share: making graphs, capturing a block, replaying, and calls that a capture must
-refuse."""
+"""Functions that the graph cases share: they make graphs, capture and replay work, and make calls that a
+capture must refuse."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from conformance.checks.cases.context import Context
 
 
 class OwnGraph:
-    """Wraps a graph of the device's own module so that it has the interface of ``torch.accelerator.Graph``.
-    ``wants`` are the arguments ``pool`` and ``capture_error_mode``."""
+    """A wrapper that gives a graph class of the device's own module the interface of
+    ``torch.accelerator.Graph``. ``wants`` are the arguments ``pool`` and ``capture_error_mode`` of the capture."""
 
     def __init__(self, made: Any, **wants: Any) -> None:
         self._made = made
@@ -36,8 +36,8 @@ class OwnGraph:
 
 
 def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
-    """Returns a ``torch.accelerator.Graph``, or None if torch has none for this device. If the graph is
-    ``required``, raises torch's error instead."""
+    """Returns a ``torch.accelerator.Graph``, or None if torch has no graphs for the device. If ``required`` is
+    True, raises torch's error instead of returning None."""
     general: Any = getattr(torch.accelerator, "Graph", None)  # missing in older versions of torch
     try:
         return general and general(*given, **wants)
@@ -48,22 +48,23 @@ def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
 
 
 def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> Any:
-    """Returns a ``torch.accelerator.Graph``, or, if torch has none for this device, a graph of the class that
-    the descriptor names."""
+    """Returns a new ``torch.accelerator.Graph``. If torch has no graphs for the device, returns a graph of the
+    class that the descriptor names."""
     general = general_graph("graph" not in context.descriptor.functions, keep_graph, **wants)
     return OwnGraph(context.own("graph")(keep_graph), **wants) if general is None else general
 
 
 @contextmanager
 def captured(context: Context, stream: Any = None, graph: Any = None) -> Iterator[Any]:
-    """Captures the block as a graph, on the given stream or on a new one, and yields the graph."""
+    """Captures the work in the ``with`` block as a graph, on the given stream or on a new stream, and yields
+    the graph."""
     made = new_graph(context) if graph is None else graph
     with context.stream() if stream is None else stream, made:
         yield made
 
 
 def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None:
-    """Returns the exception that is raised when this work is captured; None if there is none."""
+    """Returns the exception that is raised when the work is captured, or None if no exception is raised."""
     try:
         with stream, graph:
             work()
@@ -73,8 +74,9 @@ def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None
 
 
 def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
-    """Makes a call inside a capture. Returns the exception of the call and the RuntimeError that ended the
-    capture, each None if there is none. The backend may choose whether a capture survives a refused call."""
+    """Makes a call inside a capture. Returns the exception that the call raised and the RuntimeError that ended
+    the capture, or None in place of each that did not occur. The backend may choose if a capture goes on after
+    a refused call."""
     refused = None
     try:
         with stream, graph:
@@ -88,7 +90,7 @@ def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]
 
 
 def replay(context: Context, graph: Any, times: int = 1, stream: Any = None) -> None:
-    """Replays a graph on a stream and waits for it."""
+    """Replays a graph on the given stream or on a new stream, and waits until the replays are done."""
     with context.stream() if stream is None else stream:
         for _ in range(times):
             graph.replay()
@@ -101,21 +103,21 @@ def counting(*shape: int, start: int = 0) -> torch.Tensor:
 
 
 def there(context: Context, values: torch.Tensor, index: int = 0) -> torch.Tensor:
-    """Copies values to the device and waits, so that a capture finds no queued work."""
+    """Copies a tensor to the device and waits for the copy, so that a capture finds no queued work."""
     made = context.to_device(values, index)
     context.settle()
     return made
 
 
 def give(context: Context, target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copies new values into a static input and waits for the copy."""
+    """Copies new values into an input tensor of a graph and waits for the copy."""
     target.copy_(context.to_device(values, target.device.index))
     context.settle()
 
 
 def works(context: Context, stream: Any, text: str) -> None:
-    """Checks that a stream can capture and replay, for use after an error on the stream. ``text`` says what
-    is wrong if it cannot."""
+    """Checks that a stream can capture and replay. The function is called after an error on the stream.
+    ``text`` is the message of the failure."""
     x = there(context, counting(4))
     with captured(context, stream) as graph:
         y = x * 2
@@ -125,7 +127,7 @@ def works(context: Context, stream: Any, text: str) -> None:
 
 
 def chain(error: BaseException | None) -> list[BaseException]:
-    """Returns an exception with its chain of ``__cause__`` and ``__context__``."""
+    """Returns an exception and the exceptions in its chain of ``__cause__`` and ``__context__``."""
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)

@@ -1,5 +1,5 @@
-"""graphs.every_op: each op that the device declares capturable is captured on inputs of zeros and replayed on
-real ones."""
+"""Check of the clause graphs.every_op: each op that the device declares capturable is captured on inputs of
+zeros and replayed on the real inputs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SEED = 42
 
 
 def applies(traits: Traits) -> bool:
-    """True for ops that return dense tensors whose shapes do not depend on the values of the inputs,
-    according to the tags of their schemas."""
+    """Returns True for ops that return dense tensors whose shapes do not depend on the values of the inputs.
+    The tags of the ops' schemas tell which ops these are."""
     op = catalogue()[traits.op]
     return (
         traits.returns_tensors and traits.dense and traits.reads_strided and not op.unsafe_in_graphs
@@ -39,8 +39,8 @@ def applies(traits: Traits) -> bool:
 
 
 def untried(descriptor: Descriptor, op: str) -> str:
-    """Why an op is not tried on the device: the descriptor declares that graphs cannot contain it. Empty if
-    the op is tried."""
+    """Returns the reason why an op is not tried on the device: the descriptor declares that graphs cannot
+    contain the op. The reason is empty if the op is tried."""
     if any(fnmatchcase(op, glob) for glob in descriptor.not_captured):
         return "by declaration: the descriptor says that graphs cannot contain the op"
     return ""
@@ -68,9 +68,9 @@ def check(ctx: ItemContext) -> None:
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a call that ran eagerly and then in a graph. ``refused`` is the exception of the eager
-    call, which other clauses judge. ``error`` is the exception raised while the call was captured or
-    replayed."""
+    """The results of a call that ran eagerly and then in a graph. ``refused`` is the exception of the eager
+    call, which other clauses check. ``error`` is the exception that was raised while the call was captured or
+    replayed, and ``stage`` says which of the two."""
 
     refused: Exception | None = None
     eager: Any = None
@@ -80,7 +80,7 @@ class Replayed:
 
 
 def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
-    """Runs the call eagerly, captures it on inputs of zeros, and replays it on the real inputs."""
+    """Runs a call eagerly, captures the call on inputs of zeros, and replays the graph on the real inputs."""
     made = Replayed()
     moved = map(call.move, call.values)
     static = [
@@ -122,8 +122,8 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
 
 
 def end_capture(own: str, device: torch.device) -> None:
-    """Makes a capture that succeeds, after one that failed. Until then a device may refuse to draw random
-    numbers, which would fail the next call; ``graphs.recovery`` judges that."""
+    """Makes a capture that succeeds, after a capture that failed. Until then a device may refuse to draw random
+    numbers, which would fail the next call. The clause ``graphs.recovery`` checks that behaviour."""
     x = torch.zeros(1, device=device)
     torch.accelerator.synchronize()
     with suppress(Exception), torch.Stream(device=device), make_graph(own, device):
@@ -132,8 +132,8 @@ def end_capture(own: str, device: torch.device) -> None:
 
 
 def make_graph(own: str, device: torch.device) -> Any:
-    """Returns a ``torch.accelerator.Graph``, or, if torch has none for this device, a graph of the class with
-    this name in the device's own module."""
+    """Returns a ``torch.accelerator.Graph``. If torch has no graphs for the device, returns a graph of the
+    class named ``own`` in the device's module."""
     general = general_graph(not own)
     if general is None:
         return OwnGraph(attrgetter(own)(getattr(torch, device.type))(False))
@@ -141,7 +141,7 @@ def make_graph(own: str, device: torch.device) -> Any:
 
 
 def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong | None]:
-    """Compares the result of the replay with the result of the eager call."""
+    """Compares the result of the replay with the result of the eager call, and yields the fault or None."""
     if answer.refused is not None:
         return
     if answer.error is not None:

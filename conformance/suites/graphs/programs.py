@@ -1,16 +1,18 @@
-"""Drawn graph programs: captured and replayed on new inputs, a program leaves the same values as an eager
-run.
+"""Randomly drawn graph programs. A program is captured and replayed on new inputs, and must produce the same
+values as an eager run.
 
-A program is a list of steps, each a word and whole numbers. Numbers are taken modulo what exists, so that
-every part of a program is a program and failing programs can be shrunk.
+A program is a list of steps, each a tuple of a word and integers. An integer is an index, taken modulo the
+number of existing values, so that any part of a program is a valid program and failing programs can be shrunk.
+The steps are:
 
 - ``("make", stream, kind, a, b)``: computes a new value from two values that the stream may use;
-- ``("write", kind, a, b)``: the main stream changes a value in place, if no fork is open;
-- ``("fork", side)``, ``("join", side)``: a side stream begins after the main stream, and is joined to it;
-- ``("free", a)``: the main stream deletes a value that it made.
+- ``("write", kind, a, b)``: changes a value in place on the main stream, if no fork is open;
+- ``("fork", side)``, ``("join", side)``: let a side stream start after the main stream, and join it to the main
+  stream;
+- ``("free", a)``: deletes a value that was made on the main stream.
 
-A run turns the steps into operations on numbered values; a repro script contains the same operations line by
-line. Values are small whole numbers, so that a sum has the same bits in every order.
+A run turns the steps into operations on numbered values, and a repro script contains the same operations, one
+on each line. Values are small integers, so that a sum has the same bits in every order.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ WRITES: tuple[Make, ...] = (
 
 @dataclass(slots=True)
 class Running:
-    """The objects that the operations of a run use. Stream 0 is the capturing stream."""
+    """The values and the streams that the operations of a run use. Stream 0 is the capturing stream."""
 
     values: dict[int, torch.Tensor]
     streams: dict[int, Any] = field(default_factory=dict)
@@ -93,7 +95,7 @@ def write(run: Running, change: Make, a: int, b: int) -> None:
 
 @operation
 def wait(run: Running, stream: int, other: int) -> None:
-    """Makes a stream wait for another one, for a fork or a join."""
+    """Makes one stream wait for another stream, for a fork or a join."""
     run.streams[stream].wait_stream(run.streams[other])
 
 
@@ -104,8 +106,8 @@ def free(run: Running, value: int) -> None:
 
 @dataclass(slots=True)
 class Lowering:
-    """Translates the steps of a program into operations. Without ``streams`` these are the operations of an
-    eager run in one order."""
+    """Translates the steps of a program into operations. If ``streams`` is False, the operations are those of
+    an eager run without side streams."""
 
     streams: bool
     main: list[int] = field(default_factory=lambda: list(range(INPUTS)))  # values it may use
@@ -152,8 +154,8 @@ class Lowering:
 
 
 def lowered(program: Iterable[Step], *, streams: bool) -> Lowering:
-    """Translates all steps and joins the forks that are still open. ``main`` of the result lists what the
-    program leaves: the inputs and the values it made."""
+    """Translates all steps of a program into operations, and joins the forks that are still open. ``main`` of
+    the result lists the values that exist after the program: the inputs and the values it made."""
     made = Lowering(streams)
     for step in program:
         made.step(step)
@@ -168,14 +170,14 @@ def inputs(number: int) -> list[torch.Tensor]:
 
 
 def noise(context: Context, number: int) -> None:
-    """Allocates, writes and frees blocks between replays."""
+    """Allocates, writes and frees blocks of device memory, to overwrite memory that a graph should not use."""
     for size in (number + 1, 64, 300):
         torch.full((size,), -7.0, device=context.device)
 
 
 def check(context: Context, queue: Queued, eager: Queued) -> None:
-    """Captures what ``queue`` queues, replays it on new inputs, and compares everything that it leaves with
-    an eager run.
+    """Captures the work that ``queue`` queues, replays the graph on new inputs, and compares the resulting
+    values with those of an eager run.
 
     ``queue`` takes the inputs and the streams, the capturing stream first; ``eager`` takes the inputs.
     """
@@ -199,14 +201,15 @@ def check(context: Context, queue: Queued, eager: Queued) -> None:
             value.fill_(-99)  # so that a value of an earlier replay is not taken for a result
         context.settle()
         replay(context, graph, stream=streams[0])
-        context.same(len(left), len(wanted), "the program left the wrong number of values")
+        context.same(len(left), len(wanted), "the program produced the wrong number of values")
         for place, (found, want) in enumerate(zip(left, wanted)):
             at = f"value {place} of {len(wanted)}, replay {number}"
-            context.equal(found, want, "a replay left other values than an eager run", at=at)
+            context.equal(found, want, "a replay produced other values than an eager run", at=at)
 
 
 def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
-    """Runs a program on inputs, and on streams if any follow the inputs. Returns what the program leaves."""
+    """Runs a program on the given inputs, and on streams if streams follow the inputs. Returns the values that
+    exist after the program."""
     streams = dict(enumerate(given[INPUTS:]))
     lowering = lowered(program, streams=bool(streams))
     running = Running(dict(enumerate(given[:INPUTS])), streams)
@@ -220,7 +223,8 @@ def run_program(context: Context, program: Sequence[Step]) -> None:
 
 
 def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
-    """Returns the program as the source of functions, line by line."""
+    """Returns the Python source of two functions, one that queues the program on streams and one that runs it
+    eagerly, and of a function that compares them."""
     given = ", ".join(f"v{place}" for place in range(INPUTS))
     streams = ", ".join(f"s{place}" for place in range(1 + SIDES))
 
@@ -239,7 +243,7 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
 
 
 class Walk:
-    """The state of a program that is built step by step, and the coverage that its next step would add."""
+    """The state of a program that is built step by step, and the coverage that the next step would add."""
 
     def __init__(self, forks: bool) -> None:
         self.forks = forks
@@ -247,7 +251,8 @@ class Walk:
         self.last = ""
 
     def reaches(self, step: Step) -> set[Key]:
-        """Returns the coverage that a step adds; empty if the step does nothing."""
+        """Returns the coverage that a step would add. The set is empty if the step would do nothing in the
+        current state."""
         model, sides = self.model, self.model.sides
         name, *numbers = step
         made = range(INPUTS, len(model.main))
@@ -312,7 +317,7 @@ def _value(place: int, number: int) -> str:
 
 @cache
 def table(forks: bool) -> frozenset[Key]:
-    """Returns everything that programs can cover, with forks or without."""
+    """Returns all pairs of steps and all states that graph programs can cover, with or without forks."""
     names = ["make", "write", "free", *(["make aside", "fork", "join"] if forks else [])]
     found: set[Key] = {("pair", one, other) for one in names for other in names}
     given = {
@@ -352,7 +357,7 @@ def all_reached(forks: bool, program: Sequence[Step]) -> set[Key]:
 
 
 def steered_programs(forks: bool, reach: Reach, seed: int) -> Iterator[list[Step]]:
-    """Yields programs that cover what is missing."""
+    """Yields programs that cover the missing pairs of steps and states."""
     for _, steps in steered(reach, seed, STEPS[1], lambda _: (Walk(forks), None)):
         yield steps
 
@@ -362,12 +367,12 @@ _NUMBERS = {"make": 4, "write": 3, "fork": 1, "join": 1, "free": 1}
 
 
 def validate(program: Sequence[Step]) -> None:
-    """Raises ValueError if a step is not valid."""
+    """Raises ValueError if a step has an unknown name, wrong numbers, or a side stream that does not exist."""
     for name, *numbers in program:
         if _NUMBERS.get(name) != len(numbers) or not all(type(each) is int for each in numbers):
-            raise ValueError(f"not a step: {(name, *numbers)!r}")
+            raise ValueError(f"{(name, *numbers)!r} is not a step of a graph program")
         if name in ("fork", "join") and not 1 <= numbers[0] <= SIDES:
-            raise ValueError(f"there is no side stream {numbers[0]}")
+            raise ValueError(f"expected a side stream from 1 to {SIDES}, got {numbers[0]}")
 
 
 def told(program: Sequence[Step]) -> str:
@@ -376,8 +381,8 @@ def told(program: Sequence[Step]) -> str:
 
 @cache
 def _programs(forks: bool) -> Any:
-    """Returns a strategy for programs. All searches use one strategy, because hypothesis keeps data about
-    every strategy."""
+    """Returns the hypothesis strategy that draws programs. All searches use the same strategy, because
+    hypothesis keeps data about every strategy."""
     from hypothesis.strategies import integers, just, lists, one_of, tuples
 
     place, kind = integers(0, 11), integers(0, 7)
@@ -395,7 +400,7 @@ _DRAWN = Drawn(run_program, told, validate, source)
 
 def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
     """Programs of ops, in-place writes, frees, forks and joins are drawn at random, captured, and replayed on
-    new inputs. Each replay leaves the same values as an eager run of the program."""
+    new inputs. Each replay produces the same values as an eager run of the program."""
     trial, reach = Trial(context, _DRAWN), Reach(table(forks))
 
     def holds(program: list[Step]) -> None:
@@ -411,7 +416,7 @@ def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, program: list[Step]) -> None:
-    """Removes the steps that a failure does not need."""
+    """Removes the steps without which a failing program still fails."""
     trial.shorten(program, lambda fewer: (list(fewer),), partial(run_program, trial.context))
 
 

@@ -1,4 +1,4 @@
-"""Cases about replays: results, memory, side streams and random numbers."""
+"""Cases about replays of graphs: their results, their memory, side streams and random numbers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...
 
 @cases("graphs.replay_equals_eager", over={name: (name,) for name in BODIES})
 def present_contents(context: Context, name: str) -> None:
-    """A function is captured and replayed after each change of its static inputs. Each replay gives the
-    result of eager execution on the present values of the inputs."""
+    """A function is captured, and replayed after each change of its input tensors. Each replay gives the result
+    of eager execution on the current values of the inputs."""
     body = BODIES[name]
     inputs = there(context, counting(4, 4)), there(context, counting(4, 4, start=7))
     with captured(context) as graph:
@@ -58,8 +58,8 @@ def present_contents(context: Context, name: str) -> None:
 
 @cases("graphs.replay_equals_eager")
 def any_number_of_times(context: Context) -> None:
-    """A graph that changes a tensor in place is replayed seven times. Each replay continues from the result
-    of the one before."""
+    """A graph that changes a tensor in place is replayed seven times. Each replay continues from the result of
+    the previous replay."""
     x = there(context, counting(4))
     with captured(context) as graph:
         x.add_(1)
@@ -73,8 +73,8 @@ def any_number_of_times(context: Context) -> None:
 
 @cases("graphs.replay_equals_eager")
 def in_stream_order(context: Context) -> None:
-    """A replay runs in the order of the stream on which it is called: it sees the work before it, and the
-    work after it sees its result."""
+    """A replay runs in the order of the stream on which it is called: the replay sees the results of work
+    queued before it, and work queued after it sees the results of the replay."""
     x, stream = there(context, counting(4)), context.stream()
     with captured(context, stream) as graph:
         y = x + 1
@@ -97,8 +97,8 @@ def in_stream_order(context: Context) -> None:
 
 @cases("graphs.replay_equals_eager", requires={"streams"})
 def with_the_stream_held(context: Context) -> None:
-    """Three replays are queued on a held stream without blocking the host. When the stream is released, each
-    of them does its work."""
+    """Three replays are queued on a blocked stream without blocking the host. When the stream continues, each
+    replay runs."""
     x, stream = there(context, counting(4)), context.stream()
     with captured(context, stream) as graph:
         x.add_(1)
@@ -112,8 +112,8 @@ def with_the_stream_held(context: Context) -> None:
 
 @cases("graphs.replay_equals_eager", requires={"streams"})
 def on_two_streams(context: Context) -> None:
-    """One graph is replayed on two streams, the first of which is held. The second replay runs after the
-    first: a graph does not run concurrently with itself."""
+    """One graph is replayed on two streams, the first of which is blocked. The second replay runs after the
+    first replay, because a graph does not run concurrently with itself."""
     x, streams = there(context, counting(4)), context.streams()
     with captured(context, streams[0]) as graph:
         x.add_(1)
@@ -136,8 +136,8 @@ def on_two_streams(context: Context) -> None:
 
 @cases("graphs.replay_equals_eager")
 def host_scalar(context: Context) -> None:
-    """A CPU tensor without dimensions is used in a capture. Replays use its value at the time of the capture,
-    unless the capture refuses the tensor with a RuntimeError."""
+    """A CPU tensor without dimensions is used in a capture. Replays use the value that the tensor had during
+    the capture, unless the capture refuses the tensor with a RuntimeError."""
     x, scalar = there(context, counting(4)), torch.tensor(3.0)
     graph, made = new_graph(context), []
 
@@ -149,24 +149,28 @@ def host_scalar(context: Context) -> None:
     if refused is not None:
         context.check(
             isinstance(refused, RuntimeError),
-            "a capture with a CPU scalar tensor raised another exception than RuntimeError",
+            "a capture with a CPU scalar tensor raised an exception that is not a RuntimeError",
         )
         return
     (y,) = made
     scalar.fill_(100)
     replay(context, graph)
     context.equal(
-        y, counting(4) * 3, "the replayed product did not use the scalar's value at the capture"
+        y,
+        counting(4) * 3,
+        "the replayed product did not use the value that the scalar had during the capture",
     )
     context.equal(
-        x, counting(4) + 3, "the replayed sum did not use the scalar's value at the capture"
+        x,
+        counting(4) + 3,
+        "the replayed sum did not use the value that the scalar had during the capture",
     )
 
 
 @cases("graphs.replay_equals_eager", requires={"pinned_memory"})
 def from_pinned_memory(context: Context) -> None:
-    """Copies from and to pinned memory are captured. Each replay copies the values that the source has at
-    that time."""
+    """Copies from and to pinned memory are captured. Each replay copies the values that the source has at the
+    time of the replay."""
     host, back = counting(16).pin_memory(), torch.zeros(16).pin_memory()
     x = there(context, torch.zeros(16))
     with captured(context) as graph:
@@ -181,7 +185,7 @@ def from_pinned_memory(context: Context) -> None:
         context.equal(
             y,
             counting(16, start=10 * step) + 1,
-            f"replay {step} did not read the present values of pinned memory",
+            f"replay {step} did not read the current values of pinned memory",
         )
         context.equal(
             back.clone(),
@@ -192,7 +196,7 @@ def from_pinned_memory(context: Context) -> None:
 
 @cases("graphs.replay_equals_eager")
 def backward(context: Context) -> None:
-    """A captured backward pass gives the same gradients as an eager one, for each new input."""
+    """A captured backward pass gives the same gradients as an eager backward pass for each new input."""
     x = there(context, counting(2, 3))
     weight = context.to_device(counting(3, 2, start=1)).requires_grad_()
 
@@ -254,8 +258,7 @@ def thousands_of_kernels(context: Context) -> None:
 
 @cases("graphs.addresses", requires={"pointers"})
 def outputs_stay(context: Context) -> None:
-    """The outputs of a graph keep their addresses over several replays, and have the result of each replay
-    there."""
+    """The outputs of a graph keep their addresses over several replays, and contain the result of each replay."""
     x = there(context, counting(16))
     with captured(context) as graph:
         results = [x + 1, (x * 2)[4:]]
@@ -273,8 +276,8 @@ def outputs_stay(context: Context) -> None:
 
 @cases("graphs.addresses", requires={"pointers"}, over={"small": (1000,), "large": (2**19,)})
 def handed_to_nobody(context: Context, count: int) -> None:
-    """While a graph exists, memory that was allocated during its capture is not used by tensors outside its
-    pool, even if it was freed during the capture."""
+    """While a graph exists, memory that was allocated during its capture is not given to tensors outside of the
+    graph's pool, even if the memory was freed during the capture."""
     x, stream = there(context, counting(1)), context.stream()
     with captured(context, stream) as graph:
         first = x.expand(count) + 1
@@ -285,11 +288,11 @@ def handed_to_nobody(context: Context, count: int) -> None:
     with stream:  # the stream on which the blocks were allocated
         others = [torch.full((count,), 7.0, device=context.device) for _ in range(3)]
     wrong = [span(each) for each in others if inside(each, own)]
-    context.same(wrong, [], "tensors outside the graph got memory of the graph (addresses)")
+    context.same(wrong, [], "tensors outside of the graph got memory of the graph (address ranges)")
     replay(context, graph, times=2)
     for each in others:
         context.equal(
-            each, torch.full((count,), 7.0), "a replay overwrote a tensor outside the graph"
+            each, torch.full((count,), 7.0), "a replay overwrote a tensor outside of the graph"
         )
     context.equal(second, torch.full((count,), 2.0), "the replay gave a wrong result")
 
@@ -299,8 +302,8 @@ SIZE, LARGE = 4096, 2**19  # elements
 
 @cases("graphs.pool")
 def shared_in_order(context: Context) -> None:
-    """Two graphs share a memory pool and are replayed in the order of their capture. Their outputs are
-    right."""
+    """Two graphs share a memory pool and are replayed in the order in which they were captured. Their outputs
+    are right."""
     x, stream = there(context, counting(SIZE)), context.stream()
     with captured(context, stream) as first:
         y = (x + 1) * 2
@@ -309,7 +312,7 @@ def shared_in_order(context: Context) -> None:
     context.same(
         tuple(second.pool()),
         tuple(first.pool()),
-        "the second graph reports another pool than the one that it was given",
+        "the second graph reports a pool that is not the pool it was given",
     )
     for step in range(3):
         give(context, x, counting(SIZE, start=step))
@@ -322,8 +325,8 @@ def shared_in_order(context: Context) -> None:
 
 @cases("graphs.pool")
 def unshared_in_any_order(context: Context) -> None:
-    """Two graphs with separate memory pools are replayed in several orders. Their outputs are right in
-    each."""
+    """Two graphs with separate memory pools are replayed in several orders. Their outputs are right in each
+    order."""
     x, stream = there(context, counting(SIZE)), context.stream()
     with captured(context, stream) as first:
         y = (x + 1) * 2
@@ -331,7 +334,7 @@ def unshared_in_any_order(context: Context) -> None:
         z = (x + 3) * 4
     context.check(
         tuple(first.pool()) != tuple(second.pool()),
-        "two graphs that share no pool report the same pool",
+        "two graphs with separate pools report the same pool",
     )
     for order in ((second, first), (first, second), (second, first, first, second)):
         for each in (y, z):
@@ -344,7 +347,7 @@ def unshared_in_any_order(context: Context) -> None:
 
 
 def _reserved(context: Context) -> int:
-    """Returns the reserved bytes after emptying the cache."""
+    """Returns the reserved bytes after cached memory was released."""
     fresh(context)
     return context.counters().reserved
 
@@ -352,7 +355,7 @@ def _reserved(context: Context) -> int:
 @cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
 def memory_comes_back(context: Context, count: int) -> None:
     """After a graph was deleted, a live tensor of its pool keeps its memory and values. After the tensor was
-    deleted too, empty_cache releases the pool's memory."""
+    deleted too, empty_cache releases the memory of the pool."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()  # frees graphs of other cases
     before = _reserved(context)
@@ -372,14 +375,14 @@ def memory_comes_back(context: Context, count: int) -> None:
     )
     del y
     context.same(
-        _reserved(context) - before, 0, "memory of the deleted graph stays reserved (bytes)"
+        _reserved(context) - before, 0, "memory of the deleted graph stayed reserved (bytes)"
     )
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def a_shared_pool_lives_on(context: Context) -> None:
-    """Two graphs share a memory pool, and the first one is deleted. The pool lives on, the second graph still
-    replays correctly, and its memory is released after its deletion."""
+    """Two graphs share a memory pool, and the first graph is deleted. The pool continues to exist, the second
+    graph still replays correctly, and the memory is released after the second graph was deleted."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()  # frees graphs of other cases
     before = _reserved(context)
@@ -395,13 +398,14 @@ def a_shared_pool_lives_on(context: Context) -> None:
     _replays_in_its_own_memory(context, second, stream, z)
     del second, z
     context.same(
-        _reserved(context) - before, 0, "memory of the deleted graphs stays reserved (bytes)"
+        _reserved(context) - before, 0, "memory of the deleted graphs stayed reserved (bytes)"
     )
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def empty_cache_spares_it(context: Context) -> None:
-    """empty_cache releases no memory of an existing graph, not even blocks that were freed during its capture: replays afterwards give the right result."""
+    """empty_cache does not release memory of an existing graph, not even blocks that were freed during its
+    capture: replays afterwards give the right result."""
     x, stream = there(context, counting(1)), context.stream()
     with captured(context, stream) as graph:
         z = (x.expand(LARGE) + 3).sum()
@@ -416,12 +420,13 @@ def _replays_in_its_own_memory(context: Context, graph: Any, stream: Any, z: tor
     replay(context, graph, stream=stream)
     context.equal(z, torch.tensor(3.0 * LARGE), "the replay gave a wrong result")
     for each in noise:
-        context.equal(each, torch.zeros(LARGE), "a replay overwrote a tensor outside the graph")
+        context.equal(each, torch.zeros(LARGE), "a replay overwrote a tensor outside of the graph")
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def memory_comes_back_after_an_error(context: Context) -> None:
-    """A program raises an exception inside a capture. The memory of the capture is released: no reserved bytes remain."""
+    """The user's code raises an exception inside a capture. The memory of the capture is released, so that the
+    reserved bytes are as before."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()
     before, made = _reserved(context), []
@@ -433,13 +438,14 @@ def memory_comes_back_after_an_error(context: Context) -> None:
     broken(stream, new_graph(context), work)
     made.clear()
     context.same(
-        _reserved(context) - before, 0, "memory of a failed capture stays reserved (bytes)"
+        _reserved(context) - before, 0, "memory of a failed capture stayed reserved (bytes)"
     )
 
 
 @cases("graphs.pool", requires={"allocator_statistics"}, own_process=True)
 def memory_comes_back_after_a_failed_capture(context: Context) -> None:
-    """A capture fails because a call in it is refused. Its memory is released: no reserved bytes remain."""
+    """A capture fails because a call that captures do not allow is made inside it. The memory of the capture is
+    released, so that the reserved bytes are as before."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()
     before, made = _reserved(context), []
@@ -453,7 +459,7 @@ def memory_comes_back_after_a_failed_capture(context: Context) -> None:
     del raised
     made.clear()
     context.same(
-        _reserved(context) - before, 0, "memory of a failed capture stays reserved (bytes)"
+        _reserved(context) - before, 0, "memory of a failed capture stayed reserved (bytes)"
     )
 
 
@@ -466,8 +472,8 @@ ORDERS: dict[str, Callable[[Any, Any], None]] = {
 
 @cases("graphs.fork_join", over={f"captured_by_{name}": (name,) for name in ORDERS})
 def side_stream(context: Context, order: str) -> None:
-    """A side stream is forked from the capturing stream and joined to it. Its work is captured, does not run
-    during the capture, and is replayed in the right order."""
+    """A side stream is forked from the capturing stream and joined to it. The work of the side stream is
+    captured, does not run during the capture, and is replayed in the right order."""
     x, y = there(context, counting(4)), there(context, counting(4, start=9))
     (stream, side), then = context.streams(), ORDERS[order]
     with captured(context, stream) as graph:
@@ -493,8 +499,8 @@ def side_stream(context: Context, order: str) -> None:
 
 @cases("graphs.fork_join")
 def order_is_kept(context: Context) -> None:
-    """A side stream with 50 kernels is forked, joined and replayed four times. Work after the join waits for
-    the side stream in each replay."""
+    """A graph with 50 kernels on a side stream is replayed four times. Work after the join waits for the side
+    stream in each replay."""
     x, stream, side = there(context, counting(2**16)), context.stream(), context.stream()
     with captured(context, stream) as graph:
         side.wait_stream(stream)
@@ -513,8 +519,8 @@ def order_is_kept(context: Context) -> None:
 
 @cases("graphs.fork_join")
 def fork_of_a_fork(context: Context) -> None:
-    """A stream is forked from a side stream and joined to it. Its work is captured and replayed in the right
-    order."""
+    """A stream is forked from a side stream and joined to it. The work of the stream is captured and replayed
+    in the right order."""
     x, (stream, one, two) = there(context, counting(4)), context.streams(3)
     with captured(context, stream) as graph:
         one.wait_stream(stream)
@@ -538,7 +544,7 @@ def fork_of_a_fork(context: Context) -> None:
 @cases("graphs.fork_join")
 def two_branches(context: Context) -> None:
     """Two side streams are forked from the capturing stream and joined to it. Work after the joins sees the
-    results of both."""
+    results of both side streams."""
     x, (stream, *sides) = there(context, counting(4)), context.streams(3)
     with captured(context, stream) as graph:
         made = []
@@ -557,8 +563,8 @@ def two_branches(context: Context) -> None:
 
 @cases("graphs.fork_join")
 def unjoined(context: Context) -> None:
-    """A capture ends while a forked stream is not joined. It raises RuntimeError, and both streams can
-    capture again afterwards."""
+    """Ending a capture while a forked stream is not joined raises RuntimeError, and both streams can capture
+    again afterwards."""
     x, (stream, side) = there(context, counting(4)), context.streams()
 
     def fork() -> None:
@@ -577,13 +583,13 @@ def unjoined(context: Context) -> None:
         [False] * 2,
         "is_capturing() of the two streams after the failed capture is wrong",
     )
-    works(context, stream, "the capturing stream cannot capture again")
-    works(context, side, "the side stream cannot capture")
+    works(context, stream, "the capturing stream could not capture again")
+    works(context, side, "the side stream could not capture")
 
 
 @cases("graphs.fork_join")
 def side_stream_is_free_again(context: Context) -> None:
-    """After a capture, a stream that was a side stream of the capture executes eager work."""
+    """A stream that was a side stream of a capture can execute eager work after the capture."""
     x, stream, side = there(context, counting(4)), context.stream(), context.stream()
     with captured(context, stream):
         side.wait_stream(stream)
@@ -630,8 +636,8 @@ _KINDS = ("default", "registered")
 
 @cases("graphs.random", over={f"{name}_{kind}": (name, kind) for name in DRAWS for kind in _KINDS})
 def as_eager(context: Context, name: str, kind: str) -> None:
-    """Replays draw the same random numbers as eager calls from the same seed, one replay after the other. An
-    eager call after the replays continues the sequence."""
+    """Successive replays draw the same random numbers as successive eager calls from the same seed. An eager
+    call after the replays continues the sequence."""
     generator = torch.Generator(device=context.device) if kind == "registered" else None
     eager = _eager(context, name, 4, generator)
     context.must(
@@ -645,13 +651,13 @@ def as_eager(context: Context, name: str, kind: str) -> None:
             context.equal(
                 drawn,
                 eager[step],
-                f"the numbers of replay {step}{again} differ from eager execution",
+                f"the random numbers of replay {step}{again} differ from eager execution",
             )
         later = DRAWS[name](context.device, generator)
         context.equal(
             later,
             eager[3],
-            f"an eager draw after three replays{again} does not continue the sequence",
+            f"an eager draw after three replays{again} does not continue the sequence of random numbers",
         )
 
 
@@ -663,7 +669,7 @@ def capture_draws_nothing(context: Context) -> None:
     context.equal(
         DRAWS["uniform"](context.device, None),
         first,
-        "drawing again from the same seed gave other numbers",
+        "drawing again from the same seed gave other random numbers",
     )
     _capture(context, "uniform")
     context.equal(
@@ -675,8 +681,8 @@ def capture_draws_nothing(context: Context) -> None:
 
 @cases("graphs.random", requires={"streams"})
 def seeded_while_queued(context: Context) -> None:
-    """A replay is queued on a held stream, then the seed is set. The replay uses the state from before, and
-    the next eager draws are the first ones from the new seed."""
+    """A replay is queued on a blocked stream, then the seed is set. The replay uses the generator's state from
+    before, and the next eager draws are the first draws from the new seed."""
     first, second = _eager(context, "uniform", 2)
     (graph, drawn), stream = _capture(context, "uniform"), context.stream()
     _seed()
@@ -696,20 +702,22 @@ def seeded_while_queued(context: Context) -> None:
 
 @cases("graphs.random")
 def two_graphs_take_turns(context: Context) -> None:
-    """Two graphs draw from one generator and are replayed alternately. Each continues the sequence where the
-    other stopped."""
+    """Two graphs that draw from one generator are replayed in turn. Each replay continues the sequence of
+    random numbers where the previous replay stopped."""
     eager = _eager(context, "normal", 4)
     first, second = (_capture(context, "normal") for _ in range(2))
     _seed()
     for step, (graph, drawn) in enumerate([first, second, second, first]):
         replay(context, graph)
-        context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
+        context.equal(
+            drawn, eager[step], f"draw {step} does not continue the sequence of random numbers"
+        )
 
 
 @cases("graphs.random", requires={"streams"})
 def two_streams_take_turns(context: Context) -> None:
-    """Two graphs that draw from one generator are replayed on two streams, the first of which is held,
-    followed by an eager draw. Each continues the sequence where the one before stopped."""
+    """Two graphs that draw from one generator are replayed on two streams, the first of which is blocked. An
+    eager draw follows. Each draw continues the sequence of random numbers where the previous draw stopped."""
     eager, streams = _eager(context, "uniform", 3), context.streams()
     graphs = [_capture(context, "uniform") for _ in streams]
     _seed()
@@ -725,12 +733,14 @@ def two_streams_take_turns(context: Context) -> None:
     later = value_behind(context.hold(streams[0]), replays)
     context.settle()
     for step, drawn in enumerate([*(drawn for _, drawn in graphs), later]):
-        context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
+        context.equal(
+            drawn, eager[step], f"draw {step} does not continue the sequence of random numbers"
+        )
 
 
 @cases("graphs.random")
 def two_branches_draw(context: Context) -> None:
-    """Two branches of one capture draw random numbers. The replays give the numbers of eager execution in the
+    """Two branches of one capture draw random numbers. Each replay gives the numbers of eager execution, in the
     order of the calls."""
     eager, (stream, side) = _eager(context, "uniform", 6), context.streams()
     with captured(context, stream) as graph:
@@ -753,21 +763,23 @@ def two_branches_draw(context: Context) -> None:
 
 @cases("graphs.random")
 def shared_state(context: Context) -> None:
-    """generator.graphsafe_set_state makes a generator share the state of another. Each of the two continues
-    the sequence where the other stopped."""
+    """generator.graphsafe_set_state makes a generator share the state of another generator. A draw from either
+    generator continues the sequence where the previous draw stopped."""
     first, second = (torch.Generator(device=context.device) for _ in range(2))
     eager = _eager(context, "uniform", 3, first)
     second.graphsafe_set_state(first.graphsafe_get_state())
     _seed(first)
     for step, generator in enumerate((second, first, second)):
         drawn = DRAWS["uniform"](context.device, generator)
-        context.equal(drawn, eager[step], f"draw {step} does not continue the sequence")
+        context.equal(
+            drawn, eager[step], f"draw {step} does not continue the sequence of random numbers"
+        )
 
 
 @cases("graphs.random", requires={"streams"})
 def state_while_queued(context: Context) -> None:
-    """A replay that draws random numbers is queued on a held stream. Generator.get_state() already returns
-    the state after the replay."""
+    """A replay that draws random numbers is queued on a blocked stream. Generator.get_state() already returns
+    the state that the generator has after the replay."""
     generator, stream = torch.Generator(device=context.device), context.stream()
     _eager(context, "uniform", 1, generator)
     want = generator.get_state()
@@ -781,7 +793,7 @@ def state_while_queued(context: Context) -> None:
 
     found = value_behind(context.hold(stream, needed=False), state)
     context.settle()
-    context.equal(found, want, "get_state() does not include the queued replay")
+    context.equal(found, want, "get_state() did not return the state after the queued replay")
 
 
 @cases("graphs.random")
@@ -801,8 +813,8 @@ def generators_are_apart(context: Context) -> None:
 
 @cases("graphs.random")
 def dropout(context: Context) -> None:
-    """Dropout in a graph drops different elements at each replay, and the same elements after the same
-    seed."""
+    """Dropout in a graph drops different elements in each replay, and the same elements again after the same
+    seed was set."""
     x = there(context, torch.ones(4096))
     with captured(context) as graph:
         y = torch.nn.functional.dropout(x, 0.5)
