@@ -1,4 +1,4 @@
-"""The random suite: seeds, generator states and distributions of random numbers."""
+"""The random suite: cases about seeds, generator states and the distributions of random numbers."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.random import (

@@ -1,4 +1,4 @@
-"""Cases about multinomial and randperm."""
+"""Cases about torch.multinomial and torch.randperm."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MANY = (2**14 + 1, 30_011, 2**16 + 15)
 
 @cases("random.distribution")
 def permutation(context: Context) -> None:
-    """randperm returns every number exactly once. Long permutations show no order: few numbers stay in place
-    or are followed by the next one."""
+    """randperm returns every number exactly once. Long permutations are in random order: few numbers stay at
+    their index, and few are followed by the next larger number."""
     dtypes = [d for d in ("int64", "int32") if d in context.descriptor.dtypes]
     for count in (0, 1, 2, 1000, *_MANY):
         for dtype in (getattr(torch, each) for each in dtypes or ["int64"]):
@@ -38,18 +38,18 @@ def permutation(context: Context) -> None:
                 stay = int((found == torch.arange(count)).sum())
                 context.check(
                     stay <= 30,
-                    f"{text}: too many numbers stay in their place (more than 30)",
+                    f"{text}: more than 30 numbers stay at their index",
                     found=stay,
                 )
                 ascend = int((found.diff() == 1).sum())
-                text = f"{text}: too many numbers are followed by the next one (more than 30)"
+                text = f"{text}: more than 30 numbers are followed by the next larger number"
                 context.check(ascend <= 30, text, found=ascend)
 
 
 @cases("random.distribution")
 def many_weights(context: Context) -> None:
-    """torch.multinomial draws from more than 2^14 weights: uniformly if the weights are equal, never an index
-    of weight 0, and no index twice without replacement."""
+    """torch.multinomial draws from more than 2^14 weights. It draws uniformly if the weights are equal, never
+    draws an index of weight 0, and without replacement draws no index twice."""
     for count in _MANY:
         torch.manual_seed(20_250)
         even, last = torch.ones(count), torch.zeros(count)
@@ -63,22 +63,26 @@ def many_weights(context: Context) -> None:
             found = torch.multinomial(context.to_device(given), draws, replaced)
             numbers = context.from_device(found)
             inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
-            context.check(inside, f"{text} an index out of range was drawn")
+            context.check(inside, f"multinomial {text}: an index out of range was drawn")
             missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
-            context.same(missing, 0, f"{text} indices of weight 0 were drawn (number of draws)")
+            context.same(
+                missing,
+                0,
+                f"multinomial {text}: indices of weight 0 were drawn (number of such draws)",
+            )
             if not replaced:
                 different = len(set(numbers.tolist()))
                 context.same(
                     different,
                     draws,
-                    f"{text} an index was drawn twice without replacement (number of distinct indices)",
+                    f"multinomial {text}: an index was drawn twice without replacement (number of distinct indices)",
                 )
 
 
 @cases("random.distribution")
 def permutation_order(context: Context) -> None:
-    """In 600 permutations of six numbers, each number comes first equally often, and each distance between
-    the first two numbers occurs equally often."""
+    """In 600 permutations of six numbers, each number comes first about equally often, and each distance
+    between the first two numbers occurs about equally often."""
     torch.manual_seed(20_243)
     rows = torch.stack(
         [context.from_device(torch.randperm(6, device=context.device)) for _ in range(600)]
@@ -104,8 +108,8 @@ _WEIGHTS, _ROWS = (0.0, 0.5, 1.0, 0.0, 2.0, 4.0, 0.5), 2000
 
 
 def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name of a layout, and rows that all have the same weights in this layout, on the device. A
-    kernel that ignores the strides reads other weights in most rows."""
+    """Yields the name of a layout, and a two-dimensional tensor of this layout on the device, all of whose rows
+    contain the same weights. A kernel that ignores the strides reads other weights in most rows."""
     weights = torch.tensor(_WEIGHTS)
     rows = weights.expand(_ROWS, len(weights))
     yield "of contiguous rows", context.to_device(rows.contiguous())
@@ -120,12 +124,11 @@ def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
 @cases("random.distribution")
 def without_replacement(context: Context) -> None:
     """torch.multinomial draws from rows of weights in several layouts. Without replacement it draws each
-    category with a weight once and none of weight 0. In both modes the category with half of the weight is
-    drawn first in half of the rows, and rows are independent."""
+    category that has a weight exactly once; it never draws a category of weight 0. With and without
+    replacement, the category that has half of the total weight is drawn first in half of the rows, and rows are
+    independent."""
     bound = 7 * math.sqrt(0.25 / _ROWS)
-    share_text = (
-        f"the category with half of the weight is not drawn first in 0.5 ± {bound:.3f} of the rows"
-    )
+    share_text = f"the share of rows in which the category with half of the weight is drawn first is not 0.5 ± {bound:.3f}"
     for layout, rows in _rows_of_weights(context):
         for replaced in (False, True):
             torch.manual_seed(20_244)
@@ -137,15 +140,15 @@ def without_replacement(context: Context) -> None:
                 context.same(
                     drawn,
                     [1, 2, 4, 5, 6],
-                    f"{how}: the drawn categories are not those with a weight",
+                    f"{how}: the drawn categories differ from the categories that have a weight",
                 )
             else:
                 want = torch.tensor([1, 2, 4, 5, 6]).expand(_ROWS, 5)
-                text = f"{how}: not every category with a weight is drawn exactly once"
+                text = f"{how}: a category that has a weight was not drawn exactly once"
                 context.equal(found.sort(dim=1).values, want, text)
             share = float((found[:, 0] == 5).double().mean())
             context.check(abs(share - 0.5) <= bound, f"{how}: {share_text}", found=share)
             rows_differ = len({tuple(row) for row in found.tolist()}) > 20
             context.check(
-                rows_differ, f"{how}: rows are not drawn independently (too few different rows)"
+                rows_differ, f"{how}: too few rows differ, so rows are not drawn independently"
             )

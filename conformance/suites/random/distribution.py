@@ -1,4 +1,5 @@
-"""Cases about distributions: samples are distributed as documented and are written only inside their view."""
+"""Cases about distributions: samples are distributed as documented, and filling a view writes only inside the
+view."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ cases = Cases(Kind.VALUES)
 
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
 def as_documented(context: Context, name: str) -> None:
-    """20,000 samples are distributed as documented for the function and its parameters."""
+    """20,000 samples are drawn with a random function. They are distributed as documented for the function and
+    its parameters."""
     torch.manual_seed(20_240)
     values = context.from_device(KNOWN[name][0](SAMPLES, context.device)).clone()
     context.same(values.numel(), SAMPLES, "the number of samples is wrong")
@@ -99,7 +101,7 @@ ARGUMENTS: dict[str, tuple[tuple[tuple[float, ...], Law], ...]] = {
 def _drawn_with(
     name: str, given: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Returns samples that are drawn with these parameters."""
+    """Returns 20,000 samples that the named function draws with the given parameters."""
     drawn: torch.Tensor
     if name in ("randint", "normal"):
         drawn = getattr(torch, name)(*given, (SAMPLES,), dtype=dtype, device=device)
@@ -112,7 +114,8 @@ def _drawn_with(
 
 @cases("random.distribution", over={f"arguments_{name}": (name,) for name in ARGUMENTS})
 def other_arguments(context: Context, name: str) -> None:
-    """Samples are distributed as documented also for other parameters: negative, zero, large and omitted."""
+    """Samples are drawn with other parameters (negative, zero, large and omitted). They are distributed as
+    documented for the function and these parameters."""
     torch.manual_seed(20_254)
     dtype = torch.float32
     if name in ("random_", "randint", "randint_like"):
@@ -126,7 +129,7 @@ def other_arguments(context: Context, name: str) -> None:
 
 @cases("random.distribution")
 def neighbours(context: Context) -> None:
-    """Normal samples are not correlated with samples at small distances."""
+    """Normal samples are not correlated with samples at small distances in the same tensor."""
     torch.manual_seed(20_241)
     values = context.from_device(torch.randn(SAMPLES, device=context.device)).double()
     # For independent samples the sum is nearly normal; more than eight standard deviations have a probability
@@ -140,25 +143,29 @@ def neighbours(context: Context) -> None:
 
 @cases("random.distribution")
 def dropout(context: Context) -> None:
-    """dropout drops the given share of elements and scales the others."""
+    """dropout sets the given share of elements to zero and scales all other elements."""
     torch.manual_seed(20_242)
     ones = context.to_device(torch.ones(SAMPLES))
     kept = context.from_device(torch.nn.functional.dropout(ones, 0.2))
     values = sorted(set(kept.tolist()))
-    context.same(values, [0.0, 1.25], "kept elements are not divided by the share of elements kept")
+    context.same(
+        values,
+        [0.0, 1.25],
+        "elements that were kept are not divided by the share of elements kept (values)",
+    )
     share = float((kept != 0).double().mean())
     context.check(abs(share - 0.8) <= BOUND, "the share of elements kept is not 0.8", found=share)
 
 
 @cases("random.distribution", over={"rand_is_fine": ("rand",), "randn_is_fine": ("randn",)})
 def fine(context: Context, name: str) -> None:
-    """Of 20,000 samples of a continuous distribution, at most 200 repeat another sample: no random bits are
-    missing."""
+    """Of 20,000 samples of a continuous distribution, at most 200 repeat another sample. More repetitions would
+    show that random bits are missing."""
     torch.manual_seed(20_245)
     values = context.from_device(KNOWN[name][0](SAMPLES, context.device))
     # With 23 or more random bits, about 24 of 20,000 samples repeat another one; with 16 bits, about 3,000.
     distinct = values.unique().numel()
-    text = f"more than 200 of {SAMPLES} samples repeat another one (number of distinct samples)"
+    text = f"more than 200 of {SAMPLES} samples repeat another sample (number of distinct samples)"
     context.check(distinct >= SAMPLES - 200, text, found=distinct)
 
 
@@ -178,7 +185,7 @@ def inside_its_view(context: Context, name: str) -> None:
         outside = torch.ones(256, dtype=torch.bool)
         part(outside).fill_(False)
         untouched = torch.full((256,), -7.0)[outside]
-        context.equal(got[outside], untouched, f"{text}: an element outside the view changed")
+        context.equal(got[outside], untouched, f"{text}: an element outside of the view changed")
         context.check(
             (got[~outside] != -7.0).all(), f"{text}: an element of the view was not filled"
         )

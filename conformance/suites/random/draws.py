@@ -1,5 +1,4 @@
-"""Ways to draw random numbers: every function that takes a generator, with the documented distribution of its
-samples."""
+"""Tables of the functions that draw random numbers, each with the documented distribution of its samples."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ Draw = Callable[..., torch.Tensor]
 
 
 def named(generator: Any) -> dict[str, Any]:
-    """Returns the keyword argument for a generator; empty for the default generator (None)."""
+    """Returns keyword arguments that pass the generator to a random function. The dictionary is empty for the
+    default generator (None)."""
     return {} if generator is None else {"generator": generator}
 
 
@@ -38,7 +38,7 @@ def _full(count: int, value: float, device: torch.device) -> torch.Tensor:
 
 
 def _filled(method: str, *parameters: float, dtype: torch.dtype = torch.float32) -> Draw:
-    """Returns a function that draws by filling a new tensor in place."""
+    """Returns a function that draws samples by filling a new tensor in place with the named method."""
     return lambda n, d, **g: getattr(torch.empty(n, device=d, dtype=dtype), method)(
         *parameters, **g
     )

@@ -1,5 +1,5 @@
-"""Cases about dtypes and layouts: samples do not depend on the dtype, the layout or the previous contents of
-the tensor that is filled."""
+"""Cases about dtypes and layouts: the distribution of samples does not depend on the dtype, the layout or the
+previous contents of the tensor that is filled."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ DTYPES: dict[str, tuple[str, ...]] = {
 
 
 def _of_parts(mean: float, std: float) -> Law:
-    """The distribution of the real and of the imaginary part of a complex normal sample: each has half of the
-    variance."""
+    """Returns the distribution of the real part, or of the imaginary part, of complex normal samples. Each part
+    has half of the variance."""
     return Law(lambda x: 0.5 * (1 + torch.erf((x - mean) / std)))
 
 
@@ -86,7 +86,8 @@ _LAZY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _contents(dtype: torch.dtype) -> list[list[float]]:
-    """Returns patterns of previous contents; each is repeated to fill the tensor."""
+    """Returns lists of values with which a tensor is filled before samples are drawn into it. Each list is
+    repeated to fill the tensor."""
     special: list[float]
     if dtype.is_floating_point or dtype.is_complex:
         least = torch.finfo(dtype).tiny / 2
@@ -101,14 +102,14 @@ def _contents(dtype: torch.dtype) -> list[list[float]]:
 
 
 def _dtypes(context: Context, name: str) -> Iterator[tuple[int, torch.dtype]]:
-    """Yields a number and a dtype for each dtype that the function accepts and the device declares."""
+    """Yields a number and a dtype for each dtype that the named function accepts and the device declares."""
     declared = [each for each in DTYPES[name] if each in context.descriptor.dtypes]
     return ((number, getattr(torch, each)) for number, each in enumerate(declared))
 
 
 def _forms(context: Context, name: str, dtype: torch.dtype) -> Iterator[str]:
-    """Yields the names of the layouts to use with a dtype. A tensor that is filled in place has no
-    overlapping elements."""
+    """Yields the names of the layouts to use with a function and a dtype. Layouts with overlapping elements are
+    left out for functions that fill a tensor in place."""
     yield from FORMS
     if not name.endswith("_"):
         yield from _READ
@@ -122,7 +123,7 @@ def _draws(
     context: Context, name: str, number: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     """Yields, for each layout, a description and a function that draws a tensor of that layout. The previous
-    contents of the tensor depend on the layout and the dtype."""
+    contents of the tensor vary with the layout and the dtype."""
     draw, contents = WAYS[name][0], _contents(dtype)
     wide = torch.float64 if dtype.is_floating_point or dtype.is_complex else torch.int64
     for turn, form in enumerate(_forms(context, name, dtype)):
@@ -148,8 +149,8 @@ def _drawn(
 
 @cases("random.distribution", over={f"forms_{name}": (name,) for name in WAYS})
 def of_each_form(context: Context, name: str) -> None:
-    """In each dtype and layout, whatever the previous contents of the tensor, each element is distributed as
-    documented over many draws, and no element is a copy of another."""
+    """Samples are drawn many times in each dtype and layout, with different previous contents of the tensor.
+    Each element is distributed as documented over the draws, and no element is a copy of another element."""
     draw, known = WAYS[name]
     torch.manual_seed(20_251)
     for number, dtype in _dtypes(context, name):
@@ -167,7 +168,8 @@ def of_each_form(context: Context, name: str) -> None:
 
 
 def _parts(values: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Returns the samples by name of part: complex samples are split into real and imaginary part."""
+    """Returns the samples by the name of their part: complex samples are split into a real and an imaginary
+    part."""
     if not values.is_complex():
         return {"": values}
     return {"real part of ": values.real, "imaginary part of ": values.imag}
@@ -180,8 +182,8 @@ _FEW = 100
 
 @cases("random.reproducible", over={f"forms_{name}": (name,) for name in WAYS})
 def one_seed(context: Context, name: str) -> None:
-    """In each dtype and layout, whatever the previous contents of the tensor, the same seed gives the same
-    values."""
+    """In each dtype and layout, and with different previous contents of the tensor, the same seed gives the
+    same values."""
     for number, dtype in _dtypes(context, name):
         for text, again in _draws(context, name, number, dtype):
             drawn = []

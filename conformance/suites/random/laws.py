@@ -1,4 +1,4 @@
-"""Documented distributions of samples, and statistical tests of samples against them."""
+"""Documented distributions of random functions, and statistical tests that compare samples with a distribution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.checks.cases.context import Context
 
 
 class Law(NamedTuple):
-    """The documented distribution of samples."""
+    """A documented distribution of samples: its distribution function and the range of its values."""
 
     cdf: Callable[[torch.Tensor], torch.Tensor]  # takes and returns float64 values on the CPU
     whole: bool = False  # samples are whole numbers
@@ -30,18 +30,18 @@ def normal_law(mean: float, std: float) -> Law:
 
 
 def integers_law(low: int, high: int) -> Law:
-    """Uniform integers from ``low`` (included) to ``high`` (excluded)."""
+    """Returns the distribution of uniform integers from ``low`` (included) to ``high`` (excluded)."""
     return Law(lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1), True, low, high - 1)
 
 
 def coin_law(probability: float) -> Law:
-    """1 with this probability, otherwise 0."""
+    """Returns the distribution of samples that are 1 with the given probability and otherwise 0."""
     share = torch.tensor([0.0, 1 - probability, 1.0]).double()  # below 0, below 1, above
     return Law(lambda x: share[x.floor().clamp(-1, 1).long() + 1], True, 0, 1)
 
 
 def shares_law(*weights: float) -> Law:
-    """0, 1, 2 … with probabilities proportional to these weights."""
+    """Returns the distribution of the integers 0, 1, 2 … with probabilities proportional to the given weights."""
     table = torch.tensor([0.0, *weights]).double().cumsum(0) / sum(weights)
     top = len(weights) - 1
     return Law(lambda x: table[x.floor().clamp(-1, top).long() + 1], True, 0, top)
@@ -52,7 +52,7 @@ def exponential_law(rate: float) -> Law:
 
 
 def log_normal_law(mean: float, std: float) -> Law:
-    """The exponential of normal samples with this mean and standard deviation."""
+    """Returns the distribution of the exponential of normal samples with the given mean and standard deviation."""
     return Law(lambda x: normal_law(mean, std).cdf(x.clamp(min=1e-300).log()), low=0)
 
 
@@ -61,13 +61,13 @@ def cauchy_law(median: float, sigma: float) -> Law:
 
 
 def geometric_law(probability: float) -> Law:
-    """The number of trials up to and including the first success."""
+    """Returns the distribution of the number of trials up to and including the first success."""
     return Law(lambda x: 1 - torch.pow(1 - probability, x.floor().clamp(min=0)), True, 1)
 
 
 def poisson_law(rate: float) -> Law:
-    """Poisson samples; the distribution function is the regularized incomplete gamma function (DLMF
-    8.4.10)."""
+    """Returns the Poisson distribution with the given rate. Its distribution function is the regularized
+    incomplete gamma function (DLMF 8.4.10)."""
     most = int(rate + 40 * math.sqrt(rate) + 40)
     upto = torch.special.gammaincc(
         torch.arange(1.0, most + 2).double(), torch.tensor(rate).double()
@@ -76,7 +76,7 @@ def poisson_law(rate: float) -> Law:
     return Law(lambda x: table[x.floor().clamp(-1, most).long() + 1], True, 0)
 
 
-# The test compares Kolmogorov's distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which is
+# The test compares the Kolmogorov-Smirnov distance with the bound of Dvoretzky, Kiefer, Wolfowitz and Massart, which is
 # valid for every distribution and every number of samples. A correct device exceeds the bound with a
 # probability of at most ``FALSE_ALARM`` per case, and always gives the same result, because the seed is
 # fixed.
@@ -90,7 +90,7 @@ _OF_ONE = 1e-12
 
 
 def bound(count: int, false_alarm: float = FALSE_ALARM) -> float:
-    """Returns the largest Kolmogorov distance that is accepted for this many samples."""
+    """Returns the largest Kolmogorov-Smirnov distance that is accepted for the given number of samples."""
     return math.sqrt(math.log(2 / false_alarm) / (2 * count))
 
 
@@ -98,18 +98,19 @@ BOUND = bound(SAMPLES)
 
 
 def _steps(law: Law, numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a tolerance for each number: one rounding step for 16-bit samples of a continuous distribution,
-    whose rounding is not documented, otherwise 0."""
+    """Returns a tolerance for each number. It is one rounding step for 16-bit samples of a continuous
+    distribution, whose rounding is not documented, and 0 otherwise."""
     if law.whole or dtype not in (torch.float16, torch.bfloat16):
         return torch.zeros_like(numbers)
     return numbers.abs().clamp(max=1e6) * torch.finfo(dtype).eps
 
 
 def distance(law: Law, values: torch.Tensor) -> float:
-    """Returns Kolmogorov's distance: the largest difference between the share of samples up to a number and
-    the documented share.
+    """Returns the Kolmogorov-Smirnov distance: the largest difference between the share of samples up to a
+    number and the documented share.
 
-    16-bit samples are compared with the shares at the neighbouring numbers, which allows for rounding.
+    Samples of 16 bits are compared with the documented shares at the neighbouring numbers, which allows for
+    rounding.
     """
     numbers, counts = torch.unique(values.double(), return_counts=True)
     shares = counts.double() / values.numel()
@@ -137,19 +138,19 @@ def _in_range(context: Context, text: str, law: Law, values: torch.Tensor) -> No
 
 
 def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
-    """Checks that these values are samples of a distribution."""
+    """Checks that ``values`` are samples of the given distribution."""
     count = values.numel()
     _in_range(context, text, law, values)
     if values.dtype == torch.float32 and not law.whole:
         # Of float32 numbers with 24 significant bits, a share of 2^-13 is exact in float16.
         coarse = float((values == values.half()).double().mean())
-        digits = f"{text}: more than half of the samples are exact in float16, so digits are missing (share)"
+        digits = f"{text}: more than half of the samples are exact in float16, so digits are missing (share of the samples)"
         context.check(coarse <= 0.5, digits, found=coarse)
     found = distance(law, values)
     context.check(
         found <= bound(count),
-        f"{count} samples of {text} are not distributed as documented: Kolmogorov's distance is above"
-        f" {bound(count):.4f} (false alarms: {FALSE_ALARM:g})",
+        f"{count} samples of {text} are not distributed as documented: the Kolmogorov-Smirnov distance exceeds"
+        f" {bound(count):.4f} (false alarm probability: {FALSE_ALARM:g})",
         found=round(found, 4),
     )
 
@@ -157,11 +158,11 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
 def judge_each(
     context: Context, text: str, law: Law, values: torch.Tensor, many: torch.Tensor
 ) -> None:
-    """Checks that each column of ``values`` contains samples of a distribution, and that no column is a copy
-    of another.
+    """Checks that each column of ``values`` contains samples of the given distribution, and that no column is a
+    copy of another column.
 
-    The shares of samples up to a few numbers are compared. These numbers are taken from ``many``, other
-    samples of the same distribution.
+    The share of samples up to a number is compared with the documented share, for a few numbers. These numbers
+    are taken from ``many``, a tensor with further samples of the distribution.
     """
     times = len(values)
     _in_range(context, text, law, values)
@@ -175,7 +176,7 @@ def judge_each(
     )
     found, most = float(off.max()), bound(times, _OF_ONE)
     each = f"{text}: an element is not distributed as documented over {times} draws"
-    told = f"{each}: its share of samples up to some number is off by more than {most:.3f}"
+    told = f"{each}: the share of samples up to some number differs from the documented share by more than {most:.3f}"
     context.check(found <= most, told, found=round(found, 3))
     bits = numbers.view(torch.int64)
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits

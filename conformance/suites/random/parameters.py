@@ -1,8 +1,9 @@
-"""Cases with one parameter per element: each element is drawn with its own parameters, whatever their layout.
+"""Cases about random functions that take one parameter per element, such as a mean: each element is drawn with
+its own parameters, whatever the layout of the parameters.
 
-The parameters are chosen such that a sample shows which parameters it was drawn with: probabilities of 0 and
-1, standard deviations that are small compared to the distances of the means, a single nonzero weight. So one
-sample is enough to detect the parameter of another element.
+The parameters are chosen so that a sample shows with which parameters it was drawn: probabilities of 0 and 1,
+standard deviations that are small compared to the distances of the means, or a single nonzero weight. So one
+sample is enough to detect that the parameter of another element was used.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def _mixed(count: int, turn: int) -> torch.Tensor:
-    """Returns whole numbers below ``count`` for each element, different ones for each turn."""
+    """Returns a tensor with a random integer below ``count`` for each element. Turns 0 and 1 have different
+    integers."""
     source = torch.Generator().manual_seed(turn)
     return torch.randint(count, _SHAPE, generator=source)
 
 
 def _coins(turn: int) -> torch.Tensor:
-    """Returns probabilities of 0 and 1; the second turn has the opposite ones."""
+    """Returns probabilities of 0 and 1. In turn 1 each probability is the opposite of turn 0."""
     return (_mixed(2, 0) + turn) % 2 * 1.0
 
 
 def _apart(turn: int) -> torch.Tensor:
-    """Returns zeros in the first turn, so that some parameters are equal, and numbers from 0 to 1 in the
-    second turn, so that all differ."""
+    """Returns zeros in turn 0, so that some parameters are equal, and different numbers from 0 to 1 in turn 1,
+    so that all parameters differ."""
     return turn * torch.arange(_ROWS * _COLUMNS).view(_SHAPE) / (_ROWS * _COLUMNS)
 
 
@@ -63,7 +65,7 @@ def _rates(turn: int) -> torch.Tensor:
 
 
 def _weights(turn: int) -> torch.Tensor:
-    """Returns weights with one nonzero weight per row."""
+    """Returns rows of weights. Each row contains one nonzero weight."""
     return torch.nn.functional.one_hot(_mixed(_COLUMNS, turn)[:, 0], _COLUMNS) * 2.0
 
 
@@ -72,7 +74,7 @@ def _numbers(turn: int) -> torch.Tensor:
 
 
 def _near(context: Context, text: str, drawn: torch.Tensor, mean: Any, deviation: Any) -> None:
-    """Checks that each element is a normal sample with its own mean and standard deviation."""
+    """Checks that each element is a normal sample with the mean and standard deviation of that element."""
     off = ((drawn.double() - mean) / deviation).flatten()
     far = float(off.abs().max())
     context.check(
@@ -82,7 +84,7 @@ def _near(context: Context, text: str, drawn: torch.Tensor, mean: Any, deviation
     )
     found = distance(KNOWN["randn"][1], off)
     right = found <= bound(off.numel())
-    told = f"{text}: the deviations from the means are not distributed as documented (Kolmogorov's distance)"
+    told = f"{text}: the deviations from the means are not distributed as documented (Kolmogorov-Smirnov distance)"
     context.check(right, told, found=round(found, 4))
     # Due to rounding, one in 600 samples equals a mean of 600 if the standard deviation is smallest.
     same, few = int((off == 0).sum()), max(8, off.numel() // 100)
@@ -94,7 +96,7 @@ def _exactly(context: Context, text: str, drawn: torch.Tensor, wanted: torch.Ten
     context.same(
         wrong,
         0,
-        f"{text}: elements have values that their parameters do not allow (number of elements)",
+        f"{text}: elements have values that are impossible with their parameters (number of elements)",
     )
 
 
@@ -113,7 +115,8 @@ def _chosen(context: Context, text: str, drawn: torch.Tensor, weights: torch.Ten
 
 
 def _kept(context: Context, text: str, drawn: torch.Tensor, given: torch.Tensor) -> None:
-    """Checks that each element is either 0 or the input element divided by the share of elements kept."""
+    """Checks the result of dropout: each element is either 0 or the input element divided by the share of
+    elements kept."""
     near = torch.isclose(drawn.double(), given.double() / (1 - _DROPPED), rtol=1e-5)
     wrong = int((~near & (drawn != 0)).sum())
     context.same(
@@ -129,8 +132,8 @@ def _kept(context: Context, text: str, drawn: torch.Tensor, given: torch.Tensor)
 
 
 class Drawn(NamedTuple):
-    """A function that draws with one set of parameters per element, and the function that judges its samples.
-    ``parameters(turn)`` returns the parameters for turn 0 or 1."""
+    """A function that draws with one set of parameters per element, and the function that checks its samples.
+    ``parameters(turn)`` returns the parameters of turn 0 or 1."""
 
     parameters: Callable[[int], Tensors]
     draw: Callable[..., torch.Tensor]
@@ -183,7 +186,7 @@ OF_EACH: dict[str, Drawn] = {
 
 
 def _laid(context: Context, how: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a two-dimensional tensor to the device in the given layout."""
+    """Copies a two-dimensional tensor to the device in the layout named ``how``, such as ``transposed``."""
     there = context.to_device
     if how == "transposed":
         return there(tensor.mT.contiguous()).mT
@@ -209,15 +212,16 @@ _DIFFERENT = (
 
 
 def _held(how: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values that a parameter has in this layout."""
+    """Returns the values that a tensor of parameters contains once ``_laid`` has given it the layout named
+    ``how``. Layouts such as ``one row for all`` repeat one row or column."""
     part = {"one row for all": tensor[:1], "one column for all": tensor[:, :1]}
     return part.get(how, tensor).expand(_SHAPE)
 
 
 @cases("random.distribution", over={f"of_each_{name}": (name,) for name in OF_EACH})
 def of_each(context: Context, name: str) -> None:
-    """A function draws with one set of parameters per element, in several layouts, ranks and shapes of the
-    parameters. Each sample fits the parameters of its own element."""
+    """A function draws with one set of parameters per element; the parameters have several layouts, ranks and
+    shapes. Each sample fits the parameters of its own element."""
     about = OF_EACH[name]
     torch.manual_seed(20_248)
     count = len(about.parameters(0))
@@ -237,8 +241,8 @@ def of_each(context: Context, name: str) -> None:
 
 
 def _of_other_ranks(context: Context, name: str, turn: int) -> None:
-    """Judges parameters of three dimensions and single parameters. If a whole row of parameters belongs to
-    one result, judges single rows."""
+    """Checks samples that are drawn with three-dimensional parameters and with single parameters. If a whole
+    row of parameters belongs to one result, only single rows are checked."""
     about = OF_EACH[name]
     given = about.parameters(turn)
     there = [context.to_device(each) for each in given]
@@ -251,13 +255,13 @@ def _of_other_ranks(context: Context, name: str, turn: int) -> None:
         there = [each[:_SINGLE].flatten() for each in there]
         given = tuple(each[:_SINGLE] for each in given)
     single = torch.stack([about.draw(*each) for each in zip(*there)])
-    text = f"{name} with single parameters, one call each"
+    text = f"{name} with one call for each set of parameters"
     about.judge(context, text, context.from_device(single).reshape(given[0].shape[0], -1), *given)
 
 
 def _broadcast(context: Context, name: str, target: torch.Tensor | None = None) -> None:
-    """Judges calls in which one of two parameters is a row or a column that is broadcast. The samples are
-    returned, or written to ``target``."""
+    """Checks samples of calls in which one of two parameters is a row or a column that is broadcast. If
+    ``target`` is given, the samples are written to it with ``out=``."""
     about = OF_EACH[name]
     one, two = about.parameters(0)
     named = {} if target is None else {"out": target}
@@ -281,8 +285,8 @@ _GROWN = ("normal", "normal_of_deviations", "bernoulli", "multinomial")
     over={f"into_{name}": (name,) for name, about in OF_EACH.items() if about.out},
 )
 def into(context: Context, name: str) -> None:
-    """A function draws into an `out=` tensor, in several layouts, or into an empty one that is resized. Each
-    sample fits the parameters of its element, and no value of an earlier draw is left."""
+    """A function draws into `out=` tensors of several layouts, and into an empty `out=` tensor that is resized.
+    Each sample fits the parameters of its element, and no value of an earlier draw remains."""
     about = OF_EACH[name]
     torch.manual_seed(20_249)
     for how, lies in (*((how, "contiguous") for how in _ROOMY), *zip(_ROOMY, reversed(_ROOMY))):
@@ -291,7 +295,9 @@ def into(context: Context, name: str) -> None:
             held = torch.full(about.draw(*given).shape, -7, dtype=about.out)
             target = _laid(context, how, held)
             about.draw(*(_laid(context, lies, each) for each in given), out=target)
-            text = f"{name}(out=) with parameters laid out as {lies} and a target laid out as {how}"
+            text = (
+                f"{name}(out=) with parameters laid out as: {lies}, and a target laid out as: {how}"
+            )
             about.judge(context, text, context.from_device(target), *given)
     for turn in (0, 1) * 3 if name in _GROWN else ():
         given, grows = about.parameters(turn), torch.empty(0, dtype=about.out).to(context.device)

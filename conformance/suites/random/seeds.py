@@ -1,4 +1,4 @@
-"""Cases about seeds, generators and their states."""
+"""Cases about seeds, generators and the states of generators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _draw(
 @cases("random.reproducible", over={name: (name,) for name in KNOWN})
 def same_seed(context: Context, name: str) -> None:
     """Two generators with the same seed draw the same values and end in the same state. Another seed, or a
-    second draw, gives different values. The same is true of the default generator after torch.manual_seed."""
+    second draw, gives different values. The default generator after torch.manual_seed behaves in the same way."""
     first, second, other = (_generator(context, seed) for seed in (1234, 1234, 4321))
     values = _draw(context, first, name)
     context.equal(
@@ -93,8 +93,8 @@ def every_bit(context: Context) -> None:
     over={"on_two_streams": (True,), "default_on_two_streams": (False,)},
 )
 def on_two_streams(context: Context, own: bool) -> None:
-    """Random numbers are drawn on two streams in turn, the first of which is held, and the seed is set again
-    in between. The values are those of drawing on one stream in the order of the calls."""
+    """Random numbers are drawn on two streams in turn, the first of which is blocked, and the seed is set again
+    after three draws. The values equal those that the same calls draw on one stream."""
     generator = _generator(context, 1) if own else None
     seed = torch.manual_seed if generator is None else generator.manual_seed
     device, streams = context.named(), context.streams()
@@ -125,7 +125,8 @@ def on_two_streams(context: Context, own: bool) -> None:
 
 @cases("random.reproducible", requires={"streams"})
 def state_of_queued_draws(context: Context) -> None:
-    """A draw is queued on a held stream. Generator.get_state() already returns the state after the draw."""
+    """A draw is queued on a blocked stream. Generator.get_state() already returns the state that the generator
+    has after the draw."""
     generator, stream = _generator(context, 7), context.stream()
     _draw(context, generator)
     want = generator.get_state()
@@ -137,7 +138,7 @@ def state_of_queued_draws(context: Context) -> None:
         return generator.get_state()
 
     found = value_behind(context.hold(stream, needed=False), state)
-    context.equal(found, want, "get_state() does not include the queued draw")
+    context.equal(found, want, "get_state() did not return the state after the queued draw")
 
 
 @cases("random.reproducible")
@@ -154,8 +155,8 @@ def dropout(context: Context) -> None:
 
 @cases("random.reproducible")
 def state_round_trip(context: Context) -> None:
-    """get_state() returns uint8 values on the CPU. set_state() with them makes a generator, or another one,
-    draw the same values again."""
+    """get_state() returns a uint8 tensor on the CPU. After set_state() with this tensor, the same generator or
+    another generator draws the same values again."""
     generator, other = _generator(context, 8), _generator(context, 9)
     _draw(context, generator)
     state = generator.get_state()
@@ -169,7 +170,7 @@ def state_round_trip(context: Context) -> None:
         context.equal(
             _draw(context, generator, name),
             values,
-            f"{name}: restoring the state gave different values",
+            f"{name}: a draw after restoring the state gave different values",
         )
     context.equal(state, kept, "a state changed after it was returned")
     for each in (other, generator):
@@ -183,8 +184,8 @@ def state_round_trip(context: Context) -> None:
 
 @cases("random.reproducible")
 def seeds(context: Context) -> None:
-    """initial_seed() returns the seed passed to manual_seed(), also after draws. seed() sets another seed and
-    returns it."""
+    """initial_seed() returns the seed that was passed to manual_seed(), also after draws. seed() sets a new
+    seed and returns it."""
     generator = _generator(context, 77)
     context.same(
         generator.initial_seed(), 77, "initial_seed() differs from the seed passed to manual_seed()"
@@ -200,7 +201,7 @@ def seeds(context: Context) -> None:
 
 @cases("random.reproducible")
 def independent(context: Context) -> None:
-    """Draws from one generator do not change another generator or the default one."""
+    """Draws from one generator do not change another generator or the default generator."""
     want = _draw(context, _generator(context, 3))
     first, second = _generator(context, 3), _generator(context, 4)
     torch.manual_seed(1)
@@ -214,15 +215,17 @@ def independent(context: Context) -> None:
 
 @cases("random.reproducible")
 def cloned(context: Context) -> None:
-    """Generator.clone_state() returns a generator that continues from the same state and is independent of
-    the original."""
+    """Generator.clone_state() returns a generator that continues from the same state, and draws from either
+    generator do not change the other one."""
     generator, same = _generator(context, 12), _generator(context, 12)
     want = [_draw(context, same) for _ in range(3)]
     _draw(context, generator)
     clone = generator.clone_state()
     for each in want[1:]:
         context.equal(
-            _draw(context, clone), each, "the clone did not continue from the state at the call"
+            _draw(context, clone),
+            each,
+            "the clone did not continue from the state at the time of the call",
         )
     context.equal(
         _draw(context, generator), want[1], "draws from the clone changed the original generator"
@@ -232,7 +235,7 @@ def cloned(context: Context) -> None:
 @cases("random.reproducible", requires={"multi_device"}, indices=2)
 def independent_indices(context: Context) -> None:
     """Draws on one device index do not change the default generator of another index, and the same seed gives
-    the same values on both."""
+    the same values on both indices."""
     torch.manual_seed(21)
     want = _draw(context, index=1)
     torch.manual_seed(21)
@@ -269,13 +272,13 @@ def same_shape(context: Context, name: str) -> None:
 
 
 def _all(context: Context) -> list[torch.Tensor]:
-    """Returns one draw on each device index."""
+    """Returns one draw from the default generator of each device index."""
     return [_draw(context, index=index) for index in context.indices]
 
 
 @cases("random.global_seed")
 def every_index(context: Context) -> None:
-    """torch.manual_seed seeds the default generators of all device indices, whichever index is current."""
+    """torch.manual_seed seeds the default generators of all device indices, whichever device index is current."""
     drawn = []
     for current in (context.indices[0], context.indices[-1]):
         _all(context)
@@ -308,8 +311,8 @@ told = {{"drawn": [first, drawn()]}}
 
 @cases("random.global_seed", slow=True)
 def before_use(context: Context) -> None:
-    """torch.manual_seed is called before the device is first used. The device then draws the same values as
-    after a later call with the same seed."""
+    """torch.manual_seed is called before the device is used for the first time. The device then draws the same
+    values as after a later call with the same seed."""
     devices = [str(context.at(index)) for index in context.indices]
     first, second = fresh(source(context, _BEFORE, devices=devices))["drawn"]
     for index, device in enumerate(devices):
@@ -326,8 +329,8 @@ def _forked(context: Context) -> Any:
 
 @cases("random.global_seed")
 def fork_rng(context: Context) -> None:
-    """Draws and seeds inside torch.random.fork_rng do not change the generators outside, on any device index,
-    even if the block raises."""
+    """Draws and seeds inside a torch.random.fork_rng block do not change the generators outside of the block,
+    on any device index, even if the block raises an exception."""
     torch.manual_seed(41)
     want = [_all(context) for _ in range(2)]
     torch.manual_seed(41)
@@ -339,14 +342,16 @@ def fork_rng(context: Context) -> None:
                 raise KeyError("ours")
         for index, (got, wanted) in enumerate(zip(_all(context), wants)):
             context.equal(
-                got, wanted, f"index {index}: the draw {where} differs from one without fork_rng"
+                got,
+                wanted,
+                f"index {index}: the draw {where} differs from the same draw without fork_rng",
             )
 
 
 @cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})
 def checkpointed(context: Context, reentrant: bool) -> None:
-    """torch.utils.checkpoint draws the same random numbers in the recomputation for backward, and leaves the
-    state of the generator as it was."""
+    """torch.utils.checkpoint draws the same random numbers when it recomputes the forward pass for backward,
+    and leaves the state of the generator as it was."""
     torch.manual_seed(6)
     x = context.to_device(torch.ones(400)).requires_grad_()
 

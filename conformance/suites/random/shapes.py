@@ -1,5 +1,5 @@
-"""Cases about tensors of many shapes: the distribution over all elements, and that of each element over many
-draws."""
+"""Cases about tensors of many shapes: the distribution of samples over all elements of a tensor, and the
+distribution of each element over many draws."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LAGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @cases("random.distribution", over={f"shaped_{name}": (name,) for name in SHAPED})
 def shaped(context: Context, name: str) -> None:
-    """Samples are drawn for a large tensor, a tensor of five dimensions and squares, also transposed and with
-    a storage offset. They are distributed as documented, contain no copied blocks, and differ in the next
-    draw."""
+    """Samples are drawn for a large tensor, for a tensor of five dimensions and for squares, also transposed
+    and with a storage offset. The samples are distributed as documented, contain no copied blocks, and differ
+    in the next draw."""
     draw, law = SHAPED[name][0], KNOWN[SHAPED[name][1]][1]
     for shape in _SHAPES:
         count = math.prod(shape)
@@ -43,7 +43,10 @@ def shaped(context: Context, name: str) -> None:
                 judge(context, text, law, each)
                 _apart(context, text, law, each)
             repeated = all(torch.equal(each[-16:], each[-32:-16]) for each in drawn)
-            context.check(not repeated, f"{text}: the last 16 samples are a copy of the 16 before")
+            context.check(
+                not repeated,
+                f"{text}: the last 16 samples are a copy of the 16 samples before them",
+            )
             stayed = int((drawn[0] == drawn[1]).sum())
             few = count - 1 if law.whole else 3
             context.check(
@@ -54,17 +57,17 @@ def shaped(context: Context, name: str) -> None:
 
 
 def _apart(context: Context, text: str, law: Law, drawn: torch.Tensor) -> None:
-    """Checks that samples of a continuous distribution differ from nearby ones. Three equal numbers of 22
-    random bits have a probability of 2^-44."""
+    """Checks that samples of a continuous distribution differ from nearby samples. Three equal numbers of 22
+    random bits would have a probability of 2^-44."""
     if law.whole:
         return
     one, two, three = drawn[:-2], drawn[1:-1], drawn[2:]
     same = int(((one == two) & (two == three)).sum())
-    context.same(same, 0, f"{text}: three neighbouring samples are equal (number of places)")
+    context.same(same, 0, f"{text}: three neighbouring samples are equal (number of occurrences)")
     same = max(int((drawn[lag:] == drawn[:-lag]).sum()) for lag in _LAGS)
     context.check(
         same < 4,
-        f"{text}: a block of samples is a copy of an earlier one (number of equal elements)",
+        f"{text}: a block of samples repeats an earlier block (number of equal elements)",
         found=same,
     )
 
@@ -79,7 +82,7 @@ _STARTS = 4
 @cases("random.distribution", over={f"ends_{name}": (name,) for name in WAYS})
 def ends(context: Context, name: str) -> None:
     """Small tensors are drawn 400 times at several storage offsets. Each element is distributed as documented
-    over the draws, and no element is a copy of another."""
+    over the draws, and no element is a copy of another element."""
     draw, law = WAYS[name][0], KNOWN[WAYS[name][1]][1]
     for shape in _SMALL:
         count = math.prod(shape)
@@ -95,7 +98,7 @@ def ends(context: Context, name: str) -> None:
         # For results of 0 and 1 with the least even shares used here, 6 in 10 neighbouring pairs are equal.
         # Eight standard deviations are 0.2.
         same = (values[:, 1:] == values[:, :-1]).double().mean(0)
-        text = f"{name}: an element of shape {shape} equals the one before in more than 80 % of the draws (largest share)"
+        text = f"{name}: an element of a tensor of shape {shape} equals the previous element in more than 80 % of the draws (largest share)"
         context.check(bool((same <= 0.8).all()), text, found=round(float(same.max()), 3))
         for start, part in enumerate(values.split(_TIMES // _STARTS)):
             judge_each(
@@ -112,8 +115,8 @@ _FAR_TIMES = 64
 
 @cases("random.distribution", over={f"far_{name}": (name,) for name in SHAPED})
 def far(context: Context, name: str) -> None:
-    """A large tensor is drawn many times. Its first, last and some other elements are distributed as
-    documented over the draws, and none is a copy of another."""
+    """A large tensor is drawn many times. Its first elements, its last elements and some in the middle are
+    distributed as documented over the draws, and none of them is a copy of another element."""
     draw, law = SHAPED[name][0], KNOWN[SHAPED[name][1]][1]
     torch.manual_seed(20_252)
     places = context.to_device(_PLACES)

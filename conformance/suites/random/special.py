@@ -1,5 +1,5 @@
-"""Cases with special parameters (zero, infinite, NaN, subnormal), between normal ones. Often only one result
-is right."""
+"""Cases about special parameters of random functions (zero, infinite, NaN, subnormal), next to elements with
+normal parameters. With special parameters often only one result is right."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def _of_deviations(dtype: torch.dtype) -> list[Chosen]:
 
 
 def _nothing(dtype: torch.dtype) -> tuple[float, ...]:
-    """Returns zeros, and a subnormal probability unless the dtype is float16, whose subnormal 3e-5 may give a
-    nonzero sample."""
+    """Returns parameters for which every sample is 0: zeros, and a subnormal number. The subnormal number is
+    left out for float16, where it is 3e-5 and may give a nonzero sample."""
     least = torch.finfo(dtype).tiny / 2
     return (0, -0.0, least) if least < 1e-30 else (0, -0.0)
 
@@ -108,7 +108,7 @@ _TIMES = 64
 
 
 class _Group(NamedTuple):
-    """A group of elements that have the same parameters."""
+    """A group of elements that have the same parameters, and the right result for these parameters."""
 
     given: tuple[float, ...]
     expected: float | Law
@@ -116,8 +116,8 @@ class _Group(NamedTuple):
 
 
 def _turns(chosen: list[Chosen]) -> Iterator[list[_Group]]:
-    """Yields groupings of the elements. Over all groupings, each set of parameters is given to each element
-    once."""
+    """Yields ways to divide the elements into groups. Over all of them, each set of parameters is given to each
+    element once."""
     for turn in range(len(chosen)):
         numbers = (torch.arange(_COUNT) + turn) % len(chosen)
         yield [
@@ -129,7 +129,7 @@ def _turns(chosen: list[Chosen]) -> Iterator[list[_Group]]:
 @cases("random.distribution", over={f"special_{name}": (name,) for name in SPECIAL})
 def special_parameters(context: Context, name: str) -> None:
     """A function draws for elements some of which have special parameters: zero, infinite, NaN, subnormal or
-    large. Each element is drawn with its own parameters, in each dtype, with and without `out=`."""
+    large. Each element is drawn with the parameters of that element, in each dtype, with and without `out=`."""
     about = OF_EACH[name]
     torch.manual_seed(20_253)
     for dtype in (getattr(torch, d) for d in DTYPES[name] if d in context.descriptor.dtypes):
@@ -151,7 +151,7 @@ def special_parameters(context: Context, name: str) -> None:
 
 
 def _spread(context: Context, groups: list[_Group], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Returns the parameters of all elements, on the device."""
+    """Returns the tensors of parameters for all elements, on the device."""
     held = []
     for place in range(len(groups[0].given)):
         parameters = torch.empty(_COUNT, dtype=torch.float64)
@@ -163,7 +163,7 @@ def _spread(context: Context, groups: list[_Group], dtype: torch.dtype) -> list[
 
 def _judge_group(context: Context, text: str, group: _Group, values: torch.Tensor) -> None:
     given = ", ".join(f"{each:g}" for each in group.given)
-    text = f"{text} with the parameters {given} among others"
+    text = f"{text}, elements with the parameters {given} next to elements with other parameters"
     if isinstance(group.expected, Law):
         judge_each(context, text, group.expected, values, values.flatten())
         return
@@ -171,4 +171,6 @@ def _judge_group(context: Context, text: str, group: _Group, values: torch.Tenso
     wrong = numbers[~torch.isclose(numbers, expected, rtol=0, atol=0, equal_nan=True)]
     wanted = repr(float(group.expected))
     found = wanted if not len(wrong) else repr(float(wrong[0]))
-    context.same(found, wanted, f"{text}: a sample is not {group.expected:g}")
+    context.same(
+        found, wanted, f"{text}: a sample is not {group.expected:g}, the only possible value"
+    )
