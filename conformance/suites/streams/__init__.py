@@ -1,4 +1,4 @@
-"""The streams suite: streams, events, and the order of their work."""
+"""The streams suite: cases about streams, events, and the order in which their work runs."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.streams import drawn, events, identity, ordering

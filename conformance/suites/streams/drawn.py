@@ -1,4 +1,4 @@
-"""Cases that draw stream programs."""
+"""Cases that draw stream programs at random and run them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, *literal: Any) -> None:
-    """Removes the instructions that a failure does not need, if no later instruction needs them."""
+    """Removes the instructions without which a failing program still fails. An instruction that a later
+    instruction needs is kept."""
     indices, streams, instructions, released = literal
 
     def whole(fewer: Sequence[Any]) -> tuple[Any, ...]:
@@ -79,8 +80,8 @@ def _shorter(trial: Trial, *literal: Any) -> None:
 
 @cache
 def drawn_programs(indices: int) -> Any:
-    """Returns a strategy for programs on this many device indices. All searches use one strategy, because
-    hypothesis keeps data about every strategy."""
+    """Returns the hypothesis strategy that draws programs on the given number of device indices. All searches
+    use the same strategy, because hypothesis keeps data about every strategy."""
     from hypothesis import strategies as st
 
     number, place = st.integers(0, 11), st.integers(0, MOST_STREAMS - 1)
@@ -107,7 +108,8 @@ def drawn_programs(indices: int) -> Any:
 def ordered(
     streams: tuple[int, ...], drawn: Iterable[Any], ranks: Sequence[int], indices: int
 ) -> Program:
-    """Builds a program from drawn numbers, and adds the waits that it needs, by an event or for a stream."""
+    """Builds a program from drawn numbers. Adds the waits that conflicting accesses to a buffer need, either
+    for an event or for a stream."""
     order, made = Order(len(streams)), list[Operation]()
     fresh = indices  # the number of the next event for a single record
 

@@ -1,4 +1,5 @@
-"""Cases about events: what an event marks, and what it reports."""
+"""Cases about events: the point of a stream that an event marks, the times between events, and events of
+several processes."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ cases = Cases(Kind.ORDER)
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How to make events and streams: with torch's generic classes, or with the device's own."""
+    """Functions that make events and streams, either of torch's generic classes or of the device's own classes."""
 
     event: Callable[..., Any]
     stream: Callable[..., Any]
@@ -44,7 +45,8 @@ def _own(context: Context) -> _Kind:
 
 
 def _kinds(context: Context) -> Iterator[_Kind]:
-    """Yields the generic classes, and the device's own classes if the descriptor names them."""
+    """Yields functions that make objects of torch's generic classes and, if the descriptor names them, of the
+    device's own classes."""
     yield _Kind(context.event, context.stream)
     if {"event", "stream"} <= set(context.descriptor.functions):
         yield _own(context)
@@ -52,7 +54,7 @@ def _kinds(context: Context) -> Iterator[_Kind]:
 
 @cases("events.record")
 def later_work_is_not_in_it(context: Context) -> None:
-    """An event covers the work that its stream got before record(), and no later work."""
+    """An event covers the work that was queued on its stream before record(), and no later work."""
     for kind in _kinds(context):
         event, stream, tensor = kind.event(), kind.stream(), filled(context, 1)
         with stream:
@@ -61,20 +63,21 @@ def later_work_is_not_in_it(context: Context) -> None:
         with context.hold(stream):
             context.check(
                 context.ends(event),
-                "the event is not done because of work that was queued after it",
+                "the event is not done although only work that was queued after it is blocked",
             )
 
 
 @cases("events.record")
 def behind_held_work(context: Context) -> None:
-    """An event recorded behind held work is not done while the work is held, and is done afterwards."""
+    """An event is recorded on a stream behind work that is blocked. The event is not done while the work is
+    blocked, and is done afterwards."""
     for kind in _kinds(context):
         event, (stream, other) = kind.event(), two(context, make=kind.stream)
         other.synchronize()
         with context.hold(stream) as hold:
             with stream:
                 event.record()
-            hold.waits(event, "the event is done although its stream is held")
+            hold.waits(event, "the event is done although its stream is blocked")
         event.synchronize()
         context.check(event.query(), "query() is False after synchronize() of the event")
 
@@ -92,13 +95,13 @@ def takes_the_point_of_the_call(context: Context) -> None:
                 first.release()
                 context.check(
                     context.ends(event),
-                    "the event is not done because of work that was queued after it",
+                    "the event is not done although only work that was queued after it is blocked",
                 )
 
 
 @cases("events.record")
 def moved_away(context: Context) -> None:
-    """An event is recorded on a busy stream and again on an idle one. Only the latest record counts: query()
+    """An event is recorded on a busy stream and again on an idle stream. Only the latest record counts: query()
     is True and synchronize() returns."""
     for kind in _kinds(context):
         event, (busy, idle) = kind.event(), two(context, make=kind.stream)
@@ -106,7 +109,8 @@ def moved_away(context: Context) -> None:
             event.record(busy)
             event.record(idle)
             context.check(
-                context.ends(event), "the event is not done although its latest record is"
+                context.ends(event),
+                "the event is not done although the work before its latest record is done",
             )
             returned = hold.call(event.synchronize, SOON).early
             context.check(returned, "synchronize() waited for an earlier record of the event")
@@ -114,8 +118,8 @@ def moved_away(context: Context) -> None:
 
 @cases("events.record", over={"moved": (True,), "synchronize_waits": (False,)})
 def of_the_latest(context: Context, moved: bool) -> None:
-    """query() and synchronize() of an event refer to its latest record: synchronize() returns when the work
-    before that record is done, and not before."""
+    """query() and synchronize() of an event refer to the latest record of the event: synchronize() returns when
+    the work before that record is done, and not earlier."""
     for kind in _kinds(context):
         event, (stream, _) = kind.event(), two(context, make=kind.stream)
         if moved:
@@ -135,7 +139,7 @@ def of_the_latest(context: Context, moved: bool) -> None:
 @cases("events.record", requires={"stream_priority"}, over={"on_a_priority_stream": ("priority",)})
 def on_other_kinds(context: Context, kind: str) -> None:
     """An event is recorded on the default stream or on a priority stream. Its query() is False and its
-    synchronize() waits while that stream is busy, also if another stream waits for the event."""
+    synchronize() waits while the stream is busy, also if another stream waits for the event."""
     stream, waiting, event = special(context, kind), context.stream(), context.event()
     context.must(stream != waiting, "the two streams are the same", by="streams.identity")
     with held(context, stream) as hold:
@@ -149,7 +153,7 @@ def on_other_kinds(context: Context, kind: str) -> None:
 
 @cases("events.record")
 def never_recorded(context: Context) -> None:
-    """query() of an event that was never recorded is True, and synchronize() of it returns at once."""
+    """For an event that was never recorded, query() returns True, and synchronize() returns at once."""
     for kind in _kinds(context):
         event = kind.event()
         context.check(event.query(), "query() of an event that was never recorded is False")
@@ -161,14 +165,16 @@ def never_recorded(context: Context) -> None:
 
 @cases("events.record")
 def recorded_by_the_stream(context: Context) -> None:
-    """Stream.record_event() returns a new event, or records the given one, at the current point of the
-    stream."""
+    """Stream.record_event() records the given event, or a new event that it returns, at the current point of
+    the stream."""
     stream, _ = two(context)
     own = context.event()
     with held(context, stream) as hold:
         made = stream.record_event()
         stream.record_event(own)
-        hold.pending("an event from record_event() is done although its stream is held", made, own)
+        hold.pending(
+            "an event from record_event() is done although its stream is blocked", made, own
+        )
     stream.synchronize()
     context.same(
         [made.query(), own.query()],
@@ -179,8 +185,8 @@ def recorded_by_the_stream(context: Context) -> None:
 
 @cases("events.record", own_process=True, slow=True, seconds=30.0)
 def again_after_its_wait(context: Context) -> None:
-    """A stream records an event, waits for it and records it again. The calls return, and the event becomes
-    done."""
+    """A stream records an event, waits for the event and records it again. The calls return, and the event
+    becomes done."""
     for kind in _kinds(context):
         event, stream = kind.event(), kind.stream()
 
@@ -199,7 +205,7 @@ _APART = 0.03
 
 
 def _work(context: Context, milliseconds: float) -> None:
-    """Queues work that takes about this many milliseconds on the current stream."""
+    """Queues work that takes about the given number of milliseconds on the current stream."""
     if context.descriptor.busy is not None:
         context.descriptor.busy(milliseconds)
         return
@@ -210,7 +216,7 @@ def _work(context: Context, milliseconds: float) -> None:
 
 @cases("events.elapsed")
 def grows(context: Context) -> None:
-    """elapsed_time() between two events is at least 0, and grows with the work between them."""
+    """elapsed_time() between two events is at least 0, and grows with the work between the events."""
     for kind in _kinds(context):
         first, second, third = (kind.event(enable_timing=True) for _ in range(3))
         stream = kind.stream()
@@ -237,7 +243,7 @@ def grows(context: Context) -> None:
 @cases("events.elapsed")
 def in_milliseconds(context: Context) -> None:
     """elapsed_time() returns milliseconds: the result agrees with the times that the host measured around the
-    two records."""
+    records of the two events."""
     for kind in _kinds(context):
         first, second = (kind.event(enable_timing=True) for _ in range(2))
         stream, clock = kind.stream(), time.perf_counter
@@ -258,7 +264,7 @@ def in_milliseconds(context: Context) -> None:
 
 @cases("events.elapsed", over={"untimed": (False,), "unrecorded": (True,)})
 def without_time(context: Context, timed: bool) -> None:
-    """elapsed_time() raises ValueError if one of the events was made without timing or was never recorded."""
+    """elapsed_time() raises ValueError if one of the two events was made without timing or was never recorded."""
     kind_of_event = "was never recorded" if timed else "was made without timing"
     text = f"elapsed_time() with an event that {kind_of_event} did not raise ValueError"
     for kind in _kinds(context):
@@ -280,14 +286,14 @@ def across_indices(context: Context) -> None:
         for index, event in enumerate(events):
             event.record(kind.stream(index))
             event.synchronize()
-        text = "elapsed_time() between events of two indices did not raise as documented"
+        text = "elapsed_time() between events of two device indices did not raise as documented"
         for start, end in (events, reversed(events)):
             context.raises((RuntimeError, ValueError), start.elapsed_time, end, text=text)
 
 
 @cases("events.elapsed")
 def incomplete(context: Context) -> None:
-    """elapsed_time() with an event that is not done yet raises RuntimeError, or waits for the event."""
+    """elapsed_time() with an event that is not done yet raises RuntimeError or waits for the event."""
     for kind in _kinds(context):
         start, end = kind.event(enable_timing=True), kind.event(enable_timing=True)
         stream = kind.stream()
@@ -328,7 +334,8 @@ def distinct(context: Context) -> None:
 
 @cases("events.identity")
 def index_is_set_by_the_record(context: Context) -> None:
-    """The device of an event has no index before the first record, and the index of the stream after it."""
+    """The device of an event has no index before the first record of the event. After the first record it has
+    the index of the stream."""
     for index in context.indices:
         for kind in _kinds(context):
             event = kind.event()
@@ -349,14 +356,14 @@ _OTHER_SECONDS = 120.0
 
 
 def _file(folder: str, name: str, text: str = "") -> None:
-    """Writes a file atomically, so that a reader never sees a part of it."""
+    """Writes a file atomically, so that a reader never sees only a part of its text."""
     path = Path(folder, name)
     path.with_suffix(".new").write_text(text)
     path.with_suffix(".new").rename(path)
 
 
 def _awaited(context: Context, folder: str, name: str) -> str:
-    """Waits until another process has written a file, and returns its text."""
+    """Waits until another process has written a file into the folder, and returns the text of the file."""
     path = Path(folder, name)
 
     def is_there(seconds: float) -> bool:
@@ -371,7 +378,8 @@ def _awaited(context: Context, folder: str, name: str) -> str:
 
 
 def waiting_process(context: Context, folder: str) -> None:
-    """Runs in the other process: opens an event by its handle and waits for it on a new stream."""
+    """Runs in the other process of an IPC case: opens an event by its handle, waits for the event on a new
+    stream, and checks the result."""
     stream, tensor = context.own("stream")(device=context.device), filled(context, 1)
     handle = bytes.fromhex(_awaited(context, folder, "handle"))
     event = context.own("event").from_ipc_handle(context.device, handle)
@@ -398,8 +406,8 @@ def waiting_process(context: Context, folder: str) -> None:
 
 @cases("events.ipc", slow=True)
 def orders_processes(context: Context) -> None:
-    """Another process opens an event by its IPC handle before the event is first recorded. Its stream waits
-    for the event."""
+    """Another process opens an event by its IPC handle before the event is first recorded. A stream of that
+    process waits for the event."""
     stream = context.own("stream")(device=context.device)
     event = context.own("event")(interprocess=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -420,8 +428,8 @@ def orders_processes(context: Context) -> None:
 
 @cases("events.ipc")
 def handle_is_stable(context: Context) -> None:
-    """ipc_handle() of an interprocess event always returns the same handle. For an event that is not
-    interprocess it raises."""
+    """ipc_handle() of an interprocess event returns the same handle at every call. ipc_handle() of any other
+    event raises an error."""
     event = context.own("event")(interprocess=True)
     context.check(
         event.ipc_handle() == event.ipc_handle(),
@@ -445,5 +453,5 @@ def works_in_its_process(context: Context) -> None:
         event.wait(second)
         queue(second, tensor, 4)
         hold.waits(second, "the waiting stream did not wait for the event")
-        hold.pending("query() of the event is True while its stream is held", event)
+        hold.pending("query() of the event is True while its stream is blocked", event)
     leaves(context, second, tensor, 7, "the work after the event gave wrong values")

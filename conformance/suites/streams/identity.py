@@ -1,4 +1,4 @@
-"""Cases about the identity of streams, the current stream, and streams of several device indices."""
+"""Cases about the identity of streams, about the current stream, and about streams of several device indices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cases = Cases(Kind.ORDER)
 
 @cases("streams.current")
 def round_trip(context: Context) -> None:
-    """torch.accelerator.current_stream returns the stream that was passed to set_stream."""
+    """torch.accelerator.current_stream returns the stream that was passed to torch.accelerator.set_stream."""
     before, (first, second) = context.current_stream(), two(context)
     for stream in (first, second, before):
         torch.accelerator.set_stream(stream)
@@ -39,46 +39,60 @@ def round_trip(context: Context) -> None:
 
 @cases("streams.current", over={"restored": (False,), "restored_on_an_exception": (True,)})
 def restored(context: Context, raises: bool) -> None:
-    """`with stream:` makes a stream current, and restores the previous stream on exit, also if an exception
-    leaves the block."""
+    """`with stream:` makes a stream current and restores the previous stream at the end of the block, also if
+    the block raises an exception."""
     before, (stream, _) = context.current_stream(), two(context)
     with suppress(LookupError), stream:
-        context.same(context.current_stream(), stream, "the stream is not current inside its block")
+        context.same(
+            context.current_stream(), stream, "the stream is not current inside its `with` block"
+        )
         if raises:
             raise LookupError("planned")
     context.same(
-        context.current_stream(), before, "the previous stream is not current after the block"
+        context.current_stream(),
+        before,
+        "the previous stream is not current after the `with` block",
     )
 
 
 @cases("streams.current")
 def nested(context: Context) -> None:
-    """Nested `with stream:` blocks restore the previous stream one after the other."""
+    """Each of two nested `with stream:` blocks restores the stream that was current before it."""
     before, (outer, inner) = context.current_stream(), two(context)
     with outer:
         with inner:
             context.same(
-                context.current_stream(), inner, "the inner stream is not current inside its block"
+                context.current_stream(),
+                inner,
+                "the inner stream is not current inside its `with` block",
             )
         context.same(
-            context.current_stream(), outer, "the outer stream is not current after the inner block"
+            context.current_stream(),
+            outer,
+            "the outer stream is not current after the inner `with` block",
         )
     context.same(
-        context.current_stream(), before, "the previous stream is not current after both blocks"
+        context.current_stream(),
+        before,
+        "the previous stream is not current after both `with` blocks",
     )
 
 
 @cases("streams.current")
 def entered_again(context: Context) -> None:
-    """A stream can be entered again inside its own block, directly or inside a block of another stream. Each
-    exit restores the stream before it."""
+    """A stream can be entered with `with stream:` again inside its own block, directly or inside a block of
+    another stream. Each block restores the stream that was current before it."""
     before, (stream, other) = context.current_stream(), two(context)
     with stream, other, stream:
         context.same(
-            context.current_stream(), stream, "the stream of the innermost block is not current"
+            context.current_stream(),
+            stream,
+            "the stream of the innermost `with` block is not current",
         )
     context.same(
-        context.current_stream(), before, "the previous stream is not current after the blocks"
+        context.current_stream(),
+        before,
+        "the previous stream is not current after the `with` blocks",
     )
     with stream:
         with stream:
@@ -86,17 +100,19 @@ def entered_again(context: Context) -> None:
         context.same(
             context.current_stream(),
             stream,
-            "the stream is not current after the inner of two blocks of the same stream",
+            "the stream is not current after the inner of two `with` blocks of the same stream",
         )
     context.same(
-        context.current_stream(), before, "the previous stream is not current after the blocks"
+        context.current_stream(),
+        before,
+        "the previous stream is not current after the `with` blocks",
     )
 
 
 @cases("streams.current", indices=2)
 def across_indices(context: Context) -> None:
-    """Each device index has its own current stream. A block of a stream on one index leaves the current
-    stream of the other index as it is."""
+    """Each device index has its own current stream. `with stream:` for a stream of one index does not change
+    the current stream of the other index."""
     before = context.current_stream(0), context.current_stream(1)
     (here, _), (there, _) = two(context, 0), two(context, 1)
     with here:
@@ -104,34 +120,34 @@ def across_indices(context: Context) -> None:
             context.same(
                 context.current_stream(1),
                 there,
-                "the stream is not current on its index inside its block",
+                "the stream is not current on its device index inside its `with` block",
             )
             context.same(
                 context.current_stream(0),
                 here,
-                "a block on the other index changed the current stream of this index",
+                "a `with` block for a stream of index 1 changed the current stream of index 0",
             )
         context.same(
             context.current_stream(1),
             before[1],
-            "the previous stream of the other index is not current after the block",
+            "the previous stream of index 1 is not current after the `with` block",
         )
         context.same(
             context.current_stream(0),
             here,
-            "leaving a block on the other index changed the current stream of this index",
+            "leaving a `with` block for a stream of index 1 changed the current stream of index 0",
         )
     context.same(
         (context.current_stream(0), context.current_stream(1)),
         before,
-        "the current streams are not restored after the blocks",
+        "the previous streams of the two indices are not current after the `with` blocks",
     )
 
 
 @cases("streams.current")
 def of_the_thread(context: Context) -> None:
-    """A new thread begins with the default stream as its current stream, and setting a stream in it does not
-    affect other threads."""
+    """A new thread starts with the default stream as its current stream. set_stream in the new thread does not
+    change the current stream of other threads."""
     before, (mine, its) = context.current_stream(), two(context)
 
     def other_thread() -> tuple[Any, Any]:
@@ -148,14 +164,14 @@ def of_the_thread(context: Context) -> None:
         context.same(
             context.current_stream(),
             mine,
-            "set_stream in another thread changed the current stream of this thread",
+            "set_stream in one thread changed the current stream of another thread",
         )
 
 
 @cases("streams.current")
 def takes_the_work(context: Context) -> None:
-    """Work is queued on the current stream: on the stream of the block inside it, and on the previous stream
-    after it."""
+    """Work is queued on the current stream: inside a `with stream:` block on that stream, and after the block
+    on the previous stream."""
     stream, other = two(context)
     with other, context.hold(stream) as hold:
         with stream:
@@ -165,9 +181,12 @@ def takes_the_work(context: Context) -> None:
         later.record()
         context.check(
             context.ends(later),
-            "work that was queued after the block did not run on the previous stream",
+            "work that was queued after the `with` block did not run on the previous stream",
         )
-        hold.pending("work that was queued inside the block did not wait with its stream", inside)
+        hold.pending(
+            "work that was queued inside the `with` block did not run on the stream of the block",
+            inside,
+        )
     stream.synchronize()
 
 
@@ -182,20 +201,20 @@ def _again(stream: Any) -> Any:
 
 @cases("streams.identity")
 def made_from_its_triple(context: Context) -> None:
-    """A torch.Stream made from stream_id, device_index and device_type of another stream equals that stream
+    """A torch.Stream made from the stream_id, device_index and device_type of another stream equals that stream
     and has the same hash."""
     for stream in (context.stream(), context.current_stream()):
         same = _again(stream)
         context.same(
             _triple(same),
             _triple(stream),
-            "the stream has another stream_id, device_index or device_type than it was made from",
+            "the stream_id, device_index or device_type of the stream differ from the values it was made from",
         )
         context.same(same, stream, "the stream does not equal the stream that it was made from")
         context.same(
             hash(same),
             hash(stream),
-            "the stream has another hash than the stream that it was made from",
+            "the hash of the stream differs from that of the stream it was made from",
         )
 
 
@@ -212,31 +231,31 @@ def differs(context: Context) -> None:
 
 @cases("streams.identity")
 def read_again(context: Context) -> None:
-    """current_stream() returns equal streams with equal hashes at every call, so that a stream can be a
-    dictionary key."""
+    """current_stream() returns equal streams with equal hashes at every call, so that the returned stream can
+    be used as a dictionary key."""
     stream = context.stream()
     with stream:
         seen = [context.current_stream() for _ in range(3)]
         context.same(
             [hash(each) for each in seen],
             [hash(stream)] * 3,
-            "current_stream() has another hash than the current stream",
+            "the hash of current_stream() differs from that of the stream that was made current",
         )
         context.check(
             all(each == stream for each in seen),
-            "current_stream() does not equal the current stream",
+            "current_stream() does not equal the stream that was made current",
             found=seen,
         )
         context.same(
             {stream: "here"}.get(seen[-1]),
             "here",
-            "current_stream() is not found as a dictionary key",
+            "a dictionary with the stream as a key did not find current_stream()",
         )
 
 
 @cases("streams.identity", indices=2)
 def of_its_index(context: Context) -> None:
-    """A stream reports the device index on which it was made, and streams of two indices are not equal."""
+    """A stream reports the device index on which it was made, and streams of two device indices are not equal."""
     here, there = context.stream(0), context.stream(1)
     context.same(
         (here.device_index, there.device_index), (0, 1), "device_index of a stream is wrong"
@@ -249,14 +268,14 @@ def of_its_index(context: Context) -> None:
 
 @cases("streams.identity")
 def pool(context: Context) -> None:
-    """Consecutive new streams are distinct, as many as the descriptor declares (stream_pool_size; two by
-    default)."""
+    """Consecutive new streams are distinct. The number of streams made is the descriptor's stream_pool_size, or
+    two if the descriptor declares none."""
     size = context.descriptor.stream_pool_size or 2
     made = [context.stream() for _ in range(size)]
     context.same(
         len({_triple(each) for each in made}),
         size,
-        "consecutive new streams share their stream_id (number of distinct streams)",
+        "consecutive new streams have the same stream_id, device_index and device_type (number of distinct streams)",
     )
     context.same(
         len(set(made)), size, "consecutive new streams are equal (number of distinct streams)"
@@ -265,20 +284,20 @@ def pool(context: Context) -> None:
 
 @cases("streams.priority")
 def kept(context: Context) -> None:
-    """The priority of a stream is the one that it was made with."""
+    """The priority that a stream reports is the priority with which the stream was made."""
     make = context.own("stream")
     for priority in priorities(context):
         made = make(device=context.device, priority=priority)
         context.same(
             made.priority,
             priority,
-            "the priority of a stream differs from the one that it was made with",
+            "the priority of a stream differs from the priority with which it was made",
         )
 
 
 @cases("streams.priority", over={"too_high": (5,), "too_low": (-5,)})
 def out_of_range(context: Context, beyond: int) -> None:
-    """A priority out of range is clamped to the nearest valid one, or raises ValueError or RuntimeError."""
+    """A priority out of range is clamped to the nearest valid priority, or raises ValueError or RuntimeError."""
     # On every known device a lower number means a higher priority. Only the distance from the range is used
     # here.
     nearest = (max if beyond > 0 else min)(priorities(context))
@@ -288,13 +307,15 @@ def out_of_range(context: Context, beyond: int) -> None:
         context.check(True, "a priority out of range was accepted")
         return
     context.same(
-        made.priority, nearest, "a priority out of range was not clamped to the nearest valid one"
+        made.priority,
+        nearest,
+        "a priority out of range was not clamped to the nearest valid priority",
     )
 
 
 @cases("streams.priority")
 def works(context: Context) -> None:
-    """Streams of the least and the greatest priority, made with torch.Stream, execute their work."""
+    """Streams of the least and of the greatest priority, made with torch.Stream, execute their work."""
     for priority in priorities(context):
         stream, tensor = context.stream(priority=priority), filled(context, 2)
         queue(stream, tensor, 1)
@@ -305,16 +326,16 @@ def works(context: Context) -> None:
 
 @cases("streams.native_handle")
 def stable(context: Context) -> None:
-    """native_handle of a stream is the same at every read, also through another torch.Stream object of the
-    same stream."""
+    """native_handle of a stream returns the same value at every read, also through another torch.Stream object
+    of the same stream."""
     stream = context.stream()
     seen = {stream.native_handle, stream.native_handle, _again(stream).native_handle}
-    context.same(len(seen), 1, "one stream has several native handles (number)")
+    context.same(len(seen), 1, "one stream has several native handles (number of handles)")
 
 
 @cases("streams.native_handle")
 def distinct(context: Context) -> None:
-    """native_handle of streams other than the default is not null, and differs between streams."""
+    """native_handle of a stream that is not the default stream is not null, and differs between streams."""
     first, second = two(context)
     handles = first.native_handle, second.native_handle
     context.check(all(handles), "the native handle of a new stream is null", found=handles)
@@ -325,8 +346,8 @@ def distinct(context: Context) -> None:
 
 @cases("streams.external", requires={"native_handle"})
 def orders_with_its_owner(context: Context) -> None:
-    """A stream is wrapped as an external stream. Work queued through the wrapper and through the stream
-    itself runs in the order of the calls."""
+    """A stream is wrapped as an external stream. Work that is queued through the wrapper and work that is
+    queued on the stream itself run in the order of the calls."""
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
     tensor = filled(context, 0)
@@ -337,7 +358,9 @@ def orders_with_its_owner(context: Context) -> None:
             tensor.mul_(3)
         with owner:
             tensor.add_(1)
-        hold.waits(wrapped, "work on the external stream did not wait for the held stream")
+        hold.waits(
+            wrapped, "work on the external stream did not wait for the blocked stream that it wraps"
+        )
     leaves(
         context,
         wrapped,
@@ -349,13 +372,13 @@ def orders_with_its_owner(context: Context) -> None:
 
 @cases("streams.external", requires={"native_handle"})
 def does_not_own(context: Context) -> None:
-    """A stream keeps working after its external wrapper was deleted."""
+    """A stream keeps working after the external stream that wrapped it was deleted."""
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
     context.same(
         wrapped.native_handle,
         owner.native_handle,
-        "the external stream has another native handle than it was made from",
+        "the native handle of the external stream differs from the handle it was made from",
     )
     del wrapped
     tensor = filled(context, 2)
@@ -387,26 +410,29 @@ def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
             target.add_(90)
             target.copy_(source, non_blocking=True)
             target.add_(1)
-        hold.waits(taking, "the copy did not wait for the held stream")
+        hold.waits(taking, "the copy did not wait for the blocked stream")
     giving.synchronize()
     leaves(context, taking, target, 8, "the copy did not run between the work before and after it")
 
 
 @cases("streams.cross_device", indices=2)
 def block_switches(context: Context) -> None:
-    """`with stream:` makes the stream's device index current, and restores the previous index on exit."""
+    """`with stream:` makes the device index of the stream current, and restores the previous device index at
+    the end of the block."""
     for start, other in ((0, 1), (1, 0)):
         torch.accelerator.set_device_index(start)
         with context.stream(other):
             now = torch.accelerator.current_device_index()
-            context.same(now, other, "the stream's device index is not current inside its block")
+            context.same(
+                now, other, "the stream's device index is not current inside its `with` block"
+            )
         now = torch.accelerator.current_device_index()
-        context.same(now, start, "the previous device index is not current after the block")
+        context.same(now, start, "the previous device index is not current after the `with` block")
 
 
 @cases("streams.cross_device", indices=2)
 def set_stream_switches(context: Context) -> None:
-    """torch.accelerator.set_stream makes the device index of the stream current."""
+    """torch.accelerator.set_stream makes the device index of the given stream current."""
     for index in (1, 0, 1):
         torch.accelerator.set_stream(context.stream(index))
         now = torch.accelerator.current_device_index()
@@ -415,23 +441,23 @@ def set_stream_switches(context: Context) -> None:
 
 @cases("streams.cross_device", indices=2)
 def record_elsewhere(context: Context) -> None:
-    """Recording an event of one device index on a stream of another index raises RuntimeError or ValueError,
-    and the event keeps its record."""
+    """Recording an event of one device index on a stream of another device index raises RuntimeError or
+    ValueError, and leaves the event as it was."""
     event, there = context.event(0), context.stream(1)
     event.record(context.stream(0))
     event.synchronize()
     text = "recording an event of index 0 on a stream of index 1 did not raise as documented"
     context.raises((RuntimeError, ValueError), event.record, there, text=text)
-    context.check(event.query(), "a refused record changed the event: query() is False")
+    context.check(event.query(), "record() raised, but changed the event: query() is False")
 
 
 @cases("streams.cross_device", indices=2)
 def waits_across(context: Context) -> None:
-    """A stream waits for an event of another device index."""
+    """A stream of one device index waits for an event of another device index."""
     first, second = context.stream(0), context.stream(1)
     tensor = filled(context, 1, 1)
     with context.hold(first) as hold:
         second.wait_event(recorded(context, first))
         queue(second, tensor, 4)
-        hold.waits(second, "the stream did not wait for the event of the other index")
+        hold.waits(second, "the stream did not wait for the event of the other device index")
     leaves(context, second, tensor, 7, "the work after the event gave wrong values")

@@ -1,4 +1,4 @@
-"""Cases about the order of work: within a stream, between streams, from threads, and in backward."""
+"""Cases about the order of work: within a stream, between streams, from several threads, and in backward."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ _NUMBERS = (5, -2, 7, 11, 1, 8, -9, 4, 6, 3)
 
 @cases("streams.in_order")
 def one_after_the_other(context: Context) -> None:
-    """Kernels that are queued on one stream and change one tensor run in the order in which they were
-    queued."""
+    """Kernels that change one tensor are queued on one stream. They run in the order in which they were queued."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with held(context, stream):
@@ -51,8 +50,8 @@ def one_after_the_other(context: Context) -> None:
 
 @cases("streams.in_order")
 def from_tensor_to_tensor(context: Context) -> None:
-    """A chain of copies and kernels over three tensors on one stream runs in the order in which it was
-    queued."""
+    """A chain of copies and kernels over three tensors is queued on one stream. The chain runs in the order in
+    which it was queued."""
     stream, tensors = context.stream(), [filled(context, value) for value in (1, 2, 3)]
     learnt(context)
     with held(context, stream), stream:
@@ -87,7 +86,7 @@ def events_in_between(context: Context) -> None:
         for event in events:
             queue(stream, tensor, 2)
             event.record(stream)
-        hold.pending("an event is done although its stream is held", *events)
+        hold.pending("an event is done although its stream is blocked", *events)
     for place, event in enumerate(events):
         event.synchronize()
         context.check(
@@ -98,8 +97,8 @@ def events_in_between(context: Context) -> None:
 
 @cases("streams.concurrent")
 def finish_first(context: Context) -> None:
-    """While one stream is busy, as many launches on another stream as the descriptor declares
-    (concurrent_launches) finish."""
+    """While one stream is busy, launches on another stream finish. The number of launches is the
+    concurrent_launches that the descriptor declares."""
     count = context.descriptor.concurrent_launches or 1
     busy, other, tensor = context.stream(), context.stream(), filled(context, 1)
     learnt(context)
@@ -119,7 +118,8 @@ def finish_first(context: Context) -> None:
 
 @cases("streams.concurrent")
 def none_is_the_default(context: Context) -> None:
-    """While the default stream is busy, work on each new stream of the pool finishes."""
+    """While the default stream is busy, work on each new stream finishes. As many streams are made as the
+    stream pool has."""
     pool = [context.stream() for _ in range(context.descriptor.stream_pool_size or 4)]
     tensors = [filled(context, 1) for _ in pool]
     learnt(context)
@@ -134,12 +134,13 @@ def none_is_the_default(context: Context) -> None:
 
 @cases("streams.concurrent")
 def host_goes_on(context: Context) -> None:
-    """Launching kernels on a busy stream returns while the stream is still busy."""
+    """Launching kernels on a busy stream does not block the host: the calls return while the stream is still
+    busy."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
     with context.hold(stream, limit=SOON) as hold:
         queue(stream, tensor, *_NUMBERS)
-        hold.pending("work that was queued on a held stream is done", stream)
+        hold.pending("query() is True although work of the stream is blocked", stream)
     leaves(
         context,
         stream,
@@ -151,7 +152,7 @@ def host_goes_on(context: Context) -> None:
 
 @cases("streams.query")
 def false_in_flight(context: Context) -> None:
-    """query() of a stream is False while its work is in flight, and True after synchronize()."""
+    """query() of a stream is False while work of the stream is not done, and True after synchronize()."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, 4)
@@ -162,12 +163,12 @@ def false_in_flight(context: Context) -> None:
 
 @cases("streams.query")
 def never_early(context: Context) -> None:
-    """When query() of a stream returns True, every event recorded on the stream before is done."""
+    """When query() of a stream returns True, every event that was recorded on the stream before is done."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, *_NUMBERS)
         last = recorded(context, stream)
-        hold.waits(stream, "query() is True while work is held")
+        hold.waits(stream, "query() is True while work of the stream is blocked")
     context.check(
         context.ends(stream, 20 * SOON), "query() did not become True after the work was released"
     )
@@ -176,7 +177,8 @@ def never_early(context: Context) -> None:
 
 @cases("streams.query")
 def of_this_stream(context: Context) -> None:
-    """query() is about its own stream: work on another stream does not make it False."""
+    """query() of a stream refers to the work of that stream: work on another stream does not make query()
+    return False."""
     idle, busy = two(context)
     idle.synchronize()
     with context.hold(busy) as hold:
@@ -190,7 +192,7 @@ _SPECIAL = ("priority", "least_priority")
 
 @cases("streams.synchronize")
 def waits(context: Context) -> None:
-    """synchronize() of a stream returns after the work of the stream is done, and not before."""
+    """synchronize() of a stream returns when the work of the stream is done, and not earlier."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, 4)
@@ -234,14 +236,14 @@ def all_streams(context: Context, named: bool) -> None:
     context.same(
         [each.query() for each in events],
         [True, True],
-        "the work of some stream is not done after synchronize() of the device",
+        "the work of a stream is not done after synchronize() of the device",
     )
 
 
 @cases("streams.synchronize", indices=2)
 def device_that_is_current(context: Context) -> None:
-    """torch.accelerator.synchronize without an argument waits for the current device index, here the second
-    one."""
+    """torch.accelerator.synchronize without an argument waits for the streams of the current device index, here
+    the second index."""
     stream = context.stream(1)
 
     def synchronize() -> None:
@@ -250,9 +252,12 @@ def device_that_is_current(context: Context) -> None:
 
     with held(context, stream) as hold:
         hold.keeps_waiting(
-            synchronize, "synchronize() returned while a stream of the current index was busy"
+            synchronize,
+            "synchronize() returned while a stream of the current device index was busy",
         )
-    context.check(stream.query(), "the work of the current index is not done after synchronize()")
+    context.check(
+        stream.query(), "the work of the current device index is not done after synchronize()"
+    )
 
 
 @cases("streams.synchronize", over={"device_waits_for_the_default": ("default",)})
@@ -277,7 +282,7 @@ def other_kinds(context: Context, kind: str) -> None:
 
 @cases("streams.synchronize", indices=2)
 def of_that_index(context: Context) -> None:
-    """torch.accelerator.synchronize of one device index does not wait for streams of another index."""
+    """torch.accelerator.synchronize for one device index does not wait for streams of another index."""
     there = context.stream(1)
     with context.hold(there) as hold:
         returned = hold.call(lambda: torch.accelerator.synchronize(context.at(0)), SOON).early
@@ -289,8 +294,8 @@ def of_that_index(context: Context) -> None:
 
 @cases("streams.synchronize")
 def results_are_there(context: Context) -> None:
-    """After synchronize() of a stream, its results can be read on the default stream without any further
-    wait."""
+    """After synchronize() of a stream, the results of its work can be read on the default stream without
+    another wait."""
     stream, tensor = context.stream(), filled(context, 1)
     queue(stream, tensor, *_NUMBERS)
     stream.synchronize()
@@ -302,8 +307,8 @@ def results_are_there(context: Context) -> None:
 
 @cases("streams.wait", over={n: (n,) for n in ("wait_event", "event_wait", "wait_stream")})
 def sees_earlier_work(context: Context, way: str) -> None:
-    """Stream.wait_event, Event.wait and Stream.wait_stream: work queued after the wait sees the work that was
-    queued before it on the other stream."""
+    """A stream waits for another stream with Stream.wait_event, Event.wait or Stream.wait_stream. Work queued
+    after the wait sees the work that was queued on the other stream before the wait."""
     _sees(context, *two(context), way)
 
 
@@ -314,8 +319,8 @@ def sees_earlier_work(context: Context, way: str) -> None:
     over={f"for_{kind}": (kind, False) for kind in _SPECIAL} | {"of_priority": ("priority", True)},
 )
 def of_other_kinds(context: Context, kind: str, waits: bool) -> None:
-    """Waits for the default stream and for streams with a priority order work, and so do waits queued on such
-    streams."""
+    """A stream waits for the default stream or for a stream with a priority, or such a stream waits for another
+    stream. Work after the wait sees the earlier work of the other stream."""
     for way in ("wait_event", "wait_stream"):
         side, other = context.stream(), special(context, kind)
         context.must(side != other, "the two streams are the same", by="streams.identity")
@@ -361,7 +366,7 @@ def never_recorded(context: Context) -> None:
 
 @cases("streams.wait")
 def many_wait(context: Context) -> None:
-    """Four streams wait for one event. Each of them sees the work that was queued before the event."""
+    """Four streams wait for one event. Each stream sees the work that was queued before the event."""
     first = context.stream()
     others = [context.stream() for _ in range(4)]
     context.must(first not in others, "two of the streams are the same", by="streams.identity")
@@ -382,8 +387,8 @@ def many_wait(context: Context) -> None:
 
 @cases("streams.wait")
 def later_record_is_not_waited_for(context: Context) -> None:
-    """A wait refers to the latest record of the event at the time of the call. Recording the event again
-    afterwards does not make the stream wait longer."""
+    """A stream waits for an event. The wait refers to the record that was the latest when the wait was queued:
+    recording the event again on a busy stream does not prolong the wait."""
     busy, waiting = two(context)
     event = recorded(context, waiting)
     event.synchronize()
@@ -401,8 +406,8 @@ def later_record_is_not_waited_for(context: Context) -> None:
 
 @cases("streams.wait")
 def earlier_record_is_waited_for(context: Context) -> None:
-    """A wait refers to the latest record of the event at the time of the call. Recording the event again on
-    an idle stream does not end the wait."""
+    """A stream waits for an event. The wait refers to the record that was the latest when the wait was queued:
+    recording the event again on an idle stream does not end the wait."""
     busy, waiting = two(context)
     idle, target = context.stream(), filled(context, 0)
     source = filled(context, 1)
@@ -423,8 +428,8 @@ def earlier_record_is_waited_for(context: Context) -> None:
 
 @cases("streams.wait")
 def later_work_is_not_waited_for(context: Context) -> None:
-    """A wait covers the work queued before the event was recorded, and no work that the recording stream gets
-    later."""
+    """A stream waits for an event. The wait covers the work queued before the event was recorded, and no work
+    that is queued later on the recording stream."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     event = recorded(context, busy)
@@ -440,7 +445,7 @@ def later_work_is_not_waited_for(context: Context) -> None:
 
 @cases("streams.wait")
 def earlier_work_is_not_held_up(context: Context) -> None:
-    """Work that a stream got before a wait does not wait; only work after it does."""
+    """Work that was queued on a stream before a wait does not wait; only work queued after the wait does."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:
@@ -457,8 +462,8 @@ _THREADS, _STEPS = 6, 25
 
 @cases("streams.threads")
 def a_stream_each(context: Context) -> None:
-    """Threads queue work on one stream each. The work of each thread is done in the order in which the thread
-    queued it."""
+    """Each of several threads queues work on a stream of its own. The work of each thread runs in the order in
+    which the thread queued it."""
     learnt(context)
     streams = [context.stream() for _ in range(_THREADS)]
     tensors = [filled(context, 1) for _ in streams]
@@ -471,13 +476,15 @@ def a_stream_each(context: Context) -> None:
     for place, tensor in enumerate(tensors):
         want = steps(1, range(place, place + _STEPS))
         context.equal(
-            tensor, same_everywhere(want), "the work of a thread was not done in its order"
+            tensor,
+            same_everywhere(want),
+            "the work of a thread was not done in the order in which the thread queued it",
         )
 
 
 @cases("streams.threads")
 def one_stream(context: Context) -> None:
-    """Threads queue work on one shared stream. Every launch is done exactly once."""
+    """Several threads queue work on one shared stream. Every launch runs exactly once."""
     learnt(context)
     stream, tensor = context.stream(), filled(context, 0)
 
@@ -498,8 +505,8 @@ def one_stream(context: Context) -> None:
 
 @cases("streams.threads")
 def hand_over(context: Context) -> None:
-    """One thread queues work and records an event; another thread's stream waits for the event and sees the
-    work, without a wait on the host."""
+    """One thread queues work and records an event. Another thread makes its stream wait for the event. The
+    stream sees the work, without a wait on the host."""
     learnt(context)
     first, second = context.stream(), context.stream()
     source, target = filled(context, 1), filled(context, 0)
@@ -528,7 +535,7 @@ def hand_over(context: Context) -> None:
 
 
 class _Noting(torch.autograd.Function):
-    """y = 3 x. Its backward appends the current stream to a list."""
+    """An autograd function that computes y = 3 * x. Its backward appends the current stream to a list."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, device: torch.device, seen: list[Any]) -> torch.Tensor:
@@ -564,7 +571,7 @@ def _leaf(context: Context) -> torch.Tensor:
 
 
 def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a leaf tensor, and three times the leaf, computed on a stream."""
+    """Returns a leaf tensor and a tensor that is three times the leaf, computed on the given stream."""
     x = _leaf(context)
     with stream:
         y = x * 3
@@ -574,8 +581,8 @@ def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]
 
 @cases("streams.autograd")
 def on_the_streams_of_forward(context: Context) -> None:
-    """Each node of backward runs on the stream on which its forward ran, not on the stream that is current
-    when backward() is called."""
+    """Each node of backward runs on the stream on which its forward ran, not on the stream that is current when
+    backward() is called."""
     first, second = two(context)
     caller, x = context.stream(), _leaf(context)
     seen: list[Any] = []
@@ -588,7 +595,9 @@ def on_the_streams_of_forward(context: Context) -> None:
     with caller:
         _backward(z, filled(context, 1, dtype=torch.float32))
     caller.synchronize()
-    context.same(seen, [second, first], "a backward node ran on another stream than its forward")
+    context.same(
+        seen, [second, first], "a node of backward did not run on the stream of its forward"
+    )
     context.must(x.grad is not None, "the leaf has no gradient")
     assert x.grad is not None
     context.equal(x.grad, torch.full((SIZE,), 9.0), "the gradient is wrong")
@@ -596,8 +605,8 @@ def on_the_streams_of_forward(context: Context) -> None:
 
 @cases("streams.autograd")
 def caller_waits_for_backward(context: Context) -> None:
-    """Work that is queued on the caller's stream after backward() sees the gradients, although the forward
-    stream was busy."""
+    """Work that is queued on the caller's stream after backward() sees the gradients, although the stream of
+    the forward pass was busy."""
     forward, caller = two(context)
     x, y = _tripled(context, forward)
     given, target = (filled(context, value, dtype=torch.float32) for value in (1, 0))
@@ -619,8 +628,8 @@ def caller_waits_for_backward(context: Context) -> None:
 
 @cases("streams.autograd")
 def backward_waits_for_the_caller(context: Context) -> None:
-    """The gradient that is passed to backward() is computed on the caller's stream, which is busy. Backward
-    on the forward stream sees its final value."""
+    """The gradient that is passed to backward() is computed on the caller's stream, which is busy. Backward, on
+    the stream of the forward pass, sees the final value of the gradient."""
     forward, caller = two(context)
     (x, y), given = _tripled(context, forward), filled(context, 1, dtype=torch.float32)
 

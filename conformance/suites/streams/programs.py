@@ -1,13 +1,13 @@
-"""Drawn stream programs: running a program concurrently must give the same result as running its instructions
-one by one.
+"""Randomly drawn stream programs. Running a program concurrently must give the same result as running its
+instructions one by one.
 
-A program is data: the device index of each stream, instructions, and the order in which the streams are
-released. If two instructions access the same buffer and one of them writes, the program orders the second
-after the first, by their stream or by waits. So the result does not depend on what runs concurrently.
+A program is data: the device index of each stream, the instructions, and the order in which the streams are
+released. If two instructions access the same buffer and one of them writes, the program orders the second after
+the first, by their stream or by waits. So the result does not depend on which instructions run concurrently.
 
-A run is a list of operations: make streams, buffers and events, queue the instructions while the streams are
-held, release one stream after the other, and compare the buffers. A repro script contains the same operations
-line by line.
+A run is a list of operations. They make streams, buffers and events, queue the instructions while the streams
+are blocked, release one stream after the other, and compare the buffers. A repro script contains the same
+operations, one on each line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KINDS_OF_STREAM = ("", "the default", "of high priority")
 
 @dataclass
 class Tables:
-    """The objects that instructions use, by number."""
+    """The streams, buffers and events that instructions use, by number."""
 
     streams: dict[int, Any] = field(default_factory=dict)
     buffers: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Tables:
 
 @dataclass(kw_only=True)
 class Running(Tables):
-    """The objects that the operations of a run use."""
+    """The streams, buffers, events and holds (which block streams) that the operations of a run use."""
 
     context: Context
     stack: ExitStack
@@ -88,7 +88,8 @@ def copy(run: Tables, on: int, source: int, target: int) -> None:
 
 @operation
 def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
-    """Copies from a buffer on the index of the first stream to a buffer on the index of the second stream."""
+    """Copies a buffer on the device index of the stream ``on`` to a buffer on the device index of the stream
+    ``peer``."""
     with run.streams[on], run.streams[peer]:
         run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
@@ -121,12 +122,13 @@ _TEXTS = {
 
 
 def instruction_of(literal: Sequence[Any]) -> Operation:
-    """Returns the instruction of a literal. Raises ValueError if the literal is not an instruction."""
+    """Converts a literal such as ``("wait", 0, 1)`` to an instruction. Raises ValueError if the literal does
+    not describe an instruction."""
     name, *numbers = literal
     with suppress(KeyError, ValueError):  # unknown name, or wrong number of arguments
         if all(type(each) is int for each in numbers):
             return KINDS[name](*numbers)
-    raise ValueError(f"not an instruction: {literal!r}")
+    raise ValueError(f"{literal!r} is not an instruction of a stream program")
 
 
 def _numbers(instruction: Operation, *names: str) -> list[int]:
@@ -147,8 +149,8 @@ def writes(instruction: Operation) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program on ``indices`` device indices. ``streams`` has a number for each stream: its index plus
-    ``indices`` times its kind. ``released`` is the order in which the streams are released."""
+    """A stream program on ``indices`` device indices. ``streams`` has a number for each stream: its device
+    index plus ``indices`` times its kind. ``released`` is the order in which the streams are released."""
 
     indices: int
     streams: tuple[int, ...]
@@ -156,7 +158,7 @@ class Program:
     released: tuple[int, ...]
 
     def index(self, place: int) -> int:
-        """Returns the device index of a stream."""
+        """Returns the device index of the stream at ``place``."""
         return self.streams[place] % self.indices
 
     @property
@@ -181,16 +183,16 @@ def program_of(
     instructions: Sequence[Sequence[Any]],
     released: Sequence[int],
 ) -> Program:
-    """Returns the program of a literal. Raises ValueError if an instruction is invalid."""
+    """Converts the literals of a program to a program. Raises ValueError if an instruction is invalid."""
     made = tuple(instruction_of(each) for each in instructions)
     return Program(indices, tuple(streams), made, tuple(released))
 
 
 class Order:
-    """Tracks which work is ordered before which: each stream and event has a vector clock over all streams.
-    Clocks are replaced, never changed in place.
+    """The order that streams and waits impose on the work of a program. Each stream and each event has a vector
+    clock over all streams. Clocks are replaced, never changed in place.
 
-    The first tick of a stream stands for the hold of the stream.
+    The first tick of a stream stands for the hold that blocks the stream.
     """
 
     def __init__(self, streams: int) -> None:
@@ -200,11 +202,11 @@ class Order:
         self.reads: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
 
     def _before(self, instruction: Operation) -> Counter[int]:
-        """Returns the clock of everything that is ordered before an instruction on its streams."""
+        """Returns the clock of all work that is ordered before an instruction on its streams."""
         return reduce(or_, (self.clocks[place] for place in places(instruction)))
 
     def unseen(self, instruction: Operation) -> list[int]:
-        """Returns the streams that must be waited for before an instruction may use its buffers."""
+        """Returns the streams for which an instruction must wait before it may use its buffers."""
         clock = self._before(instruction)
         used = {*reads(instruction), *writes(instruction)}
         before = [self.writes[buffer] for buffer in used if buffer in self.writes]
@@ -233,12 +235,13 @@ class Order:
 
 
 def fresh_buffers(indices: int) -> list[torch.Tensor]:
-    """Returns the initial buffers. Buffer ``x`` is on index ``x % indices``."""
+    """Returns the buffers with their initial values, on the CPU. On the device, buffer ``x`` is on the device
+    index ``x % indices``."""
     return [arange(number + 1, 0) for number in range(BUFFERS * indices)]
 
 
 def on_the_cpu(program: Program) -> list[torch.Tensor]:
-    """Returns the buffers after running the instructions one by one on the CPU."""
+    """Returns the buffers after the instructions of a program were run one by one on the CPU."""
     buffers = fresh_buffers(program.indices)
     run = Tables(defaultdict(nullcontext), dict(enumerate(buffers)))
     perform(run, filter(writes, program.instructions))
@@ -257,7 +260,7 @@ def take_default_stream(run: Running, place: int, index: int) -> None:
 
 @operation
 def make_priority_stream(run: Running, place: int, index: int) -> None:
-    """Makes a stream of the highest priority, or of the usual one if the device has no priorities."""
+    """Makes a stream of the highest priority, or of the usual priority if the device has no priorities."""
     urgent = {"priority": priorities(run.context)[1]} if run.context.has("stream_priority") else {}
     run.streams[place] = run.context.stream(index, **urgent)
 
@@ -293,13 +296,13 @@ def release(run: Running, place: int) -> None:
 
 @operation
 def let_go(run: Running, place: int) -> None:
-    """Checks that a stream finishes because no stream that it waits for is held."""
+    """Checks that a stream finishes, since no stream that it waits for is blocked any more."""
     goes_on(run.context, run.streams[place], f"s{place}")
 
 
 @operation
 def kept_waiting(run: Running, places: tuple[int, ...], held: str, seconds: float) -> None:
-    """Checks that streams are not done because a stream that they wait for is held."""
+    """Checks that streams do not finish while a stream that they wait for is blocked."""
     must_wait(run.context, [run.streams[place] for place in places], held, seconds)
 
 
@@ -314,12 +317,12 @@ def done(run: Running, place: int) -> None:
 
 @operation
 def equal(run: Running, buffer: int, factor: int, more: int) -> None:
-    """Checks that a buffer is ``factor`` times (0, 1, 2 …) plus ``more``. Steps and sums keep buffers in this
-    form."""
+    """Checks that the elements of a buffer are ``factor`` times 0, 1, 2, … plus ``more``. Every instruction
+    keeps the elements in this form."""
     run.context.equal(
         run.buffers[buffer],
         arange(factor, more),
-        "a buffer differs from running the instructions one by one",
+        "the value of a buffer differs from running the instructions one by one",
         at=f"x{buffer}",
     )
 
@@ -329,27 +332,27 @@ def arange(factor: int, more: int) -> torch.Tensor:
 
 
 def goes_on(context: Context, stream: Any, name: str) -> None:
-    text = "a stream did not finish although no stream that it waits for is held"
+    text = "a stream did not finish although no stream that it waits for is blocked"
     context.check(context.ends(stream, 5.0), text, at=name)
 
 
 def must_wait(context: Context, streams: Sequence[Any], held: str, seconds: float) -> None:
-    """Gives streams time to finish, and checks that none does."""
+    """Gives streams the given number of seconds to finish, and checks that none of them finishes."""
     early = comes_to_be(lambda: True in [stream.query() for stream in streams], seconds)
     for _ in streams:
         context.check(
-            not early, "a stream finished while a stream that it waits for is held", at=held
+            not early, "a stream finished while a stream that it waits for is blocked", at=held
         )
 
 
 def before_and_while_held(
     program: Program, gate: bool, seconds: float
 ) -> tuple[list[Operation], list[Operation]]:
-    """Returns the operations that make what a program uses, and the operations that run while streams are
-    held.
+    """Returns two lists of operations: those that make the streams, buffers and events of a program, and those
+    that run while streams are blocked.
 
-    With a gate every stream is held; otherwise only the stream that is released last is held, for a fixed
-    time.
+    If ``gate`` is True, the device can block a stream until the test releases it, and every stream is blocked.
+    Otherwise only the stream that is released last is blocked, for a fixed time.
     """
     indices = program.indices
     make = [
@@ -372,8 +375,8 @@ def before_and_while_held(
 
 
 def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
-    """Yields operations that release one stream after the other. Streams that wait for a held one must not be
-    done; all others must finish."""
+    """Yields operations that release one stream after the other. After each release, streams that wait for a
+    blocked stream must not be done, and all other released streams must finish."""
     order = Order(len(program.streams))
     for instruction in program.instructions:
         order.take(instruction)
@@ -391,8 +394,8 @@ def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
 
 
 def afterwards(program: Program) -> list[Operation]:
-    """Returns operations that check that all streams finish and that every buffer has the value from running
-    the instructions one by one."""
+    """Returns operations that check that all streams finish and that every buffer has the same value as after
+    running the instructions one by one."""
     ends_as = [
         equal(number, int(want[1] - want[0]), int(want[0]))
         for number, want in enumerate(on_the_cpu(program))
@@ -401,8 +404,8 @@ def afterwards(program: Program) -> list[Operation]:
 
 
 def run_once(context: Context, program: Program, seconds: float) -> None:
-    """Queues the whole program while streams are held, releases them, and compares the buffers. Raises
-    CheckFailed."""
+    """Queues a whole program while streams are blocked, releases the streams, and compares the buffers. Raises
+    CheckFailed if the program fails."""
     before, held = before_and_while_held(program, context.descriptor.gate is not None, seconds)
     with ExitStack() as stack:
         run = Running(context=context, stack=stack)
@@ -411,13 +414,13 @@ def run_once(context: Context, program: Program, seconds: float) -> None:
 
 
 def replay(context: Context, *literal: Any) -> None:
-    """Runs a given program five times, because a race may not show in one run."""
+    """Runs a program five times, because a race may not show in one run."""
     for _ in range(5):
         run_once(context, program_of(*literal), LONG)
 
 
 def source(descriptor: Descriptor, *literal: Any) -> str:
-    """Returns the program as the source of a function, line by line."""
+    """Returns the program as the Python source of a function with one operation on each line."""
     program = program_of(*literal)
     before, held = before_and_while_held(program, descriptor.gate is not None, LONG)
     return (
@@ -433,20 +436,23 @@ def source(descriptor: Descriptor, *literal: Any) -> str:
 
 
 def validate(*literal: Any) -> None:
-    """Raises ValueError if the literals are not a valid program: an unknown instruction, a stream or buffer
-    that does not exist, or conflicting accesses that nothing orders."""
+    """Raises ValueError if the literals are not a valid program. A program is invalid if it has an unknown
+    instruction, a stream or buffer that does not exist, or conflicting accesses to a buffer in no defined
+    order."""
     program = program_of(*literal)
     streams, buffers = range(len(program.streams)), range(BUFFERS * program.indices)
     if not set(program.streams) <= set(range(program.indices * len(_KINDS_OF_STREAM))):
         raise ValueError(
-            f"invalid stream number in {program.streams!r} for {program.indices} indices"
+            f"invalid stream number in {program.streams!r} for {program.indices} device indices"
         )
     default = [number for number in program.streams if number // program.indices == 1]
     if len(set(default)) < len(default):
-        raise ValueError(f"streams {program.streams!r}: an index has only one default stream")
+        raise ValueError(
+            f"expected at most one default stream per device index, got the streams {program.streams!r}"
+        )
     if sorted(program.released) != [*streams]:
         raise ValueError(
-            f"the released streams {program.released!r} are not exactly the {len(streams)} streams"
+            f"expected each of the {len(streams)} streams once among the released streams, got {program.released!r}"
         )
     order = Order(len(streams))
     for each in program.instructions:
@@ -457,7 +463,7 @@ def validate(*literal: Any) -> None:
             )
         if order.unseen(each):
             raise ValueError(
-                f"{each.literal!r} conflicts with an earlier access that it is not ordered after"
+                f"the instruction {each.literal!r} conflicts with an earlier access to the same buffer, and no wait orders the two"
             )
         order.take(each)
     on_the_cpu(program)

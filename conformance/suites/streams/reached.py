@@ -1,5 +1,5 @@
-"""Coverage of stream programs: which pairs of instructions and which states a program covers, and steered
-programs that cover the rest."""
+"""Coverage of stream programs: the pairs of instructions and the states that a program covers, and steered
+programs, which are drawn so that they cover what random programs missed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LENGTH, _CHOICES = 30, 4
 
 
 class Walk:
-    """The state of a program that is built instruction by instruction, and the coverage that its next
+    """The state of a program that is built instruction by instruction, and the coverage that the next
     instruction would add."""
 
     def __init__(self, indices: int, streams: tuple[int, ...]) -> None:
@@ -99,7 +99,8 @@ class Walk:
                 self.waited[event] = self.waited.get(event, 0) + 1
 
     def proposals(self, random: Random) -> list[Operation]:
-        """Returns random instructions of each kind, without those that would first need a wait."""
+        """Returns random instructions of each kind, without those for which a wait would have to be added
+        first."""
         indices, streams = self.program.indices, range(len(self.program.streams))
         found: list[Operation] = []
         for _ in range(_CHOICES):
@@ -126,7 +127,8 @@ _RECORDS = ("first", "again", "again after a wait")
 
 @cache
 def table(indices: int) -> frozenset[Key]:
-    """Returns everything that programs on this many device indices can cover."""
+    """Returns all pairs of instructions and all states that programs on the given number of device indices can
+    cover."""
     names = [name for name in KINDS if name != "across" or indices > 1]
     where = ["same stream", "other stream", "other index"][: 1 + indices]
     work = [name for name in names if "wait" not in name and name != "record"]
@@ -157,7 +159,7 @@ def all_reached(program: Program) -> set[Key]:
 
 
 def steered_programs(indices: int, reach: Reach, seed: int) -> Iterator[Program]:
-    """Yields programs that cover what is missing."""
+    """Yields programs that cover the missing pairs of instructions and states."""
 
     def begin(random: Random) -> tuple[Walk, tuple[int, ...]]:
         streams = {random.randrange(indices * len(_WORDS)) for _ in range(MOST_STREAMS)}

@@ -1,5 +1,5 @@
-"""What the cases of streams and events share: pairs of streams, and work whose result depends on its
-order."""
+"""Functions that the cases about streams and events share: they make pairs of streams, and queue work whose
+result depends on the order in which it runs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ _ELEMENTS, _LAUNCHES, _SECONDS = 2**18, 300, 0.02
 def two(
     context: Context, index: int = 0, make: Callable[[int], Any] | None = None
 ) -> tuple[Any, Any]:
-    """Returns two different streams, made by ``make(index)`` or by default by torch.Stream."""
+    """Returns two different streams of a device index. ``make(index)`` makes each of them; by default they are
+    made by torch.Stream."""
     first, second = ((make or context.stream)(index) for _ in range(2))
     context.must(first != second, "two new streams are the same", by="streams.identity")
     return first, second
 
 
 def priorities(context: Context) -> tuple[int, int]:
-    """Returns the least and the greatest priority, as declared or as the device's own stream class reports
-    them."""
+    """Returns the least and the greatest stream priority, as declared in the descriptor or as reported by the
+    device's own stream class."""
     least, greatest = context.descriptor.priorities or context.own("stream").priority_range()
     context.must(least != greatest, "the device has only one stream priority")
     return int(least), int(greatest)
 
 
 def special(context: Context, kind: str) -> Any:
-    """Returns the default stream of index 0, or a new stream with the greatest ("priority") or the least
-    priority."""
+    """Returns the default stream of device index 0 for the kind "default", a new stream with the greatest
+    priority for "priority", and a new stream with the least priority for any other kind."""
     if kind == "default":
         return context.current_stream()
     least, greatest = priorities(context)
@@ -48,19 +49,20 @@ def special(context: Context, kind: str) -> Any:
 def filled(
     context: Context, value: int, index: int = 0, dtype: torch.dtype = torch.int32
 ) -> torch.Tensor:
-    """Returns a tensor with one value everywhere. No work on it is in flight, so every stream may use it."""
+    """Returns a tensor whose elements all have the given value. No work on the tensor is in flight, so every
+    stream may use it."""
     made = torch.full((SIZE,), value, dtype=dtype, device=context.at(index))
     context.settle()
     return made
 
 
 def same_everywhere(value: int) -> torch.Tensor:
-    """Returns the CPU tensor that equals a tensor made by ``filled``."""
+    """Returns a CPU tensor with the given value everywhere, to be compared with a tensor from ``filled``."""
     return torch.full((SIZE,), value, dtype=torch.int32)
 
 
 def leaves(context: Context, stream: Any, tensor: torch.Tensor, value: int, text: str) -> None:
-    """Synchronizes the stream and checks that every element of a tensor has this value."""
+    """Synchronizes a stream and checks that every element of a tensor has the given value."""
     stream.synchronize()
     context.equal(tensor, same_everywhere(value), text)
 
@@ -71,15 +73,15 @@ def step(tensor: torch.Tensor, number: int) -> None:
 
 
 def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
-    """Queues steps with these numbers on a stream."""
+    """Queues steps with the given numbers on a stream. Each step changes the tensor."""
     with stream:
         for number in numbers:
             step(tensor, number)
 
 
 def held(context: Context, stream: Any) -> Hold:
-    """Returns a hold of a stream. If the device cannot hold a stream, queues ordinary work that takes a
-    while, so that a missing wait shows in the values."""
+    """Returns a hold, which blocks a stream until it is released. If the device cannot block a stream, queues
+    ordinary work that takes a while, so that a missing wait shows in the values."""
     hold = context.hold(stream, needed=False)
     if not hold.holds:
         tensor = torch.zeros(_ELEMENTS, device=stream.device)
@@ -100,7 +102,7 @@ def recorded(context: Context, stream: Any) -> Any:
 
 
 def steps(start: int, numbers: Iterable[int]) -> int:
-    """Returns the result of these steps on a number, as int32."""
+    """Returns the result of applying steps with the given numbers to a start value, as int32."""
     value = torch.tensor(start, dtype=torch.int32)
     for number in numbers:
         step(value, number)
@@ -108,7 +110,7 @@ def steps(start: int, numbers: Iterable[int]) -> int:
 
 
 def learnt(context: Context) -> None:
-    """Runs every kind of work once, because the first call of a kernel may do more than queue it."""
+    """Runs every kind of work once on the device, because the first call of a kernel may do more than queue it."""
     tensor, other = filled(context, 1), filled(context, 1)
     step(tensor, 1)
     other.copy_(tensor)
