@@ -1,4 +1,4 @@
-"""The transfer suite: copies between host and device keep all data."""
+"""The transfer suite: cases that check that copies between host and device keep all data."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.transfer import layouts, moments, storages, values

@@ -1,4 +1,5 @@
-"""transfer.strides and transfer.view_destination: copies from and to every layout."""
+"""Cases of the clauses transfer.strides and transfer.view_destination: copies from and to tensors of many
+layouts."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SHAPE: Final = (2, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Strides and offset of a tensor of ``SHAPE``, in elements."""
+    """The layout of a tensor of shape ``SHAPE``: its strides and its storage offset, in elements."""
 
     strides: tuple[int, int, int]
     offset: int = 0
@@ -36,23 +37,24 @@ class Form:
 
     @property
     def run(self) -> int:
-        """The number of elements that a base must have so that the view can be cut from it by slicing."""
+        """The number of elements that a one-dimensional base tensor must have so that the view can be cut from
+        it by slicing."""
         return self.offset + max(n * step for n, step in zip(SHAPE, self.strides, strict=True))
 
     @property
     def elements(self) -> int:
-        """The number of elements that the storage must hold."""
+        """The number of elements that the storage of the view must hold."""
         last = sum((n - 1) * step for n, step in zip(SHAPE, self.strides, strict=True))
         return self.offset + last + 1
 
     @property
     def expanded(self) -> bool:
-        """True if elements share memory, so that the tensor cannot be the destination of a copy."""
+        """True if elements of the view share memory, so that the view cannot be the destination of a copy."""
         return 0 in self.strides
 
     @property
     def dense(self) -> bool:
-        """True if the elements fill a contiguous part of the storage without gaps or overlap."""
+        """True if the elements of the view fill a contiguous part of the storage without gaps or overlap."""
         return self.elements - self.offset == 24 and not self.expanded
 
 
@@ -71,8 +73,8 @@ FORMS: Final = {
 
 
 def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
-    """Returns the view of a base in this layout: by as_strided if the device declares strides, otherwise by
-    slicing."""
+    """Returns a view of a base tensor in the given layout. The view is made by as_strided if the base is on the
+    CPU or the device declares strides, otherwise by slicing."""
     on_host = base.device.type == "cpu"
     return form.of(base) if on_host or context.has("strides") else sliced_view(base, form.geometry)
 
@@ -80,9 +82,10 @@ def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
 def laid_out(
     context: Context, values: torch.Tensor, form: Form, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a base on a device, and its view in the given layout that has these values, of shape ``SHAPE``.
+    """Returns a base tensor on a device, and a view of it that has the given layout and the given values, which
+    have shape ``SHAPE``.
 
-    In a dimension of stride 0, all elements have the value at index 0.
+    In a dimension of stride 0, all elements of the view have the value at index 0.
     """
     count = form.elements if context.has("strides") else max(form.elements, form.run)
     base = torch.full((count,), 99).to(values.dtype)
@@ -115,12 +118,14 @@ def _takes(context: Context, *dtypes: torch.dtype) -> bool:
 
 
 def _values(base: torch.Tensor, form: Form) -> torch.Tensor:
-    """Returns the values of a view, on the CPU, by copying the whole base."""
+    """Returns the values of a view as a CPU tensor. The values are read by copying the whole base tensor, so
+    that the copy of a view is not trusted."""
     return form.of(base.cpu())
 
 
 def _of_its_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the values of a tensor, on the CPU, by copying the whole storage as one dimension."""
+    """Returns the values of a tensor as a CPU tensor. The values are read by copying the whole storage as one
+    dimension."""
     base = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
     return base.cpu().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
@@ -136,8 +141,8 @@ def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
 
 
 def pairs(context: Context, way: str, changes: bool) -> None:
-    """Tensors are copied with copy_() between every pair of layouts. The copy has the values of the source,
-    converted to the dtype of the destination."""
+    """Tensors are copied with copy_() between every pair of layouts. The destination has the values of the
+    source, converted to its own dtype."""
     start, end = _ends(context, way)
     for given, taken in _CHANGES[1:] if changes else _CHANGES[:1]:
         if not _takes(context, given, taken):
@@ -150,12 +155,12 @@ def pairs(context: Context, way: str, changes: bool) -> None:
                     continue
                 base, target = laid_out(context, torch.zeros(SHAPE).to(taken), other, end)
                 target.copy_(source)
-                text = f"{name} {given} to {other_name} {taken} changed the values"
+                text = f"a copy from layout {name} of {given} to layout {other_name} of {taken} changed the values"
                 context.equal(_values(base, other), want, text)
 
 
 def to_keeps(context: Context, way: str) -> None:
-    """to() of a dense, non-overlapping tensor keeps its strides and its values."""
+    """to() of a dense, non-overlapping tensor returns a tensor with the same strides and the same values."""
     start, end = _ends(context, way)
     for given, taken in ((torch.float32, torch.float32), (torch.float32, torch.float16)):
         if (start == end and given == taken) or not _takes(context, given, taken):
@@ -165,7 +170,7 @@ def to_keeps(context: Context, way: str) -> None:
                 continue
             _, source = laid_out(context, numbered(given), form, start)
             made = source.to(end, taken)
-            text = f"to({end}, {taken}) of a {name} tensor"
+            text = f"to({end}, {taken}) of a tensor in layout {name}"
             context.same(made.stride(), source.stride(), f"{text} changed the strides")
             context.equal(_of_its_storage(made), numbered(taken), f"{text} changed the values")
 
@@ -181,8 +186,8 @@ for _way, _indices in _WAYS.items():
 
 @cases("transfer.strides")
 def special(context: Context) -> None:
-    """Tensors without dimensions, without elements and with one element keep their shape and values when they
-    are copied to the device, on the device and back."""
+    """Tensors without dimensions, without elements and with one element are copied to the device, on the device
+    and back. They keep their shape and values."""
     for values in (torch.tensor(7.0), torch.empty(0, 3), torch.ones(1, 1, 1)):
         there = values.to(context.device)
         context.equal(there, values, "to() changed the tensor")
@@ -207,8 +212,8 @@ _VIEWS = {
     over={f"{view}_from_{at}": (view, at) for view in _VIEWS for at in ("host", "device")},
 )
 def exactly_the_view(context: Context, view: str, at: str) -> None:
-    """A copy into a view changes the elements of the view and nothing else in its base. The shape, the
-    strides and the address of the view stay the same."""
+    """A copy into a view changes the elements of the view and no other element of the base tensor. The shape,
+    the strides and the address of the view stay the same."""
     form, start = _VIEWS[view], torch.device("cpu") if at == "host" else context.device
     for name, source_form in FORMS.items():
         held, source = laid_out(context, numbered(), source_form, start)
@@ -217,7 +222,9 @@ def exactly_the_view(context: Context, view: str, at: str) -> None:
         target.copy_(source)
         form.of(want).copy_(_values(held, source_form))
         context.equal(
-            base, want, f"copy_() of a {name} source left wrong values in the base of the view"
+            base,
+            want,
+            f"copy_() of a source in layout {name} left wrong values in the base tensor of the view",
         )
         context.same(tuple(target.shape), SHAPE, "copy_() changed the shape of the destination")
         if context.has("strides"):
@@ -232,8 +239,7 @@ def exactly_the_view(context: Context, view: str, at: str) -> None:
 
 
 def _known(context: Context, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns a base of known values on the CPU, the same base on the device, and a view of the device's
-    base."""
+    """Returns a base tensor of known values on the CPU, a copy of it on the device, and a view of that copy."""
     want = torch.full((max(form.elements + 6, form.run),), -1.0)
     base = want.to(context.device, copy=True)
     return want, base, view(context, base, form)
@@ -264,23 +270,28 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 @cases("transfer.view_destination", over={f"by_{name}": (name,) for name in _WRITES})
 def written(context: Context, name: str) -> None:
     """fill_, zero_, in-place ops, `out=` and index assignment are applied to a view. They change the elements
-    of the view and nothing else in its base, and the view sees later writes to the base."""
+    of the view and no other element of the base tensor, and the view sees later writes to the base tensor."""
     places = torch.tensor([1, 0])
     for at, form in _VIEWS.items():
         want, base, target = _known(context, form)
         _WRITES[name](target, context.to_device(places))
         _WRITES[name](form.of(want), places)
-        context.equal(base, want, "writing into the view left wrong values in its base", at=at)
+        context.equal(
+            base, want, "writing into the view left wrong values in its base tensor", at=at
+        )
         context.same(tuple(target.shape), SHAPE, "writing into the view changed its shape", at=at)
         base.fill_(9.0)
         context.equal(
-            target, torch.full(SHAPE, 9.0), "the view does not show what was written into its base"
+            target,
+            torch.full(SHAPE, 9.0),
+            "the view does not show what was written into its base tensor",
         )
 
 
 @cases("transfer.view_destination", over={"from_host": ("cpu",), "from_device": ("",)})
 def broadcast_source(context: Context, where: str) -> None:
-    """copy_() of a source that is broadcast repeats the elements of the source and never reads past them."""
+    """copy_() of a source that is broadcast repeats the elements of the source and never reads memory behind
+    them."""
     at = torch.device(where) if where else context.device
     for size, used in (((4,), 4), ((3, 1), 3), ((1, 4), 4), ((), 1), ((2, 1, 1), 2)):
         base = torch.full((64,), 99.0)
@@ -300,12 +311,12 @@ def broadcast_source(context: Context, where: str) -> None:
 
 @cases("transfer.view_destination")
 def mismatch_raises(context: Context) -> None:
-    """copy_() of a source that cannot be broadcast to the destination raises RuntimeError and writes
-    nothing."""
+    """copy_() of a source that cannot be broadcast to the destination raises RuntimeError and does not change
+    the destination."""
     base = torch.zeros(40, device=context.device)
     target = view(context, base, Form((12, 4, 1), 2))
     for size in ((3,), (2, 3), (2, 3, 5), (1, 2, 3, 4, 1), (0,)):
         for at in (torch.device("cpu"), context.device):
             text = f"copy_() of a source of shape {list(size)} into shape {list(SHAPE)} did not raise as documented"
             context.raises(RuntimeError, target.copy_, torch.ones(size, device=at), text=text)
-    context.equal(base, torch.zeros(40), "a refused copy_() wrote into the destination")
+    context.equal(base, torch.zeros(40), "copy_() raised, but wrote into the destination")

@@ -1,5 +1,5 @@
-"""transfer.snapshot, transfer.non_blocking and transfer.pinned: when a copy is complete, and pinned
-memory."""
+"""Cases of the clauses transfer.snapshot, transfer.non_blocking and transfer.pinned: the moment at which a copy
+is complete, and pinned memory."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ def _to_host(source: torch.Tensor, way: str) -> torch.Tensor:
 
 @cases("transfer.snapshot", over={"to_device": ("to",), "copy_to_device": ("copy",)})
 def source_may_change(context: Context, way: str) -> None:
-    """The host changes the source after a copy to the device has returned. The copy has the values from
-    before the change."""
+    """The host changes the source after a copy to the device has returned. The copy has the values that the
+    source had before the change."""
     for start in range(5):
         source = _numbers(start)
         made = _to_device(context, source, way)
         source.fill_(-1)
         context.equal(
-            made, _numbers(start), "the copy lacks the source's values at the time of the call"
+            made,
+            _numbers(start),
+            "the copy differs from the values that the source had at the time of the call",
         )
 
 
 @cases("transfer.snapshot", requires={"streams"})
 def host_scalar(context: Context) -> None:
-    """A kernel is queued with a CPU scalar tensor, and the host changes the scalar afterwards. The kernel
-    uses the value from the time of the call."""
+    """A kernel is queued with a CPU scalar tensor, and the host changes the scalar afterwards. The kernel uses
+    the value that the scalar had at the time of the call."""
     stream, source = context.stream(), _to_device(context, _numbers())
     context.settle()
 
@@ -66,15 +68,15 @@ def host_scalar(context: Context) -> None:
         context.equal(
             got,
             want,
-            "a kernel did not use the scalar's value at the time of the call",
+            "a kernel did not use the value that the scalar had at the time of the call",
             at=f"kernel {place}",
         )
 
 
 @cases("transfer.snapshot", over={"to_host": ("to",), "cpu": ("cpu",), "copy_to_host": ("copy",)})
 def device_may_change(context: Context, way: str) -> None:
-    """A copy to the host is complete when the call returns, and later work on the device does not change
-    it."""
+    """A copy to the host is complete when the call returns, and later work on the device does not change the
+    copy."""
     for start in range(5):
         source = _to_device(context, _numbers(start))
         made = _to_host(source.add_(1), way)
@@ -98,8 +100,8 @@ def device_may_change(context: Context, way: str) -> None:
     requires={"streams"},
 )
 def source_behind_work(context: Context, way: str) -> None:
-    """A copy to the device is queued behind work in flight, and the host changes the source after the call.
-    The copy has the values from the time of the call."""
+    """A copy to the device is queued behind work in flight, and the host changes the source after the call. The
+    copy has the values that the source had at the time of the call."""
     stream, source = context.stream(), _numbers(3)
     _to_device(context, source, way)
     context.settle()
@@ -112,7 +114,11 @@ def source_behind_work(context: Context, way: str) -> None:
 
     made = value_behind(context.hold(stream, needed=False), copy)
     stream.synchronize()
-    context.equal(made, _numbers(3), "the copy lacks the source's values at the time of the call")
+    context.equal(
+        made,
+        _numbers(3),
+        "the copy differs from the values that the source had at the time of the call",
+    )
 
 
 @cases(
@@ -140,8 +146,8 @@ def _pinned(context: Context, start: int) -> torch.Tensor:
 
 
 def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a tensor on the device and one on the host, after each kind of work of these cases was run
-    once."""
+    """Returns a tensor on the device and a tensor on the host. Before that, runs each kind of work of the cases
+    once, because a first call may do more than queue work."""
     there, host = torch.zeros(_SIZE, device=context.device), _pinned(context, 3)
     there.fill_(1).copy_(host, non_blocking=True).add_(1)
     host.copy_(there, non_blocking=True)
@@ -152,33 +158,37 @@ def _stand(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cases("transfer.non_blocking", requires={"pinned_memory"})
 def to_device_in_order(context: Context) -> None:
-    """copy_(non_blocking=True) to the device runs after the work queued before it on its stream, and before
-    the work queued after it."""
+    """copy_(non_blocking=True) to the device runs after work that was queued before it on the same stream, and
+    before work that was queued after it."""
     stream, (there, host) = context.stream(), _stand(context)
     with context.hold(stream, needed=False) as hold:
         with stream:
             there.fill_(1)
             there.copy_(host, non_blocking=True)
             there.add_(1)
-        hold.waits(stream, "a non-blocking copy to the device did not wait for its stream")
+        hold.waits(
+            stream, "a non-blocking copy to the device did not wait for earlier work of its stream"
+        )
     stream.synchronize()
     context.equal(there, _numbers(4), "the copy did not run between the work before and after it")
 
 
 @cases("transfer.non_blocking", requires={"pinned_memory"})
 def to_host_in_order(context: Context) -> None:
-    """copy_(non_blocking=True) to the host copies the result of the work queued before it on its stream, and
-    not of the work queued after it."""
+    """copy_(non_blocking=True) to the host copies the result of work that was queued before it on the same
+    stream, and not the result of work that was queued after it."""
     stream, (there, host) = context.stream(), _stand(context)
     with context.hold(stream, needed=False) as hold:
         with stream:
             there.fill_(5)
             host.copy_(there, non_blocking=True)
             there.fill_(6)
-        hold.waits(stream, "a non-blocking copy to the host did not wait for its stream")
+        hold.waits(
+            stream, "a non-blocking copy to the host did not wait for earlier work of its stream"
+        )
         hold.check(
             lambda: torch.equal(host, _numbers(3)),
-            "the copy wrote to the host while its stream was held",
+            "the copy wrote to the host while its stream was blocked",
         )
     stream.synchronize()
     context.equal(
@@ -188,8 +198,8 @@ def to_host_in_order(context: Context) -> None:
 
 @cases("transfer.non_blocking", over={n: (n,) for n in ("stream", "event", "device", "query")})
 def complete_after(context: Context, what: str) -> None:
-    """A non-blocking copy to the host is complete after synchronizing its stream, an event recorded after the
-    copy or the device, and after the event's query() is True."""
+    """A non-blocking copy to the host is complete after its stream, an event recorded after the copy, or the
+    device was synchronized, and after query() of the event returned True."""
     stream, (there, host) = context.stream(), _stand(context)
     for start in range(3):
         with stream:
@@ -209,14 +219,14 @@ def complete_after(context: Context, what: str) -> None:
         context.equal(
             host.clone(),
             torch.full((_SIZE,), start + 7.0),
-            "the copy to the host was incomplete after synchronizing",
+            "the copy to the host was incomplete after it was waited for",
         )
 
 
 @cases("transfer.non_blocking")
 def pageable(context: Context) -> None:
-    """non_blocking=True with host memory that is not pinned also runs in the order of the stream and is
-    complete after synchronizing the stream."""
+    """A copy with non_blocking=True and host memory that is not pinned also runs in the order of the stream,
+    and is complete after the stream was synchronized."""
     stream = context.stream()
     there = torch.zeros(_SIZE, device=context.device)
     context.settle()
@@ -233,8 +243,7 @@ def pageable(context: Context) -> None:
 
 @cases("transfer.non_blocking")
 def to_without_waiting(context: Context) -> None:
-    """to(non_blocking=True) to the device and back returns the right values once the stream was
-    synchronized."""
+    """to(non_blocking=True) to the device and back gives the right values after the stream was synchronized."""
     stream, host = context.stream(), _pinned(context, 2)
     with stream:
         there = host.to(context.device, non_blocking=True)
@@ -248,24 +257,24 @@ _OTHERS = 4  # number of blocks that are allocated after one was freed
 
 
 def _nothing_cached(context: Context) -> None:
-    """Releases the cached pinned blocks of other cases, so that a block freed next is the first to be
+    """Releases the cached pinned blocks of other cases, so that the next block to be freed is the first to be
     reused."""
     context.settle()
     try:
         empty_host(context)
     except (RuntimeError, AttributeError) as error:  # allocator.host judges this failure
-        context.note(f"pinned blocks of other cases could not be released: {in_a_line(error)}")
+        context.note(
+            f"cached pinned blocks of other cases could not be released: {in_a_line(error)}"
+        )
 
 
 @cases("transfer.pinned")
 def pins(context: Context) -> None:
-    """Tensor.pin_memory() returns a pinned tensor with the same values, whose storage is pinned too. A tensor
-    that is already pinned is returned as it is."""
+    """Tensor.pin_memory() returns a pinned tensor with the same values and a pinned storage. For a tensor that
+    is already pinned, pin_memory() returns the tensor itself."""
     plain = torch.arange(1000)
     pinned = plain.pin_memory()
-    context.check(
-        not plain.is_pinned(), "pin_memory() changed the original tensor into a pinned one"
-    )
+    context.check(not plain.is_pinned(), "after pin_memory() the original tensor is pinned")
     context.check(pinned.is_pinned(), "the tensor that pin_memory() returned is not pinned")
     context.check(
         pinned.untyped_storage().is_pinned(), "the storage of a pinned tensor is not pinned"
@@ -286,14 +295,13 @@ def made_pinned(context: Context) -> None:
     context.check(
         storage.pin_memory().is_pinned(), "the storage that pin_memory() returned is not pinned"
     )
-    context.check(
-        not storage.is_pinned(), "pin_memory() changed the original storage into a pinned one"
-    )
+    context.check(not storage.is_pinned(), "after pin_memory() the original storage is pinned")
 
 
 @cases("transfer.pinned")
 def slices(context: Context) -> None:
-    """Slices and other views of a pinned tensor are pinned. A clone in normal memory is not."""
+    """Slices and other views of a pinned tensor are pinned. A clone of a pinned tensor is in normal memory and
+    is not pinned."""
     pinned = torch.arange(5000).pin_memory()
     views = pinned[10:20], pinned[-1:], pinned[::7], pinned.view(50, 100).t(), pinned[4999]
     for view in views:
@@ -301,20 +309,22 @@ def slices(context: Context) -> None:
             view.is_pinned(),
             f"a view from element {view.storage_offset()} of a pinned tensor is not pinned",
         )
-    context.check(not pinned.clone().is_pinned(), "a clone of a pinned tensor is pinned")
+    context.check(
+        not pinned.clone().is_pinned(), "a clone of a pinned tensor is pinned but should not be"
+    )
 
 
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_early(context: Context) -> None:
-    """A pinned block is freed while a queued non-blocking copy still reads it. The block is not reused before
-    the copy is done."""
+    """A pinned block is freed while a queued non-blocking copy still has to read it. The block is not reused
+    before the copy is done."""
     _not_reused(context, context.indices[0])
 
 
 @cases("transfer.pinned", requires={"streams", "multi_device"})
 def not_reused_elsewhere(context: Context) -> None:
-    """A pinned block is freed while a queued copy to the last device index still reads it. The block is not
-    reused before the copy is done."""
+    """A pinned block is freed while a queued copy to the last device index still has to read it. The block is
+    not reused before the copy is done."""
     _not_reused(context, context.indices[-1])
 
 
@@ -330,15 +340,17 @@ def _not_reused(context: Context, index: int) -> None:
         del block
         others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
         reused = place in [each.data_ptr() for each in others]
-        context.check(not reused, "a pinned block was reused while a copy had to read it")
+        context.check(not reused, "a pinned block was reused while a copy still had to read it")
     stream.synchronize()
-    context.equal(there, want, "the copy lacks the block's values at the time of the call")
+    context.equal(
+        there, want, "the copy differs from the values that the block had at the time of the call"
+    )
 
 
 @cases("transfer.pinned", requires={"streams"}, over={"part_not_reused": (False,), "not_reused_between_two": (True,)})  # fmt: skip
 def still_read(context: Context, twice: bool) -> None:
-    """A pinned block is freed while a queued copy reads a part of it, or while copies on two streams read it
-    and only the first is done. The block is not reused before all copies are done."""
+    """A pinned block is freed while a queued copy still has to read a part of it, or while copies on two
+    streams read it and only one copy is done. The block is not reused before all copies are done."""
     done, stream = context.stream(), context.stream()
     context.must(done != stream, "two new streams are the same", by="streams.identity")
     want = torch.arange(_BLOCK, dtype=torch.float32)
@@ -356,15 +368,19 @@ def still_read(context: Context, twice: bool) -> None:
         others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
         hold.must_be_in_flight()
         reused = place in [each.data_ptr() for each in others]
-        context.check(not reused, "a pinned block was reused while a copy had to read it")
+        context.check(not reused, "a pinned block was reused while a copy still had to read it")
     stream.synchronize()
-    context.equal(there, want[7:], "the copy lacks the block's values at the time of the call")
+    context.equal(
+        there,
+        want[7:],
+        "the copy differs from the values that the block had at the time of the call",
+    )
 
 
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_while_written(context: Context) -> None:
-    """A pinned block is freed while a queued non-blocking copy still writes it. Blocks allocated afterwards
-    are not overwritten by the copy."""
+    """A pinned block is freed while a queued non-blocking copy still has to write into it. Blocks that are
+    allocated afterwards are not overwritten by the copy."""
     stream, there = context.stream(), torch.ones(_BLOCK, device=context.device)
     _nothing_cached(context)
     with context.hold(stream):

@@ -1,5 +1,5 @@
-"""transfer.storage_resize and transfer.serialization: resizing storages, and saving, loading, pickling and
-copying tensors."""
+"""Cases of the clauses transfer.storage_resize and transfer.serialization: resizing storages, and saving,
+loading, pickling and copying tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ cases = Cases(Kind.VALUES)
 
 
 def _resized(context: Context, there: torch.Tensor, count: int) -> torch.UntypedStorage:
-    """Resizes the storage of a tensor to this many of its elements, checks the new size and returns the
-    storage."""
+    """Resizes the storage of a tensor to ``count`` elements of the tensor's dtype, checks the new size and
+    returns the storage."""
     storage = there.untyped_storage()
     storage.resize_(there.itemsize * count)
     context.same(
@@ -34,8 +34,8 @@ def _resized(context: Context, there: torch.Tensor, count: int) -> torch.Untyped
 
 @cases("transfer.storage_resize", over={"grown": (2,), "much": (4096,)})
 def keeps_bytes_grown(context: Context, factor: int) -> None:
-    """UntypedStorage.resize_() to a larger size keeps the existing bytes, and the new bytes can be
-    written."""
+    """UntypedStorage.resize_() to a larger size keeps the existing bytes, and the new part of the storage can
+    be written."""
     want = torch.arange(100)
     there = context.to_device(want.clone())
     storage = _resized(context, there, 100 * factor)
@@ -46,13 +46,13 @@ def keeps_bytes_grown(context: Context, factor: int) -> None:
     context.equal(
         more[100:],
         torch.full((100 * factor - 100,), 7),
-        "the new part of a grown storage lacks the values written to it",
+        "the new part of a grown storage does not have the values that were written to it",
     )
 
 
 @cases("transfer.storage_resize")
 def keeps_bytes_shrunk(context: Context) -> None:
-    """UntypedStorage.resize_() to a smaller size keeps the first bytes."""
+    """UntypedStorage.resize_() to a smaller size keeps the bytes up to the new size."""
     there = context.to_device(torch.arange(100))
     storage = _resized(context, there, 40)
     context.equal(
@@ -64,19 +64,22 @@ def keeps_bytes_shrunk(context: Context) -> None:
 
 @cases("transfer.storage_resize")
 def by_the_tensor(context: Context) -> None:
-    """Tensor.resize_() to more elements keeps the existing elements; to fewer, it keeps the first ones."""
+    """Tensor.resize_() to more elements keeps the existing elements. Tensor.resize_() to fewer elements keeps
+    the first elements."""
     there = context.to_device(torch.arange(10.0))
     there.resize_(2000)
     context.equal(
-        there[:10], torch.arange(10.0), "resize_() to more elements changed the existing ones"
+        there[:10], torch.arange(10.0), "resize_() to more elements changed the existing elements"
     )
     there.resize_(4)
-    context.equal(there, torch.arange(4.0), "resize_() to fewer elements changed the first ones")
+    context.equal(
+        there, torch.arange(4.0), "resize_() to fewer elements changed the first elements"
+    )
 
 
 @cases("transfer.storage_resize")
 def behind_work(context: Context) -> None:
-    """A storage is resized right after kernels were queued on its tensor. The tensor has the result of the
+    """A storage is resized right after kernels were queued on its tensor. The tensor contains the result of the
     kernels."""
     for number in range(10):
         there = context.to_device(torch.zeros(1000))
@@ -85,13 +88,13 @@ def behind_work(context: Context) -> None:
         context.equal(
             there,
             torch.full((1000,), 6.0),
-            f"resizing the storage lost the result of queued work ({number})",
+            f"resizing the storage lost the result of queued work (repetition {number})",
         )
 
 
 @cases("transfer.storage_resize")
 def to_nothing(context: Context) -> None:
-    """UntypedStorage.resize_(0) leaves a storage of 0 bytes, which can grow again and be written."""
+    """UntypedStorage.resize_(0) leaves a storage of 0 bytes, which can be grown again and written."""
     there = context.to_device(torch.arange(100.0))
     storage = _resized(context, there, 0)
     storage.resize_(400)
@@ -105,7 +108,8 @@ def to_nothing(context: Context) -> None:
 
 @cases("transfer.storage_resize", requires={"allocator_statistics"})
 def frees_memory(context: Context) -> None:
-    """UntypedStorage.resize_(0) frees the memory: the allocated bytes return to their previous value."""
+    """UntypedStorage.resize_(0) frees the memory of the storage: the allocated bytes return to their previous
+    value."""
     before = context.counters().allocated
     there = torch.ones(300_000, device=context.device)
     context.must(
@@ -135,8 +139,8 @@ _WAYS: dict[str, Callable[[Any], Any]] = {
 
 @cases("transfer.serialization", over={name: (name,) for name in _WAYS}, requires={"strides"})
 def keeps(context: Context, way: str) -> None:
-    """torch.save with torch.load, pickle and copy.deepcopy keep the values, dtype, device, strides and
-    storage offset of a tensor."""
+    """A tensor is saved with torch.save and loaded, pickled, or copied with copy.deepcopy. The result has the
+    same values, dtype, device, strides and storage offset."""
     base = context.to_device(torch.arange(60.0))
     tensors = [
         base,
@@ -163,7 +167,7 @@ def keeps(context: Context, way: str) -> None:
 @cases("transfer.serialization", over={f"{name}_shares": (name,) for name in _WAYS})
 def keeps_sharing(context: Context, way: str) -> None:
     """Tensors that share a storage are saved and loaded, pickled or copied together. The results share one
-    storage, and not the storage of the originals."""
+    storage, which is not the storage of the originals."""
     base = context.to_device(torch.arange(20.0))
     given = {"whole": base, "part": base[5:10], "other": base[8:]}
     if way == "pickle":
@@ -191,8 +195,8 @@ def keeps_sharing(context: Context, way: str) -> None:
 
 
 def _loaded(given: torch.Tensor, location: Any, at: torch.device, context: Context) -> None:
-    """Checks that a tensor with the values 0 to 19, and its view of the values 5 to 8, are loaded onto the
-    device ``at`` with map_location=``location``."""
+    """Saves a tensor with the values 0 to 19 together with a view of its values 5 to 8. Checks that both are
+    loaded onto the device ``at`` with map_location=``location``."""
     got, view = torch.load(_saved([given, given[5:9]]), map_location=location)
     context.same(
         [got.device, view.device],
@@ -222,8 +226,8 @@ def to_the_cpu(context: Context) -> None:
 
 @cases("transfer.serialization")
 def to_the_device(context: Context) -> None:
-    """torch.load puts tensors of the CPU on a device that map_location names by string, by torch.device or by
-    a function."""
+    """torch.load puts CPU tensors on a device that map_location names by a string, by a torch.device or by a
+    function."""
     values = torch.arange(20.0)
     for index in context.indices:
         device = context.to_device(values, index).device
@@ -239,7 +243,7 @@ def _moved(storage: Any, _: str, to: str) -> Any:
 
 @cases("transfer.serialization", indices=2)
 def to_another_index(context: Context) -> None:
-    """torch.load with a map_location dict moves tensors from one device index to another."""
+    """torch.load with a dictionary as map_location moves tensors from one device index to another index."""
     base = context.to_device(torch.arange(20.0))
     got = torch.load(_saved(base), map_location={str(context.at(0)): str(context.at(1))})
     context.same(got.device, context.at(1), "torch.load put the tensor on the wrong device index")
@@ -248,11 +252,11 @@ def to_another_index(context: Context) -> None:
 
 @cases("transfer.serialization", requires={"multi_device"})
 def absent_index_raises(context: Context) -> None:
-    """torch.load with a map_location that names an absent device index raises."""
+    """torch.load raises an error if map_location names a device index that does not exist."""
     absent = f"{context.kind}:{len(context.indices) + 3}"
     errors, text = (
         (RuntimeError, AssertionError, ValueError),
-        f"torch.load to the absent device {absent} did not raise as documented",
+        f"torch.load to the device {absent}, which does not exist, did not raise as documented",
     )
     for given in (torch.ones(3), context.to_device(torch.ones(3))):
         context.raises(errors, torch.load, _saved(given), map_location=absent, text=text)
@@ -260,8 +264,8 @@ def absent_index_raises(context: Context) -> None:
 
 @cases("transfer.serialization")
 def parameters(context: Context) -> None:
-    """The state_dict of a module is saved and loaded with the same values. A deep copy of the module keeps
-    requires_grad and has parameters of its own."""
+    """The state_dict of a module has the same values after it was saved and loaded. A deep copy of the module
+    keeps requires_grad and has its own parameters."""
     module = torch.nn.Linear(3, 4).to(context.device)
     got = torch.load(_saved(module.state_dict()))
     for name, value in module.state_dict().items():
@@ -271,5 +275,6 @@ def parameters(context: Context) -> None:
     with torch.no_grad():
         other.weight.zero_()
     context.check(
-        bool(module.weight.any()), "zeroing the copy's parameters changed the original module"
+        bool(module.weight.any()),
+        "setting the parameters of the copy to zero changed the original module",
     )

@@ -1,5 +1,5 @@
-"""transfer.scalars, transfer.numpy_refused and transfer.dlpack: values that leave the device, to Python and
-to other libraries."""
+"""Cases of the clauses transfer.scalars, transfer.numpy_refused and transfer.dlpack: values that are passed
+from the device to Python and to other libraries."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _there(context: Context, values: Any, dtype: torch.dtype) -> torch.Tensor:
 
 @cases("transfer.scalars")
 def item(context: Context) -> None:
-    """item() returns the value of the element, in the Python type of the dtype (bool, int, float or
-    complex)."""
+    """item() returns the value of a tensor with one element, in the Python type that fits the dtype (bool, int,
+    float or complex)."""
     for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # exact in every dtype, also e8m0fnu
         kind, got = _python_type(dtype), _there(context, value, dtype).item()
         context.same(type(got), kind, f"item() of {dtype} returned the wrong type")
@@ -53,7 +53,7 @@ def item(context: Context) -> None:
 
 @cases("transfer.scalars")
 def tolist(context: Context) -> None:
-    """tolist() returns nested lists with the values of the tensor, in the Python type of the dtype."""
+    """tolist() returns nested lists with the values of the tensor, in the Python type that fits the dtype."""
     values = [[1.0, 2.0, 4.0], [2.0, 1.0, 1.0]]
     for dtype in _dtypes(context):
         kind, got = _python_type(dtype), _there(context, values, dtype).tolist()
@@ -78,27 +78,32 @@ def from_a_view(context: Context) -> None:
 
 @cases("transfer.scalars")
 def again_and_again(context: Context) -> None:
-    """item() is called for 3,000 elements of a tensor, one after the other. Each call returns the value of
-    the element."""
+    """item() is called 3,000 times for elements of a tensor, one call after the other. Each call returns the
+    value of its element."""
     base = context.to_device(torch.arange(400, dtype=torch.float32).reshape(20, 20))
     wrong = [n for n in range(3000) if base[n % 19][n % 20].item() != n % 19 * 20 + n % 20]
     context.same(
         wrong[:1],
         [],
-        "some calls of item() returned the wrong value (number of the first such call)",
+        "a call of item() returned the wrong value (number of the first such call)",
     )
 
 
 @cases("transfer.scalars")
 def truth(context: Context) -> None:
-    """bool() of a tensor with one element is the truth of its value. bool() of several elements raises
-    RuntimeError."""
+    """bool() of a tensor with one element is False for the value zero and True for the value one. bool() of a
+    tensor with several elements raises RuntimeError."""
     for dtype in (torch.bool, torch.int64, torch.float32):
         answers = bool(_there(context, 1, dtype)), bool(_there(context, 0, dtype))
-        context.same(answers, (True, False), f"bool() of one and of zero, as {dtype}, is wrong")
+        context.same(
+            answers,
+            (True, False),
+            f"bool() of tensors of {dtype} with the values one and zero is wrong",
+        )
     for dtype in _dtypes(context):
         context.check(
-            bool(_there(context, 1.0, dtype)) is True, f"bool() of one, as {dtype}, is not True"
+            bool(_there(context, 1.0, dtype)) is True,
+            f"bool() of a tensor of {dtype} with the value one is not True",
         )
     several = context.to_device(torch.ones(2))
     context.raises(
@@ -108,7 +113,7 @@ def truth(context: Context) -> None:
 
 @cases("transfer.scalars")
 def equality(context: Context) -> None:
-    """torch.equal returns the bool True if shapes and values are the same, and the bool False otherwise."""
+    """torch.equal returns True if shapes and values are the same and False otherwise, in both cases as a bool."""
     for dtype in (torch.bool, torch.int64, torch.float32):
         several = [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]
         one, same, other = (_there(context, values, dtype) for values in several)
@@ -125,8 +130,8 @@ def equality(context: Context) -> None:
 
 @cases("transfer.scalars")
 def printed(context: Context) -> None:
-    """repr() of a tensor shows the same values as on the CPU, and names the device unless it is the default
-    device."""
+    """repr() of a device tensor shows the same values as repr() of the CPU tensor, and names the device unless
+    it is the default device."""
     for dtype in _dtypes(context):
         here = _here([[1.0, 2.0], [4.0, 1.0]], dtype)
         there = context.to_device(here)
@@ -153,8 +158,8 @@ _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
 
 @cases("transfer.scalars", over={f"{n}_behind_work": (n,) for n in _READS}, requires={"streams"})
 def behind_work(context: Context, name: str) -> None:
-    """item(), tolist(), bool(), torch.equal and repr() are called on a stream after a fill that is held up.
-    Each returns the value after the fill."""
+    """item(), tolist(), bool(), torch.equal and repr() are called on a stream after a fill that is blocked.
+    Each of them returns the value after the fill."""
     read, want = _READS[name]
     stream, there = context.stream(), context.to_device(torch.zeros(()))
     read(there.fill_(1.0))
@@ -168,27 +173,29 @@ def behind_work(context: Context, name: str) -> None:
     context.same(
         value_behind(context.hold(stream, needed=False), late),
         want,
-        "reading the value did not wait for the work queued before",
+        "reading the value did not wait for work that was queued before",
     )
 
 
 @cases("transfer.scalars", over={f"{name}_after_work": (name,) for name in _READS})
 def after_work(context: Context, name: str) -> None:
-    """item(), tolist(), bool(), torch.equal and repr() are called right after several in-place kernels. Each
-    returns the value after the kernels."""
+    """item(), tolist(), bool(), torch.equal and repr() are called right after several in-place kernels were
+    queued. Each of them returns the value after the kernels."""
     read, want = _READS[name]
     there = context.to_device(torch.zeros(()))
     for _ in range(20):
         there.fill_(1.0)
         there.add_(1.0).mul_(2.0).sub_(1.0)
-        context.same(read(there), want, "reading the value did not wait for the work queued before")
+        context.same(
+            read(there), want, "reading the value did not wait for work that was queued before"
+        )
         there.fill_(0.0)
 
 
 @cases("transfer.numpy_refused", over={"numpy": ("numpy",), "array": ("array",)})
 def refused(context: Context, way: str) -> None:
-    """numpy() and numpy.asarray of a tensor on the device raise TypeError. If the device is the CPU, the
-    array shares the tensor's memory."""
+    """numpy() and numpy.asarray of a device tensor raise TypeError. If the device is the CPU, the array shares
+    the memory of the tensor."""
     import numpy as np
 
     there = context.to_device(torch.arange(6.0).reshape(2, 3))
@@ -229,14 +236,14 @@ def forced(context: Context) -> None:
     context.same(
         shared,
         there.device.type == "cpu",
-        "numpy(force=True) must share memory with a CPU tensor and with no other",
+        "expected numpy(force=True) to share memory with a CPU tensor, and with no tensor of another device",
     )
 
 
 @cases("transfer.dlpack")
 def same_memory(context: Context) -> None:
-    """from_dlpack returns a tensor on the same device that shares the memory of the exporting tensor. Writes
-    to one are visible in the other."""
+    """from_dlpack returns a tensor on the same device that shares the memory of the exported tensor. Writes to
+    either tensor are visible in the other tensor."""
     for index in context.indices:
         given = context.to_device(torch.arange(24.0).reshape(4, 6), index)
         got = from_dlpack(given)
@@ -248,20 +255,20 @@ def same_memory(context: Context) -> None:
         context.equal(
             got,
             torch.arange(24.0).reshape(4, 6) * 2,
-            "the imported tensor does not show a write to the exported one",
+            "the imported tensor does not show a write to the exported tensor",
         )
         got.fill_(3)
         context.equal(
             given,
             torch.full((4, 6), 3.0),
-            "the exported tensor does not show a write to the imported one",
+            "the exported tensor does not show a write to the imported tensor",
         )
 
 
 @cases("transfer.dlpack", requires={"strides", "storage"})
 def views(context: Context) -> None:
-    """from_dlpack of a view returns a tensor with the strides and the elements of the view, without a
-    copy."""
+    """from_dlpack of a view returns a tensor with the strides and the elements of the view, without copying the
+    view."""
     want = torch.arange(60.0)
     base = context.to_device(want)
     for size, stride, offset in (((3, 4), (1, 5), 7), ((3, 4), (8, 2), 3), ((5,), (1,), 11)):
@@ -297,25 +304,25 @@ def dtypes(context: Context) -> None:
 
 @cases("transfer.dlpack")
 def outlives(context: Context) -> None:
-    """The tensor returned by from_dlpack keeps the memory alive after the exporting tensor was deleted."""
+    """The tensor that from_dlpack returned keeps its memory alive after the exported tensor was deleted."""
     got = from_dlpack(context.to_device(torch.full((500,), 7.0)))
     others = [torch.zeros(500, device=context.device) for _ in range(8)]
     context.equal(
         got,
         torch.full((500,), 7.0),
-        "deleting the exported tensor changed the values of the imported one",
+        "deleting the exported tensor changed the values of the imported tensor",
     )
     del others
 
 
 @cases("transfer.dlpack")
 def names_the_device(context: Context) -> None:
-    """__dlpack_device__ returns a device type and the index of the tensor. from_dlpack takes the capsule of
-    __dlpack__."""
+    """__dlpack_device__ returns a device type and the device index of the tensor. from_dlpack accepts the
+    capsule that __dlpack__ returns."""
     for index in context.indices:
         given = context.to_device(torch.ones(2), index)
         kind, number = given.__dlpack_device__()
-        context.same(int(number), index, "__dlpack_device__ returned the wrong index")
+        context.same(int(number), index, "__dlpack_device__ returned the wrong device index")
         context.check(
             int(kind) > 0,
             "__dlpack_device__ returned a device type that DLPack does not have",
@@ -330,8 +337,8 @@ def names_the_device(context: Context) -> None:
 
 @cases("transfer.dlpack")
 def grad_refused(context: Context) -> None:
-    """from_dlpack of a tensor that requires grad raises BufferError or RuntimeError. After detach() the
-    tensor can be exported."""
+    """from_dlpack of a tensor that requires grad raises BufferError or RuntimeError. The detached tensor can be
+    exported."""
     leaf, refusals = context.to_device(torch.ones(3)).requires_grad_(), (BufferError, RuntimeError)
     for given in (leaf, leaf * 2):
         text = "from_dlpack of a tensor that requires grad did not raise as documented"
@@ -352,7 +359,7 @@ _NAMED: dict[str, Any] = {"requires": {"streams", "native_handle"}}
     "transfer.dlpack", over={"consumer_waits_on_the_other_index": (1, False)}, indices=2, **_NAMED
 )
 def consumer_waits(context: Context, index: int, default: bool) -> None:
-    """__dlpack__(stream=…) is called while the producer's stream is held. Work that the consumer queues on
+    """__dlpack__(stream=…) is called while the producer's stream is blocked. Work that the consumer queues on
     the named stream waits for the producer's work and sees its result."""
     consumer = context.stream(index)
     producer = context.current_stream(index) if default else context.stream(index)
@@ -381,8 +388,8 @@ def consumer_waits(context: Context, index: int, default: bool) -> None:
 
 @cases("transfer.dlpack", **_NAMED)
 def consumer_is_the_producer(context: Context) -> None:
-    """The consumer names the stream of the producer itself. The exchange does not block, the work on that
-    stream keeps its order, and no other stream waits."""
+    """The stream that the consumer names is the stream of the producer. The exchange does not block, the work
+    on that stream keeps its order, and no other stream waits."""
     stream, other = context.streams()
     given, target = (context.to_device(torch.zeros(500)) for _ in range(2))
     target.copy_(given.fill_(0.0))
@@ -392,12 +399,12 @@ def consumer_is_the_producer(context: Context) -> None:
         got = from_dlpack(given.__dlpack__(stream=stream.native_handle))
         target.copy_(got)
         got.fill_(8.0)
-        hold.pending("work that was queued on the held stream finished early", stream)
+        hold.pending("work on the blocked stream finished while the stream was blocked", stream)
         context.check(context.ends(other), "the exchange blocked an unrelated stream")
     stream.synchronize()
     context.equal(target, torch.full((500,), 7.0), "the copy did not run between the two fills")
     context.equal(
         given,
         torch.full((500,), 8.0),
-        "the exported tensor does not show a write to the imported one",
+        "the exported tensor does not show a write to the imported tensor",
     )
