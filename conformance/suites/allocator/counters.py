@@ -66,8 +66,8 @@ def one_block(context: Context, size: int) -> None:
 
 @cases("allocator.accounting")
 def many_blocks(context: Context) -> None:
-    """64 blocks of random sizes are allocated and then freed in random order. `allocated` and `requested`
-    follow each allocation and each free."""
+    """64 blocks of random sizes are allocated and then freed in random order. `allocated` rises by the sizes of
+    the blocks, and each free lowers `allocated` and `requested` by the size of the freed block."""
     before = context.counters()
     sizes = [context.random.randrange(1, 256 * KIB) for _ in range(64)]
     blocks = {place: context.bytes_of(size) for place, size in enumerate(sizes)}
@@ -93,14 +93,17 @@ def many_blocks(context: Context) -> None:
         )
         if kept(context, "requested_bytes"):
             context.same(
-                now.requested - before.requested, asked, "`requested` is wrong after a free"
+                now.requested - before.requested,
+                asked,
+                "`requested` does not match the live blocks after a free",
             )
     _as_before(context, before)
 
 
 @cases("allocator.accounting")
 def views(context: Context) -> None:
-    """A view allocates no memory, and the block stays allocated until its last view is deleted."""
+    """Creating a view allocates no memory. The block of a tensor stays allocated until the tensor and all its
+    views are deleted."""
     before = context.counters()
     block = context.bytes_of(8 * KIB)
     during = context.counters()
@@ -298,7 +301,7 @@ def others_stay(context: Context, used: int) -> None:
     context.same(
         dict(context.counters(1 - used).all),
         dict(theirs.all),
-        "allocating on one index changed the counters of the other",
+        "allocating on one index changed the counters of the other index",
     )
     del blocks
     after = context.counters(used).allocated
@@ -308,7 +311,7 @@ def others_stay(context: Context, used: int) -> None:
     context.same(
         dict(context.counters(1 - used).all),
         dict(theirs.all),
-        "freeing blocks of one index changed the counters of the other",
+        "freeing blocks of one index changed the counters of the other index",
     )
 
 
@@ -344,14 +347,21 @@ def one_of_each(context: Context, size: int) -> None:
     context.must(events, "no event was recorded")
     mine = [event for event in events if event["addr"] == address]
     actions = [event["action"] for event in mine]
-    context.same(actions, list(_ACTIONS), "the events of the block are wrong")
+    context.same(
+        actions,
+        list(_ACTIONS),
+        "the recorded events of the block are not alloc, free_requested and free_completed, in this order",
+    )
     sizes = {event["size"] for event in mine}
     enough = len(sizes) == 1 and min(sizes) >= size
     context.check(enough, f"the events of a block of {size} bytes have a wrong size", found=sizes)
     if context.has("native_handle"):
         streams, known = {each["stream"] for each in mine}, {stream.native_handle, stream.stream_id}
         context.check(
-            streams <= known, "the events name the wrong stream", expected=known, found=streams
+            streams <= known,
+            "the events of the block name the wrong stream",
+            expected=known,
+            found=streams,
         )
 
 

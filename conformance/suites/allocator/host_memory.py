@@ -101,9 +101,8 @@ def _resident() -> int:
 
 @contextmanager
 def little_to_collect() -> Iterator[None]:
-    """Makes garbage collection cheap inside the block: it looks only at objects that were created inside the
-    block. Older garbage stays until the end of the block. Useful because every measurement runs the garbage
-    collector."""
+    """Restricts garbage collection inside the ``with`` block to objects that were created in the block, because
+    every measurement collects garbage. Older garbage stays until the end of the block."""
     gc.freeze()
     try:
         yield

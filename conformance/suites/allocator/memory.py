@@ -41,7 +41,9 @@ def ordered(context: Context, now: Counters) -> None:
             falls, f"the statistics violate {' >= '.join(names)} >= 0 in {pool}", found=values
         )
     wrong = [stem for stem, current, peak in peaks(now) if not 0 <= current <= peak]
-    context.same(wrong, [], "a current value is below 0 or above its peak (statistics)")
+    context.same(
+        wrong, [], "a current value is below 0 or above its peak (names of the statistics)"
+    )
 
 
 def peaks(now: Counters) -> Iterator[tuple[str, int, int]]:

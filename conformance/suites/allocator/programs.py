@@ -76,8 +76,8 @@ def in_threads(context: Context, size: int, index: int) -> None:
 
 
 class Watch:
-    """Reads the allocator's counters of every device index after each step, and checks the invariants of one
-    clause."""
+    """A checker for one clause: it reads the allocator's counters of every device index after each step of a
+    program, and checks the invariants of the clause."""
 
     def __init__(self, context: Context, clause: str, indices: Sequence[int]) -> None:
         self.context = context
@@ -404,7 +404,7 @@ class Live:
 
 
 class Lowering:
-    """Translates the steps of a program into operations, and keeps a model of the live blocks."""
+    """A translator of the steps of an allocator program into operations, with a model of the live blocks."""
 
     def __init__(self, descriptor: Descriptor, clause: str) -> None:
         self.clause = clause

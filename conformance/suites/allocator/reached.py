@@ -100,7 +100,9 @@ def table(descriptor: Descriptor) -> frozenset[Key]:
     if not model.has_pools:
         return frozenset(found)
     found |= {("pool_take", which) for which in ("the first", "another")}
-    return without(found, {("pair", "pool_end", "pool_end"): "there is one pool"})
+    return without(
+        found, {("pair", "pool_end", "pool_end"): "a program has at most one pool at a time"}
+    )
 
 
 def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:

@@ -336,7 +336,7 @@ def training(context: Context, name: str) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "a training step: device memory in use grew while the work was repeated (bytes per window of repetitions)",
+        "device memory in use grew while a training step was repeated (bytes per window of repetitions)",
     )
     _host_stays(context, repeat, _HOST_CALLS, bound, "a training step")
 

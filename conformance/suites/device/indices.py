@@ -32,7 +32,9 @@ def constant(context: Context) -> None:
     context.check(count >= 1, "device_count is less than 1", found=count)
     for index in range(count):
         context.same(
-            computes(context.at(index)), [3.0, 5.0, 7.0], f"index {index} gave a wrong result"
+            computes(context.at(index)),
+            [3.0, 5.0, 7.0],
+            f"device index {index} computed a wrong result",
         )
         context.same(counted(context), count, "device_count changed")
     (there,) = context.together(lambda: counted(context))
@@ -41,7 +43,12 @@ def constant(context: Context) -> None:
 
 def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -> None:
     for name, call in calls.items():
-        context.raises(Exception, call, given, text=f"{name} of {given} did not raise")
+        context.raises(
+            Exception,
+            call,
+            given,
+            text=f"{name} did not raise an exception for the device {given}, which does not exist",
+        )
 
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
@@ -224,7 +231,7 @@ def device_context(context: Context) -> None:
         _all_on(
             context,
             at,
-            f"factory functions inside `with torch.device` created tensors on other devices than {at}",
+            f"factory functions inside `with torch.device` created tensors on devices other than {at}",
             made,
         )
         context.same(
@@ -296,7 +303,12 @@ def whatever_is_current(context: Context) -> None:
         with context.on(other):
             made = {"add": x + 1, "sort": x.sort()[0], "item": torch.ones(2, device=at)}
             made["moved"] = torch.ones(3).to(at)
-        _all_on(context, at, f"results are not on {at} while index {other} is current", made)
+        _all_on(
+            context,
+            at,
+            f"results of ops on {at} are not on {at} while index {other} is current",
+            made,
+        )
         context.equal(
             made["add"],
             torch.arange(6.0) + 1,

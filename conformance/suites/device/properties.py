@@ -110,7 +110,7 @@ def converts(context: Context) -> None:
 
 @cases("device.capability")
 def says_so(context: Context) -> None:
-    """The supported_dtypes that torch.accelerator.get_device_capability reports contain every declared dtype."""
+    """torch.accelerator.get_device_capability reports every declared dtype in its supported_dtypes."""
     declared = {getattr(torch, name) for name in context.descriptor.dtypes}
     if not context.accelerated:
         context.check(declared, "the descriptor declares no dtypes")

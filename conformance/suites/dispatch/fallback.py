@@ -92,7 +92,7 @@ def stays(
 def stays_transposed(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, key: Any, permitted: Any
 ) -> Wrong | None:
-    """Makes the same check as ``stays``, which looks for fallbacks, with tensors whose first dimension is the
+    """Checks a call for fallbacks to the CPU like ``stays``, but with tensors whose first dimension is the
     innermost in memory."""
 
     def transposed(tensor: Any) -> Any:

@@ -44,8 +44,8 @@ def takes_index(traits: Traits) -> bool:
 
 
 def planned() -> dict[str, frozenset[str]]:
-    """Returns the dtypes that are added to every plan for this clause: {"int64"} for each op with index
-    tensors, because such an op may take only integers."""
+    """Returns the dtypes that every plan includes for an op, by the name of the op: {"int64"} for each op with
+    index tensors, because such an op may take only integers."""
     ops = (f.ops for f in exceptions().families if f.name == _OPERANDS)
     return {op: frozenset({"int64"}) for each in ops for op in each}
 
@@ -67,8 +67,8 @@ def index_range(ctx: ItemContext) -> None:
 
 
 def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
-    """Yields the arguments of each check: the sample, True or False for the in-place form of the op, the
-    operand or Python number to change, the place in the operand, and the invalid index."""
+    """Yields the arguments of each check: the sample, the form of the op (in place or not), the operand or
+    Python number that is changed, the place in the operand, and the invalid index."""
     for sample in _telling(ctx):
         if _OPERANDS in ctx.traits.families:
             for place, tensor in enumerate(sample.tensors):
@@ -132,8 +132,9 @@ def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[st
 
 
 def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
-    """Returns the smallest of ``sizes`` that is refused as an index, and the refused negative index closest to
-    zero. An index that none of the sizes leads to is left out."""
+    """Returns up to two indices out of range: the smallest of ``sizes`` that is refused as an index, and the
+    refused negative index closest to zero. Negative indices are derived from ``sizes`` too. If none is refused,
+    the index is left out."""
     found = [next(filter(refused, sorted(n for n in sizes if n >= 0)), None)]
     below = (-1, *(-n - 1 for n in sorted(n for n in sizes if n > 0)))
     found.append(next(filter(refused, below), None))
@@ -141,9 +142,9 @@ def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
 
 
 def _far(near: list[int], refused: Callable[[int], bool]) -> list[int]:
-    """Returns the far values that are refused, on each side (positive or negative) on which a near value is
-    refused. If no near value is refused on a side, as with class indices that are only counted, a large value
-    could be used as a size."""
+    """Returns those values of ``_FAR`` that are refused as an index. Negative values are left out if ``near``
+    contains no negative value, and positive values if ``near`` contains no positive value: a large value could
+    then be used as a size, as with class indices that are only counted."""
     sides = {value < 0 for value in near}
     return [value for value in _FAR if (value < 0) in sides and refused(value)]
 

@@ -65,7 +65,7 @@ def is_capturing(context: Context) -> None:
     context.same(
         said,
         [False, True, True, False],
-        "is_capturing() is wrong (before, twice during, after the capture)",
+        "is_capturing() returned wrong values (before the capture, twice during it, and after it)",
     )
 
 

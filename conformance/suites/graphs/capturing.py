@@ -75,8 +75,8 @@ def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None
 
 def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
     """Makes a call inside a capture. Returns the exception that the call raised and the RuntimeError that ended
-    the capture, or None in place of each that did not occur. The backend may choose if a capture goes on after
-    a refused call."""
+    the capture, with None for an exception that did not occur. The backend may choose whether a capture goes on
+    after a refused call."""
     refused = None
     try:
         with stream, graph:

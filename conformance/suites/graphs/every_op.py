@@ -31,7 +31,7 @@ SEED = 42
 
 def applies(traits: Traits) -> bool:
     """Returns True for ops that return dense tensors whose shapes do not depend on the values of the inputs.
-    The tags of the ops' schemas tell which ops these are."""
+    The decision is based on the tags in the schemas of the ops."""
     op = catalogue()[traits.op]
     return (
         traits.returns_tensors and traits.dense and traits.reads_strided and not op.unsafe_in_graphs
@@ -63,7 +63,11 @@ def check(ctx: ItemContext) -> None:
                     record.refuse(refusal)
             if not record.unsupported and refusals:
                 name, text = spoken(refusals[0])
-                record.block(VALUES, f"no sample ran eagerly: {name}: {text}", (name, text))
+                record.block(
+                    VALUES,
+                    f"every eager call of the op raised, the first with {name}: {text}",
+                    (name, text),
+                )
 
 
 @dataclass(slots=True)

@@ -106,8 +106,8 @@ def free(run: Running, value: int) -> None:
 
 @dataclass(slots=True)
 class Lowering:
-    """Translates the steps of a program into operations. If ``streams`` is False, the operations are those of
-    an eager run without side streams."""
+    """A translator of the steps of a graph program into operations. If ``streams`` is False, the operations are
+    those of an eager run without side streams."""
 
     streams: bool
     main: list[int] = field(default_factory=lambda: list(range(INPUTS)))  # values it may use

@@ -35,20 +35,21 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def _mixed(count: int, turn: int) -> torch.Tensor:
-    """Returns a tensor with a random integer below ``count`` for each element. Turns 0 and 1 have different
-    integers."""
+    """Returns a tensor with a random integer below ``count`` for each element. ``turn`` is the seed of the
+    random integers."""
     source = torch.Generator().manual_seed(turn)
     return torch.randint(count, _SHAPE, generator=source)
 
 
 def _coins(turn: int) -> torch.Tensor:
-    """Returns probabilities of 0 and 1. In turn 1 each probability is the opposite of turn 0."""
+    """Returns probabilities of 0 and 1. The probabilities for ``turn`` 1 are the opposites of those for
+    ``turn`` 0."""
     return (_mixed(2, 0) + turn) % 2 * 1.0
 
 
 def _apart(turn: int) -> torch.Tensor:
-    """Returns zeros in turn 0, so that some parameters are equal, and different numbers from 0 to 1 in turn 1,
-    so that all parameters differ."""
+    """Returns zeros for ``turn`` 0, so that some parameters are equal, and different numbers from 0 to 1 for
+    ``turn`` 1, so that all parameters differ."""
     return turn * torch.arange(_ROWS * _COLUMNS).view(_SHAPE) / (_ROWS * _COLUMNS)
 
 
@@ -133,7 +134,7 @@ def _kept(context: Context, text: str, drawn: torch.Tensor, given: torch.Tensor)
 
 class Drawn(NamedTuple):
     """A function that draws with one set of parameters per element, and the function that checks its samples.
-    ``parameters(turn)`` returns the parameters of turn 0 or 1."""
+    ``parameters(turn)`` returns one of two choices of all parameters, for ``turn`` 0 or 1."""
 
     parameters: Callable[[int], Tensors]
     draw: Callable[..., torch.Tensor]

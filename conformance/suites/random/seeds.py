@@ -64,7 +64,8 @@ def same_seed(context: Context, name: str) -> None:
 
 @cases("random.reproducible", over={f"default_{name}": (name,) for name in ("rand", "randn")})
 def default(context: Context, name: str) -> None:
-    """After torch.manual_seed with the same seed, the default generator draws the same sequence of values."""
+    """The default generator is seeded twice with the same seed by torch.manual_seed. It draws the same sequence
+    of values both times."""
     torch.manual_seed(99)
     values = [_draw(context, None, name) for _ in range(2)]
     torch.manual_seed(99)
@@ -172,7 +173,7 @@ def state_round_trip(context: Context) -> None:
             values,
             f"{name}: a draw after restoring the state gave different values",
         )
-    context.equal(state, kept, "a state changed after it was returned")
+    context.equal(state, kept, "a state tensor changed after get_state() had returned it")
     for each in (other, generator):
         each.set_state(state)
     context.equal(
@@ -250,7 +251,7 @@ def independent_indices(context: Context) -> None:
 
 @cases("random.reproducible", requires={"strides"}, over={f"strided_{n}": (n,) for n in FILLS})
 def same_layout(context: Context, name: str) -> None:
-    """Filling a strided view in place after the same seed gives the same values."""
+    """A strided view is filled in place twice after the same seed was set. The values are the same."""
     found = []
     for _ in range(2):
         base = torch.zeros(20, 30, device=context.device)
@@ -262,7 +263,8 @@ def same_layout(context: Context, name: str) -> None:
 
 @cases("random.reproducible", over={f"shaped_{n}": (n,) for n in SHAPED})
 def same_shape(context: Context, name: str) -> None:
-    """Drawing for a tensor of five dimensions after the same seed gives the same values."""
+    """Samples are drawn several times for a tensor of five dimensions, each time after the same seed was set.
+    The values are the same."""
     given, found = torch.full((3, 5, 7, 11, 13), -7.0, device=context.device), []
     for _ in range(3):
         torch.manual_seed(56)

@@ -108,7 +108,7 @@ _TIMES = 64
 
 
 class _Group(NamedTuple):
-    """A group of elements that have the same parameters, and the right result for these parameters."""
+    """A group of elements that have the same parameters, with the right result for these parameters."""
 
     given: tuple[float, ...]
     expected: float | Law
@@ -116,8 +116,8 @@ class _Group(NamedTuple):
 
 
 def _turns(chosen: list[Chosen]) -> Iterator[list[_Group]]:
-    """Yields ways to divide the elements into groups. Over all of them, each set of parameters is given to each
-    element once."""
+    """Yields several divisions of the elements into groups. Over all divisions, each element gets each set of
+    parameters once."""
     for turn in range(len(chosen)):
         numbers = (torch.arange(_COUNT) + turn) % len(chosen)
         yield [
@@ -151,7 +151,8 @@ def special_parameters(context: Context, name: str) -> None:
 
 
 def _spread(context: Context, groups: list[_Group], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Returns the tensors of parameters for all elements, on the device."""
+    """Returns the parameters of all elements as tensors on the device, one tensor for each parameter of the
+    function."""
     held = []
     for place in range(len(groups[0].given)):
         parameters = torch.empty(_COUNT, dtype=torch.float64)

@@ -33,7 +33,8 @@ cases = Cases(Kind.ORDER)
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Functions that make events and streams, either of torch's generic classes or of the device's own classes."""
+    """A pair of functions that make events and streams, either of torch's generic classes or of the device's
+    own classes."""
 
     event: Callable[..., Any]
     stream: Callable[..., Any]
@@ -347,7 +348,7 @@ def index_is_set_by_the_record(context: Context) -> None:
             context.same(
                 event.device,
                 context.at(index),
-                "a recorded event has another device than its stream",
+                "the device of a recorded event differs from the device of its stream",
             )
 
 

@@ -258,10 +258,12 @@ def of_its_index(context: Context) -> None:
     """A stream reports the device index on which it was made, and streams of two device indices are not equal."""
     here, there = context.stream(0), context.stream(1)
     context.same(
-        (here.device_index, there.device_index), (0, 1), "device_index of a stream is wrong"
+        (here.device_index, there.device_index), (0, 1), "a stream reports the wrong device_index"
     )
     context.same(
-        (here.device, there.device), (context.at(0), context.at(1)), "device of a stream is wrong"
+        (here.device, there.device),
+        (context.at(0), context.at(1)),
+        "a stream reports the wrong device",
     )
     context.check(here != there, "streams of two device indices are equal")
 

@@ -177,8 +177,7 @@ def never_early(context: Context) -> None:
 
 @cases("streams.query")
 def of_this_stream(context: Context) -> None:
-    """query() of a stream refers to the work of that stream: work on another stream does not make query()
-    return False."""
+    """query() of a stream refers only to that stream: it returns True while another stream is busy."""
     idle, busy = two(context)
     idle.synchronize()
     with context.hold(busy) as hold:
@@ -445,7 +444,8 @@ def later_work_is_not_waited_for(context: Context) -> None:
 
 @cases("streams.wait")
 def earlier_work_is_not_held_up(context: Context) -> None:
-    """Work that was queued on a stream before a wait does not wait; only work queued after the wait does."""
+    """A stream gets work and then waits for another stream. The work that was queued before the wait does not
+    wait; work queued after it does."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:

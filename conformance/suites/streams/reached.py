@@ -148,10 +148,10 @@ def table(indices: int) -> frozenset[Key]:
 def _impossible(where: Sequence[str]) -> Iterator[tuple[Key, str]]:
     for one, other, how in product(_WORDS, _WORDS, where):
         if how == "same stream" and one != other:
-            yield ("wait", one, other, how), "a stream is of one kind"
+            yield ("wait", one, other, how), "a stream has only one kind"
         if (one, other, how) == ("default", "default", "other stream"):
             for name in ("wait", "wait_stream"):
-                yield (name, one, other, how), "an index has one default stream"
+                yield (name, one, other, how), "a device index has only one default stream"
 
 
 def all_reached(program: Program) -> set[Key]:

@@ -82,8 +82,8 @@ def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
 def laid_out(
     context: Context, values: torch.Tensor, form: Form, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a base tensor on a device, and a view of it that has the given layout and the given values, which
-    have shape ``SHAPE``.
+    """Returns a base tensor on a device, and a view of the base tensor that has the given layout and the given
+    values of shape ``SHAPE``.
 
     In a dimension of stride 0, all elements of the view have the value at index 0.
     """
@@ -239,7 +239,7 @@ def exactly_the_view(context: Context, view: str, at: str) -> None:
 
 
 def _known(context: Context, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns a base tensor of known values on the CPU, a copy of it on the device, and a view of that copy."""
+    """Returns a base tensor of known values on the CPU, its copy on the device, and a view of that copy."""
     want = torch.full((max(form.elements + 6, form.run),), -1.0)
     base = want.to(context.device, copy=True)
     return want, base, view(context, base, form)

@@ -154,13 +154,13 @@ def keeps(context: Context, way: str) -> None:
         tensors.append(context.to_device(base, index).as_strided((3, 4), (1, 5), 7))
     for given in tensors:
         got = _WAYS[way](given)
-        context.equal(got, given, "the values or the dtype changed")
-        context.same(got.device, given.device, "the device changed")
+        context.equal(got, given, "the values or the dtype of the tensor changed")
+        context.same(got.device, given.device, "the device of the tensor changed")
         form = got.stride(), got.storage_offset()
         context.same(
             form,
             (given.stride(), given.storage_offset()),
-            "the strides or the storage offset changed",
+            "the strides or the storage offset of the tensor changed",
         )
 
 
@@ -269,7 +269,7 @@ def parameters(context: Context) -> None:
     module = torch.nn.Linear(3, 4).to(context.device)
     got = torch.load(_saved(module.state_dict()))
     for name, value in module.state_dict().items():
-        context.equal(got[name], value, f"the values of {name} changed")
+        context.equal(got[name], value, f"saving and loading changed the values of {name}")
     other = copy.deepcopy(module)
     context.check(other.weight.requires_grad, "a deep copy of a parameter lost requires_grad")
     with torch.no_grad():
