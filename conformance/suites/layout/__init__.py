@@ -1,5 +1,5 @@
-"""The layout suite checks the values, strides and storage of every op's results. The clauses that apply to an op and
-dtype depend only on its traits."""
+"""The layout suite: checks of the values, strides and storage of the results of all ops. The traits of an op and dtype
+decide which clauses apply to the pair."""
 
 from __future__ import annotations
 
