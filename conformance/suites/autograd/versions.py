@@ -276,7 +276,7 @@ def several_outs(context: Context) -> None:
         for place in (0, 1):
             targets = tuple(map(torch.ones_like, function()))
             write = partial(function, out=targets)
-            goes_stale(context, targets[place], write, f"torch.{name}, out= {place}")
+            goes_stale(context, targets[place], write, f"torch.{name}, tensor {place} of out=")
 
 
 # -- other ways to write
@@ -485,9 +485,19 @@ def to_the_base(context: Context, table: str) -> None:
     """Write to a view: a backward that needs the base, or another view of the base, must raise RuntimeError."""
     for name, view in _ALL_VIEWS[table].items():
         base = numbers(context, 4, 4)
-        goes_stale(context, base, partial(_zeroed, view, base), f"{name}, to its base")
+        goes_stale(
+            context,
+            base,
+            partial(_zeroed, view, base),
+            f"a write to the view {name!r}, whose base was saved",
+        )
         base = numbers(context, 4, 4)
-        goes_stale(context, base.t(), partial(_zeroed, view, base), f"{name}, to another view")
+        goes_stale(
+            context,
+            base.t(),
+            partial(_zeroed, view, base),
+            f"a write to the view {name!r} when another view was saved",
+        )
 
 
 @cases("autograd.version_counter", over={"to_a_view": ("views",)})
@@ -498,7 +508,9 @@ def to_a_view(context: Context, table: str) -> None:
         base = numbers(context, 4, 4)
         shown = tried(context, name, partial(view, base))
         if shown is not None:
-            goes_stale(context, shown, base.zero_, f"{name}, from its base")
+            goes_stale(
+                context, shown, base.zero_, f"a write to the base when the view {name!r} was saved"
+            )
 
 
 @cases("autograd.version_counter")
@@ -510,7 +522,7 @@ def out_of_a_view(context: Context) -> None:
         "add": lambda: torch.add(x, x, out=base.t()[0]),
         "mv": lambda: torch.mv(numbers(context, 4, 4), x, out=base[2]),
     }.items():
-        goes_stale(context, base, write, f"{name}, out= a view")
+        goes_stale(context, base, write, f"torch.{name} with a view as out=")
 
 
 @cases("autograd.version_counter")
@@ -525,9 +537,9 @@ def made_without_gradients(context: Context) -> None:
         with torch.no_grad():
             target.mul_(2)
 
-    goes_stale(context, base, lambda: written(view), "a view made under no_grad")
-    goes_stale(context, base, lambda: written(base), "a parameter under no_grad")
-    goes_stale(context, base, lambda: base.detach().mul_(2), "the result of detach()")
+    goes_stale(context, base, lambda: written(view), "a write to a view made under no_grad")
+    goes_stale(context, base, lambda: written(base), "a write to a parameter under no_grad")
+    goes_stale(context, base, lambda: base.detach().mul_(2), "a write to the result of detach()")
 
 
 # -- operations that do not count as writes
@@ -615,7 +627,7 @@ def inference(context: Context) -> None:
     with torch.inference_mode():
         other = plain.view(16)
         write = other.zero_
-    goes_stale(context, plain, write, "a view of a normal tensor, made in inference mode")
+    goes_stale(context, plain, write, "a write to a view made in inference mode")
 
 
 @cases("autograd.version_counter")

@@ -203,7 +203,7 @@ def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong 
     want = torch.where(flat % 3 == 1, other, base).to(getattr(torch, dtype)).view(shape)
     base, source = (t.to(want.dtype) for t in (base.view(shape), other[1::3]))
     got = back(op(move(base), move(source), tuple(source.shape), (3,), 1))
-    what = f"every third element of a tensor of shape {shape}, from the second on, replaced"
+    what = f"as_strided_scatter to every third element of a tensor of shape {shape}"
     return other_bits(got, want, what)
 
 

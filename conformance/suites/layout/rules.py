@@ -185,7 +185,7 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
     try:
         want = op(values.to(torch.get_default_dtype()), *extra)
     except (RuntimeError, ValueError) as exc:
-        raise NotApplicable("outside the op's domain") from exc
+        raise NotApplicable("the input is outside the op's domain") from exc
     got = back(op(move(values), *extra))
     if got.dtype != torch.get_default_dtype():
         return Wrong("dtype", torch.get_default_dtype(), got.dtype, f"{dtype} input")
@@ -244,7 +244,10 @@ def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
         None
         if same
         else Wrong(
-            "values", want.tolist(), got[1::2].tolist(), "results for 9 and 2, and for 5 and 3"
+            "values",
+            want.tolist(),
+            got[1::2].tolist(),
+            "the results for the operands (9, 2) and (5, 3)",
         )
     )
 
@@ -257,7 +260,7 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
     try:
         want = op(plain, other) if binary else op(plain, *extra)
     except (RuntimeError, TypeError) as exc:
-        raise NotApplicable("not defined for bool") from exc
+        raise NotApplicable("the op is not defined for bool") from exc
     got = back(op(odd, move(other)) if binary else op(odd, *extra))
     if got.dtype == torch.bool:
         # Any non-zero output byte counts as true: the check is about reading such bytes, not about writing them.
@@ -296,7 +299,11 @@ def reduces_nan(
     got = back(got[0] if isinstance(got, (tuple, list)) else got)
     last = bool(torch.isnan(got.reshape(-1)[-1]))
     if last == omits:
-        rule = "no NaN in the result (NaN is ignored)" if omits else "NaN for the row with a NaN"
+        rule = (
+            "no NaN in the result, because NaN is ignored"
+            if omits
+            else "NaN for the row with a NaN"
+        )
         return Wrong("values", f"{rule}, as documented", got.tolist())
     if got.dim() and bool(torch.isnan(got[0])):
         return Wrong("values", "no NaN for the row without a NaN", got.tolist())
@@ -400,7 +407,7 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
     op(given, first, second, beta=0, out=out)
     held = back(out)
     same = torch.equal(held, torch.zeros(shapes[0], dtype=kind))
-    what = "out= of a product over K = 0 with beta = 0"
+    what = "out= of a product with inner dimension 0 and beta = 0"
     return None if same else Wrong("values", "zeros", held.tolist(), what)
 
 
