@@ -1,5 +1,5 @@
-"""The test suites of the project and the clause families that each of them checks. Torch is imported only when a suite
-is loaded.
+"""The test suites of the project, and the families of contract clauses that each suite checks. Torch is imported only
+when a suite is loaded.
 
 Each suite is a package of the same name. Its constant ``SUITE`` lists the cases and op checks of the suite as data.
 """
@@ -63,7 +63,7 @@ def suites() -> tuple[Suite, ...]:
 
 def planned_cases(contract: Contract, *, more: bool = True) -> list[Case]:
     """Return the cases of all clauses with status "checked", sorted by the order of the clauses in the contract. If
-    ``more`` is false, cases that the plan "quick" leaves out are missing."""
+    ``more`` is false, cases that do not belong to the plan "quick" are left out."""
     order = {clause.id: place for place, clause in enumerate(checked(contract))}
     cases = (case for suite in suites() for case in suite.cases if more or not case.more)
     return sorted((case for case in cases if case.clause in order), key=lambda c: order[c.clause])
@@ -84,7 +84,7 @@ def case_of(clause: str, name: str) -> Case:
 
 
 def find_case(cell: CellKey) -> Case | None:
-    """Return the case of a cell; None if no case belongs to the cell."""
+    """Return the case of a cell, which is one entry of the results; None if no case belongs to the cell."""
     try:
         return case_of(cell.clause, cell.op) if suite_of(cell.clause) in FAMILIES else None
     except KeyError:

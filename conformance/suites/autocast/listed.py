@@ -46,7 +46,7 @@ def _wide(context: Context, op: str, lower: torch.dtype) -> None:
     context.same(
         answer.told,
         plain.told,
-        f"{op} of float64: result dtypes or exception differ from those without autocast",
+        f"{op} of float64: the result dtypes or the exception differ from those without autocast",
     )
 
 
@@ -151,9 +151,7 @@ def _promote(context: Context, op: str, lower: torch.dtype) -> None:
 def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
         answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
-        text = (
-            f"{op} of {_told(given)}, which is in no list, differs from the call without autocast"
-        )
+        text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
         context.same(answer.told, plain.told, text)
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):

@@ -444,7 +444,9 @@ def gradients(context: Context) -> None:
             assert theirs is not None
             text = "the dtype of a gradient differs from its leaf's"
             context.same(mine.dtype, FLOAT32, text, kind=Kind.DTYPE, at=f"leaf {number}")
-            _near(context, mine, theirs, lower, "the gradient is not close to the float32 run's")
+            _near(
+                context, mine, theirs, lower, "the gradient is not close to that of a float32 run"
+            )
 
 
 @cases("autocast.lists", over={"checkpoint": (False,), "reentrant_checkpoint": (True,)})

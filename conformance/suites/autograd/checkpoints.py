@@ -177,7 +177,10 @@ def in_sequence(context: Context, reentrant: bool) -> None:
         )
     (_, plain), (_, rerun) = found
     context.same(
-        len(rerun), len(plain), "the number of gradients differs from the plain model's", Kind.COUNT
+        len(rerun),
+        len(plain),
+        "the number of gradients differs from that of the plain model",
+        Kind.COUNT,
     )
     for place, (grad, want) in enumerate(zip(rerun, plain)):
         close(

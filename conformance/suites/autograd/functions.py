@@ -130,7 +130,9 @@ def needs_input_grad(context: Context, name: str) -> None:
                 near(context, each.grad, grad, WRONG_GRADIENT, at)
             else:
                 context.check(
-                    each.grad is None, "an input that requires no gradient received one", at=at
+                    each.grad is None,
+                    "an input that requires no gradient received a gradient",
+                    at=at,
                 )
 
 
@@ -220,9 +222,9 @@ def mark_dirty(context: Context) -> None:
 #: Views of a tensor of shape (4, 6).
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a row": lambda x: x[2],
-    "rows from the second": lambda x: x[1:],
+    "all rows from the second on": lambda x: x[1:],
     "a stepped column": lambda x: x[1::2, 3],
-    "the transpose of a part": lambda x: x[1:, 2:5].t(),
+    "the transpose of a slice": lambda x: x[1:, 2:5].t(),
     "the diagonal": lambda x: x.diagonal(1),
     "a view of another shape": lambda x: x.view(2, 12)[1],
 }
@@ -528,14 +530,14 @@ def returned_gradients(context: Context) -> None:
 def wrong_gradients(context: Context) -> None:
     """Return gradients of the wrong number, shape or device from backward: RuntimeError must be raised."""
     ways: dict[str, Callable[[torch.Tensor], Any]] = {
-        "that are too few": lambda g: (g,),
-        "that are too many": lambda g: (g, g, None, g),
-        "of the wrong shape": lambda g: (g[:2], g),
-        "of the wrong rank": lambda g: (g.new_ones(2, 3), g),
+        "too few gradients": lambda g: (g,),
+        "too many gradients": lambda g: (g, g, None, g),
+        "gradients of the wrong shape": lambda g: (g[:2], g),
+        "gradients of the wrong rank": lambda g: (g.new_ones(2, 3), g),
     }
     if context.kind != "cpu":
-        ways["on the CPU"] = lambda g: (torch.ones(3, 4), g)
+        ways["a gradient on the CPU"] = lambda g: (torch.ones(3, 4), g)
     for name, made in ways.items():
         y = apply(_Returns, leaf(context, 3, 4), leaf(context, 3, 4), made)
-        text = f"backward() does not raise as documented for gradients {name}"
+        text = f"backward() does not raise as documented for {name}"
         context.raises(RuntimeError, y.sum().backward, text=text)

@@ -550,7 +550,7 @@ def sensitivity(
     fixed: Collection[int] = (),
     draws: int = DRAWS,
 ) -> Grads:
-    """Return the accepted error of each tensor that ``compute`` returns, element by element. It is the sum of:
+    """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
 
     - a multiple of the largest change when the inputs are perturbed by one rounding of relative size ``epsilon``,
     - a multiple of the CPU's largest error in the dtype of the inputs, limited to the size of a rounding error,

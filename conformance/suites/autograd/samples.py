@@ -145,7 +145,7 @@ def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
 
 @dataclass
 class Known:
-    """The reference gradients of a sample, computed on the CPU. Each is computed once and cached."""
+    """The reference gradients of a sample, computed on the CPU. Each gradient is computed once and cached."""
 
     ctx: ItemContext
     sample: Sample

@@ -289,8 +289,8 @@ def dropout(context: Context) -> None:
 
 @cases("autograd.saved", requires={"allocator_statistics"}, over={"memory": (False,), "memory_of_a_checkpoint": (True,)})  # fmt: skip
 def memory(context: Context, checkpointed: bool) -> None:
-    """Measure how much memory a graph of 18 ops keeps allocated. Without a checkpoint it must be the size of 6 to 25
-    tensors, with a checkpoint of at most 2. After backward it must be 0."""
+    """Measure how much memory a graph of 18 ops keeps allocated. Without a checkpoint, the memory must be that of 6 to
+    25 tensors; with a checkpoint, that of at most 2. After backward, the memory must be 0."""
     count = 2**16
     x = torch.full((count,), 0.5, device=context.named(), requires_grad=True)
 
@@ -382,18 +382,26 @@ def _through(
         context.same(len(seen), 1, "backward did not run exactly once", Kind.COUNT, name)
         [found] = seen
         context.same(
-            found.device, device, "a saved tensor came back on another device", Kind.DEVICE, name
+            found.device,
+            device,
+            "backward received a saved tensor on another device",
+            Kind.DEVICE,
+            name,
         )
         context.same(
-            found.shape, shape, "a saved tensor came back with another shape", Kind.SHAPE, name
+            found.shape,
+            shape,
+            "backward received a saved tensor of another shape",
+            Kind.SHAPE,
+            name,
         )
         there = context.from_device(found.resolve_conj())
-        context.equal(there, want, "a saved tensor came back with other values", name)
+        context.equal(there, want, "backward received a saved tensor with different values", name)
         if strides and name in _DENSE and context.has("strides"):
             context.same(
                 found.stride(),
                 stride,
-                "a dense saved tensor came back with other strides",
+                "backward received a dense saved tensor with different strides",
                 Kind.STRIDES,
                 name,
             )
@@ -506,7 +514,7 @@ def result_of_unpack(context: Context) -> None:
     factor = context.to_device(torch.full((4,), 5.0))
     with saved_tensors_hooks(pack, unpack):
         y = x * factor
-    text = "the pack hook was not called once with a tensor of the device"
+    text = "the pack hook was not called exactly once, with a tensor on the device"
     context.same(packed, [context.named(0)], text, Kind.DEVICE)
     for times in (1, 2):
         x.grad = None

@@ -158,7 +158,7 @@ def roots_on_two_indices(context: Context) -> None:
 @cases("autograd.threads", requires={"streams"})
 def of_the_device(context: Context) -> None:
     """Run backward twice, from two threads: all nodes of one device index must run on the same thread, which must not
-    be the first caller's thread."""
+    be the thread of a caller."""
     seen: list[int] = []
 
     def run() -> None:
@@ -199,7 +199,7 @@ def hooks_on_the_stream(context: Context, where: int) -> None:
     context.settle()
     _backward(z)
     for what, found in sorted(seen.items()):
-        context.same(found, stream, "the current stream is not that of the forward", at=what)
+        context.same(found, stream, "the current stream is not that of the forward pass", at=what)
     context.same(len(seen), 3, "a hook did not run", Kind.COUNT)
 
 
@@ -413,7 +413,7 @@ def gradients_enabled(context: Context) -> None:
     context.same(
         seen,
         [False, True],
-        "torch.is_grad_enabled() in the node is wrong for create_graph=False, True",
+        "torch.is_grad_enabled() in the node is wrong for create_graph=False or True",
     )
 
 
@@ -442,7 +442,7 @@ def dispatch_modes(context: Context) -> None:
     ran = any(name.startswith("aten.cosh") for name in mode.seen)
     context.check(
         ran,
-        "the dispatch mode did not see an op of backward",
+        "the dispatch mode did not intercept an op of backward",
         expected="aten.cosh",
         found=mode.seen,
     )
@@ -462,7 +462,7 @@ def hooks_in_order(context: Context) -> None:
                 context.same(
                     tensor.device,
                     context.named(0),
-                    "a hook received a tensor of another device",
+                    "a hook received a tensor on another device",
                     Kind.DEVICE,
                     name,
                 )
@@ -498,7 +498,7 @@ def hooks_in_order(context: Context) -> None:
         order, wanted, "the calls of the hooks differ from the documented order", Kind.ORDER
     )
     whole(context, x.grad, 31.0, "the gradient does not reflect the values that hooks returned")
-    whole(context, sums[0], 31.0, "the post-accumulate-grad hook saw a wrong gradient")
+    whole(context, sums[0], 31.0, "the post-accumulate-grad hook received a wrong gradient")
     for each in handles:
         each.remove()
     x.grad = None
@@ -526,7 +526,7 @@ def multi_grad(context: Context, mode: str) -> None:
         context.same(
             there,
             [True, True, False],
-            "the hook did not receive None exactly for the tensor without a gradient",
+            "the hook received None for the wrong tensors",
             Kind.COUNT,
         )
         whole(context, last[0], 1.0, "a gradient that the hook received is wrong")
@@ -602,7 +602,7 @@ def error_of_queued_work(context: Context) -> None:
     fail = context.descriptor.fail
     if fail is None:
         raise NotDeclared(
-            "the check needs work that fails on the device: the descriptor names no `fail`"
+            "the check needs work that fails on the device, but the descriptor has no `fail`"
         )
 
     def failing() -> None:

@@ -96,7 +96,7 @@ def higher_orders(context: Context) -> None:
         for order, factor in enumerate((3.0 * paths, 6.0 * paths, 6.0 * paths), 1):
             (found,) = torch.autograd.grad(found, x, torch.ones_like(found), create_graph=True)
             want = factor * values(3, 4) ** (3 - order)
-            near(context, found, want, f"derivative {order} is wrong", text)
+            near(context, found, want, f"the derivative of order {order} is wrong", text)
 
 
 class _Once(torch.autograd.Function):
@@ -173,21 +173,21 @@ def batched(context: Context, name: str) -> None:
         at = f"dimension {dim}"
         if name == "_Cube":
             found = torch.func.vmap(partial(apply, _Cube), dim, dim)(there)
-            near(context, found, x**3, "the result of vmap differs from a loop's", at)
+            near(context, found, x**3, "the result of vmap differs from the result of a loop", at)
             grad = torch.func.vmap(torch.func.grad(lambda v: apply(_Cube, v).sum()), dim, dim)(
                 there
             )
             near(context, grad, 3 * x**2, "the gradient inside vmap is wrong", at)
             continue
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(there, beside)
-        near(context, found, x * y, "the result of vmap differs from a loop's", at)
+        near(context, found, x * y, "the result of vmap differs from the result of a loop", at)
         one = beside.select(dim, 1)
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, None), dim)(there, one)
         near(
             context,
             found,
             x * y.select(dim, 1).unsqueeze(dim),
-            "the result of vmap differs from a loop's",
+            "the result of vmap differs from the result of a loop",
             at,
         )
         leaf_there = there.clone().requires_grad_()

@@ -1,5 +1,5 @@
-"""The layout suite: checks of the values, strides and storage of the results of all ops. The traits of an op and dtype
-decide which clauses apply to the pair."""
+"""The layout suite: checks of the values, strides and storage of the results of all ops. Which clauses apply to an op
+and dtype depends only on their traits (see :class:`opinfo.samples.Traits`)."""
 
 from __future__ import annotations
 

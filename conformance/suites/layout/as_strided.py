@@ -195,8 +195,8 @@ def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
 
 
 def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
-    """Replace every third element of a tensor of the given shape, from the second on, by as_strided_scatter. The bits
-    of the result must be right."""
+    """Use as_strided_scatter to replace every third element of a tensor of the given shape, from the second on. The
+    bits of the result must be right."""
     most = 2 if dtype == "bool" else 61
     flat = torch.arange(math.prod(shape))
     base, other = ((flat + more) % most for more in (0, 1))

@@ -103,7 +103,7 @@ def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Fou
             return
     if not pairs and first.read != second.read and first.read == first.read:
         expected = f"{first.read!r} from both of two equal calls"
-        yield Wrong(kind, expected, f"{second.read!r} from the second")
+        yield Wrong(kind, expected, f"{second.read!r} from the second call")
         return
     yield None
 

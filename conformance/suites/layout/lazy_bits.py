@@ -98,7 +98,8 @@ def turned_and_resolved(
 
 
 def resolve(result: Any) -> Any:
-    """Return a copy of the result in which no tensor has the conj or neg bit set."""
+    """Return the result with the conj and neg bits of all its tensors resolved, so that no tensor has such a bit
+    set."""
     return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
@@ -128,7 +129,8 @@ def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
 
 
 def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
-    """Make the call on the inputs ``given``, and read its result with conj and neg bits resolved."""
+    """Make the call on the inputs ``given``. The returned answer contains a copy of the result on the CPU, with conj
+    and neg bits resolved."""
     answer = called(replace(call, inputs=given), False)
     if answer.raised is None:
         answer.read = resolve(replace_tensors(answer.result, call.back))

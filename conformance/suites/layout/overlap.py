@@ -96,8 +96,8 @@ def called_into_expanded(
 
 
 def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
-    """Return an attempt whose ``out=`` tensor starts one element after the input in the same storage. Returns None if
-    the op is neither unary nor binary, or does not have a single output of the input's dtype and shape."""
+    """Return a call whose ``out=`` tensor starts one element after the input in the same storage. Returns None if the
+    op is neither unary nor binary, or does not have a single output of the input's dtype and shape."""
     if ctx.traits.ufunc not in ("unary", "binary"):
         return None
     outputs, first = outputs_of(_functional(ctx, sample)), sample.call.args[0]
@@ -195,7 +195,8 @@ def _functional(ctx: ItemContext, sample: Sample) -> Any:
 def _fake_raises(
     ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
 ) -> bool:
-    """Return True if FakeTensor raises for the call on tensors of the attempt's geometries."""
+    """Return True if FakeTensor raises for the call ``made``, repeated on fake tensors of the same sizes and
+    strides."""
     call, outs = sample.call, [torch.empty(0, dtype=dtype) for dtype, _ in made.targets]
     if outs:
         given = {**call.kwargs, "out": container(form_of(_functional(ctx, sample)), outs)}

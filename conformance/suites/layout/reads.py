@@ -172,7 +172,7 @@ def comparable(
     specs: Sequence[OutputSpec] | None, outputs: Sequence[torch.Tensor]
 ) -> list[tuple[int, ...]] | None:
     """Return the strides that a reference gives for the dimensions of size 2 or more, one tuple per output. Returns
-    None if the reference has a different number of outputs or other shapes."""
+    None if the reference has a different number of outputs or different shapes."""
     if specs is None or len(specs) != len(outputs):
         return None
     if any(s.shape != tuple(t.shape) for s, t in zip(specs, outputs)):
@@ -257,8 +257,8 @@ def written_to_inputs(
 
 
 def aliases(call: Call, out: torch.Tensor, through: int | None) -> Wrong | None:
-    """Return a failure if ``out`` has the same storage as an input or overlaps an input's addresses; otherwise None.
-    The input with index ``through`` may share memory with ``out``."""
+    """Return a failure if ``out`` has the same storage as an input or addresses that overlap an input's memory;
+    otherwise None. The input with index ``through`` may share memory with ``out``."""
     storage = out.untyped_storage()
     for number, each in enumerate(call.inputs):
         if not isinstance(each, Guarded) or number == through:

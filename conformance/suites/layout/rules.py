@@ -175,7 +175,10 @@ def keeps_bits(op: Any, move: Any, back: Any) -> Wrong | None:
     except RuntimeError as exc:
         raise NotApplicable("the CPU refuses the operands") from exc
     got = back(op(move(left), big))
-    wanted, what = f"{want.tolist()}, as with a tensor", f"with the Python scalar {big}"
+    wanted, what = (
+        f"{want.tolist()}, as for a tensor operand",
+        f"a call with the Python scalar {big}",
+    )
     return None if torch.equal(got, want) else Wrong("values", wanted, got.tolist(), what)
 
 
@@ -314,7 +317,7 @@ def nan_at(got: Any, want: Any) -> Wrong | None:
     """Return a failure if NaN is at other places of ``got`` than expected; otherwise None. ``want`` contains 1 where
     NaN is expected and 0 elsewhere. The failure shows the first five places."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
-    text = "isnan() to begin with {}"
+    text = "isnan() to start with {}"
     return None if held == want else Wrong("values", text.format(want[:5]), held[:5])
 
 

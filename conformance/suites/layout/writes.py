@@ -112,8 +112,8 @@ def out_kept(ctx: ItemContext) -> None:
 
 
 def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
-    """Return the reference of the call with non-contiguous operands. Returns None if the device cannot build such
-    operands or the reference raises for them."""
+    """Return the reference results of the call with non-contiguous operands. Returns None if the device cannot build
+    such operands or the reference raises for them."""
     if not ctx.device.takes(_STRIDED.id) or "as_strided.read" in ctx.traits.families:
         return None
     strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
@@ -473,11 +473,13 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 
 
 def variants(ctx: ItemContext) -> None:
-    """Compare every variant of the op with its function, on copies of the same inputs.
+    """Compare every variant of the op (method, operator, in-place, ``out=``) with its function, on copies of the same
+    inputs.
 
     A sample marked ``reads_only`` is passed only to the variants that write (``out=``, in-place), which may have
-    separate kernels, and only if the sample contains special values or is the first of its axis. If the function
-    refuses such a sample, the writing variants must refuse the sample too.
+    separate kernels, and only if the sample contains special values or is the first sample of its axis, the property
+    that the sample was made to vary. If the function refuses such a sample, the writing variants must refuse the sample
+    too.
     """
     writes = ctx.op.has_out or ctx.op.inplace
     with ctx.running(VARIANTS) as record:
@@ -518,7 +520,7 @@ def variants(ctx: ItemContext) -> None:
 
 
 def _as_called(plain: Answer) -> Part:
-    """Return the function's answer together with the code by which a repro script computes the answer again."""
+    """Return the result of the function, together with the code by which a repro script computes the result again."""
     code = "called_on_copies(replace_call(call, op))"
     return Part(plain, code, (called_on_copies, replace_call))
 
@@ -629,7 +631,7 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
     function, name, error = reference.function, reference.variant, answer.raised
     variant = "out= that is also an operand" if name == "out_self" else f"the {name} variant"
     if function.raised is not None:
-        expected = f"an exception, as from the function ({raised(function.raised).found})"
+        expected = f"an exception, because the function raised {raised(function.raised).found}"
         yield None if error is not None else Wrong("not_raised", expected, "no exception", variant)
         return
     what = f"{variant} compared with the function"

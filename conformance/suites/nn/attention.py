@@ -84,7 +84,7 @@ def attend(
     ``whole`` is for masks that add a large number (UNSEEN) to products. Operands are then rounded to integers, so that
     the sums are exact. Backward may start from the logarithm of a sum of exponentials, whose rounding error is relative
     to the large number, so gradients are compared with 100 times the tolerance. Rows in which every key is masked must
-    be finite and are not compared, because kernels that compute with powers of two round them differently.
+    be finite and are not compared, because kernels that compute with powers of two round such rows differently.
     """
     drawn = generator(context)
     shapes = (query, key, (*key[:-1], channels))

@@ -317,7 +317,7 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
 
 def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
     """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
-    gradients in both."""
+    gradients in both places."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
         floats = each.is_floating_point() or each.is_complex()

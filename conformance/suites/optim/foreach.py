@@ -150,7 +150,8 @@ _TURNED = {"row": "stepped", "transposed": "row", "stepped": "expanded", "expand
 
 
 def turned(piece: Piece, times: int) -> Piece:
-    """Return a piece (layout, shape) with the same shape in another layout, which depends on ``times``."""
+    """Return a pair of layout and shape with the same shape and another layout. The layout is replaced ``times`` times
+    by the next one in ``_TURNED``."""
     layout, shape = piece
     for _ in range(times):
         layout = _TURNED.get(layout, "row")

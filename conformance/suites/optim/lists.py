@@ -76,8 +76,8 @@ class Tensors:
 
 @lru_cache(maxsize=64)
 def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]:
-    """Return a list of the (size, strides, storage offset) of each piece, and the length of a buffer that contains them
-    all."""
+    """Return a list of the (size, strides, storage offset) of each piece, a pair of layout and shape, and the length of
+    a buffer that contains all pieces."""
     places: list[tuple[Any, Any, int]] = []
     end = GAP
     for layout, shape in pieces:
@@ -90,7 +90,8 @@ def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]
 
 @lru_cache(maxsize=64)
 def _buffer(pieces: tuple[Piece, ...], seed: int, away: bool) -> torch.Tensor:
-    """Return a buffer that contains the pieces with random values, and FILL between the pieces."""
+    """Return a buffer that contains a tensor with random values for each pair of layout and shape in ``pieces``, and
+    the number FILL between the tensors."""
     places, end = _layout(pieces)
     buffer = torch.full((end,), FILL)
     drawn = values(end, seed, away=away).float()

@@ -196,7 +196,7 @@ def replayed(context: Context, name: str, way: str, arguments: dict[str, Any]) -
         made.step()
     context.settle()
     want = reference(name, arguments, ALIKE, range(1))
-    judge(context, made, found, want, way, "captured but not replayed")
+    judge(context, made, found, want, way, "after the capture, before any replay")
     for step in range(1, 5):
         give_gradients(context, found, step)
         for tensor, grad in zip(found.tensors, static, strict=True):

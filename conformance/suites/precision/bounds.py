@@ -1,4 +1,4 @@
-"""The reader of ``bounds.toml``, which contains the largest accepted error of each op's results."""
+"""Functions that read ``bounds.toml``, the file with the largest accepted error of each op's results."""
 
 from __future__ import annotations
 

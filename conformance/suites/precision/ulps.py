@@ -57,8 +57,8 @@ def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:
     the dtype.
 
     The unit is clamped at the smallest normal number, and an infinity counts as the power of two after the largest
-    finite number (as the Khronos conformance tests of OpenCL do). The error of NaN is 0 if NaN is expected, and
-    infinite otherwise.
+    finite number (as the Khronos conformance tests of OpenCL do). If both elements are NaN, the error is 0; if only one
+    of them is NaN, the error is infinite.
     """
     digits, lowest, highest = FORMATS[dtype]
     top = 2.0 ** (highest + 1)
