@@ -1,6 +1,7 @@
-"""The suites: which clause families each one checks. Needs no torch until a suite is loaded.
+"""The test suites of the project, and the families of contract clauses that each suite checks. Torch is imported only
+when a suite is loaded.
 
-Each is a package of the same name whose ``SUITE`` lists its cases, and its checks of ops, as data.
+Each suite is a package of the same name. Its constant ``SUITE`` lists the cases and op checks of the suite as data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "optim": ("optim",),
     "nn": ("nn",),
 }
-"""The clause families of every suite, in the order in which plans take them."""
+"""The clause families of each suite. The suites stand in the order in which a plan lists their cases."""
 
 #: Suites whose failing calls are made smaller, searched for, and pinned.
 SEARCHED: Final = frozenset({"layout"})
@@ -41,40 +42,41 @@ _SUITE_OF: Final = {family: name for name, families in FAMILIES.items() for fami
 
 
 def suite_of(clause: str) -> str:
-    """The name of the suite that checks a clause; that of its family where no suite does yet."""
+    """Return the name of the suite that checks a clause, usually the suite of the clause's family. If no suite covers
+    the family, return the name of the family."""
     family = clause.partition(".")[0]
     return _ELSEWHERE.get(clause) or _SUITE_OF.get(family, family)
 
 
 @cache
 def load(name: str) -> Suite:
-    """A suite. Imports its package, which needs torch."""
+    """Return the suite of a name such as "streams". The call imports the package of the suite, which needs torch."""
     suite = importlib.import_module(f"conformance.suites.{name}").SUITE
     assert isinstance(suite, Suite)
     return suite
 
 
 def suites() -> tuple[Suite, ...]:
-    """Every suite, in plan order."""
+    """Return all suites, in the order of ``FAMILIES``."""
     return tuple(map(load, FAMILIES))
 
 
 def planned_cases(contract: Contract, *, more: bool = True) -> list[Case]:
-    """The cases of every checked clause, in the contract's order and then their own; without those
-    beyond plan quick where ``more`` is false."""
+    """Return the cases of all clauses with status "checked", sorted by the order of the clauses in the contract. If
+    ``more`` is false, cases that do not belong to the plan "quick" are left out."""
     order = {clause.id: place for place, clause in enumerate(checked(contract))}
     cases = (case for suite in suites() for case in suite.cases if more or not case.more)
     return sorted((case for case in cases if case.clause in order), key=lambda c: order[c.clause])
 
 
 def planned_op_checks(contract: Contract) -> list[OpCheck]:
-    """The checks of ops whose clauses are checked, in the order of the suites."""
+    """Return the op checks of all clauses with status "checked", in the order of the suites."""
     wanted = {clause.id for clause in checked(contract)}
     return [check for suite in suites() for check in suite.op_checks if check.clause in wanted]
 
 
 def case_of(clause: str, name: str) -> Case:
-    """The case of that name. Raises KeyError."""
+    """Return the case with the given name of a clause. Raises KeyError if the clause has no such case."""
     for case in load(suite_of(clause)).cases:
         if (case.clause, case.name) == (clause, name):
             return case
@@ -82,7 +84,7 @@ def case_of(clause: str, name: str) -> Case:
 
 
 def find_case(cell: CellKey) -> Case | None:
-    """The case of a cell, None if there is none."""
+    """Return the case of a cell, which is one entry of the results; None if no case belongs to the cell."""
     try:
         return case_of(cell.clause, cell.op) if suite_of(cell.clause) in FAMILIES else None
     except KeyError:
@@ -90,5 +92,5 @@ def find_case(cell: CellKey) -> Case | None:
 
 
 def checked(contract: Contract) -> list[Clause]:
-    """The clauses that the suite holds devices to."""
+    """Return the clauses of the contract that have status "checked"."""
     return [clause for clause in contract.clauses.values() if clause.status is Status.CHECKED]

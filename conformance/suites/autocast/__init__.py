@@ -1,4 +1,5 @@
-"""The autocast suite checks the dtype in which each op runs under autocast, autocast regions, and the GradScaler."""
+"""The autocast suite: checks of the dtype in which each op runs under autocast, of autocast regions, and of the
+GradScaler."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.autocast import listed, regions, scaler

@@ -1,4 +1,5 @@
-"""autocast.lists: each op runs in the dtype that autocast's lists prescribe."""
+"""Checks of single ops for the clause autocast.lists: each op must run in the dtype that autocast's op lists
+prescribe."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _ROUNDINGS = 16.0
 
 @cases("autocast.lists", over={op: (op, policy) for policy in LISTS for op in LISTS[policy]})
 def listed(context: Context, op: str, policy: str) -> None:
-    """Call an op under autocast with each lower precision that the device declares: it must run in the dtype of its list,
-    and results and gradients must be those of operands that were cast before the call."""
+    """Call an op under autocast with each lower precision that the device declares: the op must run in the dtype that
+    its autocast list prescribes, and results and gradients must be those of operands that were cast before the call."""
     for own in context.descriptor.autocast:
         if op in own.ops:
             policy = own.policy
@@ -39,13 +40,13 @@ def listed(context: Context, op: str, policy: str) -> None:
 
 
 def _wide(context: Context, op: str, lower: torch.dtype) -> None:
-    """Check that float64 operands are never cast (docs/source/amp, "Op Eligibility")."""
+    """Check that autocast never casts float64 operands (docs/source/amp, "Op Eligibility")."""
     wide = [torch.float64]
     answer, plain = (asked(context.opened, op, wide, region) for region in (lower, None))
     context.same(
         answer.told,
         plain.told,
-        f"{op} of float64: result dtypes or exception differ from those without autocast",
+        f"{op} of float64: the result dtypes or the exception differ from those without autocast",
     )
 
 
@@ -58,8 +59,8 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """Check that a call in a region gives results of dtype ``computed``. If the device has no kernel for this dtype, so that
-    operands of this dtype are refused without autocast too, NotImplementedError is raised."""
+    """Check that a call in an autocast region gives results of dtype ``computed``. If the device has no kernel for that
+    dtype, so that operands of the dtype are refused without autocast too, NotImplementedError is raised."""
     answer = asked(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
         plain = asked(context.opened, op, given, None, computed=computed, **named)
@@ -76,11 +77,11 @@ def _dtypes(
 def _values(
     context: Context, op: str, answer: Answer, given: Sequence[torch.dtype], computed: torch.dtype
 ) -> None:
-    """Check that the results are those of the op without autocast on operands cast to ``computed`` before the call. Nothing
-    is checked if that call raises."""
+    """Check that the results equal those of the op called without autocast on operands cast to ``computed``. Nothing is
+    checked if the call without autocast raises."""
     want = asked(context.opened, op, given, None, computed=computed)
     if want.error is None:
-        text = f"{op} under autocast differs from {op} of operands cast to {computed}"
+        text = f"the result of {op} under autocast differs from the one for operands cast to {computed}"
         near(context, answer.results, want.results, computed, text)
 
 
@@ -91,8 +92,8 @@ def near(
     computed: torch.dtype,
     text: str,
 ) -> None:
-    """Check that floating-point tensors from the same kernel differ by a few roundings at most, and are finite at the same
-    places."""
+    """Check that floating-point tensors from the same kernel differ by a few roundings at most, and are finite at the
+    same places."""
     for mine, theirs in zip(found, want):
         context.same(mine is None, theirs is None, text, kind=Kind.VALUES)
         if mine is None or theirs is None or not theirs.is_floating_point():
@@ -110,7 +111,7 @@ def near(
 
 def _lower(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        text = f"{op} of {_told(given)} does not run in the region's {lower}"
+        text = f"{op} of {_told(given)} does not run in the region's dtype {lower}"
         answer = _dtypes(context, op, given, lower, lower, text)
         _values(context, op, answer, given, lower)
     _trained(context, op, lower, lower)
@@ -150,9 +151,7 @@ def _promote(context: Context, op: str, lower: torch.dtype) -> None:
 def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
         answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
-        text = (
-            f"{op} of {_told(given)}, which is in no list, differs from the call without autocast"
-        )
+        text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
         context.same(answer.told, plain.told, text)
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):
@@ -162,7 +161,7 @@ def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
 
 def _composed(context: Context, op: str, lower: torch.dtype) -> None:
     answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
-    text = f"{op} of float32 raises with autocast only, or without it only"
+    text = f"{op} of float32 raises either only with autocast or only without autocast"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
 
@@ -178,9 +177,9 @@ def _trained(
     *,
     widest: bool = False,
 ) -> None:
-    """Check calls with leaves that require gradients. Results and gradients must be those of leaves that are cast before the
-    call, for two sets of leaves of the same shapes in one region, and for changed leaves in the next region. The leaves
-    are in float32, and then alternately in the lower precision and float32."""
+    """Check calls with leaves that require gradients. Results and gradients must be those of leaves that are cast
+    before the call, for two sets of leaves of the same shapes in one autocast region, and for leaves that are changed
+    before the next region. The leaves are all in float32, or alternately in the lower precision and float32."""
     for given in ([FLOAT32], [lower, FLOAT32]):
         first, second = Leaves(context.opened, given), Leaves(context.opened, given, shift=3)
         mine, theirs = ARGUMENTS[op](first), ARGUMENTS[op](second)
@@ -217,7 +216,7 @@ def _as_if_cast(
     want = _called(op, ARGUMENTS[op](known))
     if want.error is not None:
         return  # no reference: the op cannot be called in this dtype without autocast
-    text = f"{op} of leaves differs from {op} of leaves cast before the call"
+    text = f"the result of {op} differs from the one for leaves cast before the call"
     context.same(answer.told, want.told, text)
     precision = computed or max(given, key=lambda each: torch.finfo(each).eps, default=FLOAT32)
     near(context, answer.results, want.results, precision, text)
@@ -225,7 +224,7 @@ def _as_if_cast(
     context.same(
         [each.requires_grad for each in answer.results],
         graph,
-        f"{text} (requires_grad of the results)",
+        f"{op}: requires_grad of the results differs from that for leaves cast before the call",
     )
     if not any(graph):
         return

@@ -1,4 +1,5 @@
-"""autocast.lists: autocast regions, the cache of cast weights, and backward, checkpoints and modules under autocast."""
+"""Checks of the clause autocast.lists beyond single ops: autocast regions, the cache of cast weights, and backward,
+checkpoints and modules under autocast."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _ROUNDINGS = 16.0
 
 
 def _operand(context: Context, *shape: int, first: int = 1) -> torch.Tensor:
-    """Return a device tensor with values from 0.1 to 0.9 that are not exact in a lower precision."""
+    """Return a device tensor of the given shape with values from 0.1 to 0.9 that are not exact in a lower precision."""
     count = int(torch.Size(shape).numel())
     values = ((torch.arange(count) * 37 + 11 * first) % 101).float() * (0.8 / 101) + 0.1003
     return context.to_device(
@@ -33,7 +34,7 @@ def _weight(context: Context, *shape: int, first: int = 5) -> torch.Tensor:
 
 
 def _dtype(context: Context) -> torch.dtype:
-    """Return the result dtype of mm with float32 operands under the current autocast state."""
+    """Return the dtype of the result of mm for float32 operands under the current autocast state."""
     return torch.mm(_operand(context, 3, 3), _operand(context, 3, 3)).dtype
 
 
@@ -59,8 +60,9 @@ def _each(context: Context) -> list[torch.dtype]:
 
 @cases("autocast.lists")
 def region_ends(context: Context) -> None:
-    """Call mm before, inside and after an autocast region, and after a region that an exception ended: only inside may the
-    result have the region's dtype, and is_autocast_enabled and get_autocast_dtype must report the region."""
+    """Call mm before, inside and after an autocast region, and after a region that was left by an exception. The result
+    must have the region's dtype only inside the region, and is_autocast_enabled and get_autocast_dtype must report the
+    current state."""
     for lower in _each(context):
         context.same(
             _dtype(context), FLOAT32, "mm of float32 has a wrong dtype outside of autocast"
@@ -86,19 +88,21 @@ def region_ends(context: Context) -> None:
         except KeyError:
             pass
         context.same(
-            _dtype(context), FLOAT32, "mm has a wrong dtype after a region that an exception ended"
+            _dtype(context),
+            FLOAT32,
+            "mm has a wrong dtype after a region that was left by an exception",
         )
         context.same(
             torch.is_autocast_enabled(context.kind),
             False,
-            "is_autocast_enabled is wrong after a region that an exception ended",
+            "is_autocast_enabled is wrong after a region that was left by an exception",
         )
 
 
 @cases("autocast.lists")
 def region_of_another_dtype(context: Context) -> None:
-    """Nest autocast regions that are enabled, disabled or of another dtype: mm must follow the innermost region, and the
-    outer region again after the inner one."""
+    """Nest autocast regions that are enabled, disabled or of another dtype: the dtype of mm must be that of the
+    innermost region. After an inner region, the dtype must be that of the outer region again."""
     for lower in _each(context):
         for other in _each(context):
             with torch.autocast(context.kind, lower):
@@ -134,8 +138,8 @@ def region_of_another_dtype(context: Context) -> None:
 
 @cases("autocast.lists")
 def region_off(context: Context) -> None:
-    """Use the result of an autocast region in a disabled region inside it: mm must run in the dtype of its operands, the
-    lower precision or, after float(), float32."""
+    """Use the result of an autocast region inside a disabled inner region: mm must run in the dtype of its operands,
+    which is the lower precision or, after float(), float32."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
             made = torch.mm(_operand(context, 3, 3), _operand(context, 3, 3))
@@ -154,7 +158,8 @@ def region_off(context: Context) -> None:
 
 @cases("autocast.lists")
 def region_as_a_decorator(context: Context) -> None:
-    """Decorate a function with torch.autocast: the function must run under autocast, and its caller must not."""
+    """Decorate a function with torch.autocast: the function must run under autocast, and the code that calls the
+    function must not."""
     for lower in _each(context):
         decorated = torch.autocast(context.kind, lower)(_dtype)
         context.same(
@@ -169,8 +174,8 @@ def region_as_a_decorator(context: Context) -> None:
 
 @cases("autocast.lists")
 def region_without_a_dtype(context: Context) -> None:
-    """Open an autocast region without a dtype: mm must run in the dtype of get_autocast_dtype, which set_autocast_dtype
-    changes."""
+    """Open an autocast region without a dtype: mm must run in the dtype that get_autocast_dtype returns, which
+    set_autocast_dtype changes."""
     with torch.autocast(context.kind):
         context.same(
             _dtype(context),
@@ -193,8 +198,8 @@ def region_without_a_dtype(context: Context) -> None:
 
 @cases("autocast.lists")
 def region_of_other_threads(context: Context) -> None:
-    """Call mm in other threads while an autocast region is open: they must run in float32, because a region belongs to its
-    thread. The region must still be in effect afterwards."""
+    """Call mm in other threads while an autocast region is open: mm must run in float32 there, because a region applies
+    only to the thread that opened it. In that thread, the region must still be in effect afterwards."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
             seen = context.together(lambda: _dtype(context), lambda: _dtype(context))
@@ -210,7 +215,7 @@ def region_of_other_threads(context: Context) -> None:
 
 @cases("autocast.lists")
 def region_of_another_device(context: Context) -> None:
-    """Open an autocast region for another device type: ops on this device must not be affected."""
+    """Open an autocast region for another device type: ops on the device under test must not be affected."""
     other = "cpu" if context.kind != "cpu" else "cuda"
     with torch.autocast(other, torch.bfloat16, enabled=other == "cpu"):
         context.same(
@@ -227,7 +232,7 @@ def region_of_another_device(context: Context) -> None:
 
 @cases("autocast.lists")
 def what_is_not_cast(context: Context) -> None:
-    """Call ops on int64 and float64 operands under autocast: they must keep their dtype."""
+    """Call ops on int64 and float64 operands under autocast: the results must have the dtype of the operands."""
     for lower in _each(context):
         whole = context.to_device(torch.ones(3, 3, dtype=torch.int64))
         with torch.autocast(context.kind, lower):
@@ -247,8 +252,8 @@ def what_is_not_cast(context: Context) -> None:
 
 @cases("autocast.lists")
 def in_place_and_out(context: Context) -> None:
-    """Call an in-place op and an op with out= under autocast: the tensor written to must keep its dtype, and the in-place
-    op must not be cast."""
+    """Call an in-place op and an op with out= under autocast: the written tensor must keep its dtype, and the operands
+    of the in-place op must not be cast."""
     for lower in _each(context):
         x, y = _operand(context, 3, 3), _operand(context, 3, 3, first=2)
         out = torch.empty_like(x)
@@ -267,7 +272,7 @@ def in_place_and_out(context: Context) -> None:
 
 @cases("autocast.lists", requires={"multi_device"}, indices=2)
 def every_index(context: Context) -> None:
-    """Call mm on every device index in an autocast region: each must run in the region's dtype."""
+    """Call mm on every device index in an autocast region: each call must run in the region's dtype."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
             for index in context.indices:
@@ -284,14 +289,15 @@ def every_index(context: Context) -> None:
 
 
 def _cast(product: torch.Tensor) -> Any:
-    """Return the graph node that cast the second operand of the product."""
+    """Return the autograd graph node that cast the second operand of the product."""
     assert product.grad_fn is not None
     return product.grad_fn.next_functions[1][0]
 
 
 @cases("autocast.lists")
 def weight_is_cast_once(context: Context) -> None:
-    """Use a weight four times in an autocast region: it must be cast once, or at every use with cache_enabled=False."""
+    """Use a weight four times in an autocast region: the weight must be cast once or, with cache_enabled=False, at
+    every use."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         for enabled in (True, False):
@@ -304,13 +310,14 @@ def weight_is_cast_once(context: Context) -> None:
             once = [each is nodes[0] for each in nodes]
             context.must(_cast(first) is not weight, "the weight was not cast")
             kind = "with" if enabled else "without"
-            text = f"the uses that share one cast of the weight are wrong {kind} a cache"
+            text = f"the wrong uses of the weight share one cast {kind} a cache"
             context.same(once, [True, enabled, enabled, enabled], text)
 
 
 @cases("autocast.lists")
 def cache_ends_with_its_region(context: Context) -> None:
-    """Change a weight between two autocast regions: the second region must cast the weight again, with its new values."""
+    """Change a weight between two autocast regions: the second region must cast the weight again, with its new
+    values."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         products = []
@@ -332,8 +339,8 @@ def cache_ends_with_its_region(context: Context) -> None:
 
 @cases("autocast.lists")
 def another_weight_at_its_place(context: Context) -> None:
-    """Delete a weight in an autocast region and create another, which may get the same address: the new weight must be cast
-    itself, so the cache must not look up addresses only."""
+    """Delete a weight in an autocast region and create a new one, which may get the same address: the new weight must
+    be cast too, so a cache must not look up casts by address alone."""
     for lower in _each(context):
         x = _operand(context, 3, 3)
         with torch.autocast(context.kind, lower):
@@ -353,8 +360,8 @@ def another_weight_at_its_place(context: Context) -> None:
 
 @cases("autocast.lists")
 def activations_are_not_kept(context: Context) -> None:
-    """Change a tensor that is not a leaf parameter in place inside an autocast region: the next op must use its new values,
-    so such tensors must not be cached."""
+    """Change a tensor that is not a leaf parameter in place inside an autocast region: the next op must use the new
+    values, so the cast of such a tensor must not be cached."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):
@@ -388,8 +395,8 @@ def activations_are_not_kept(context: Context) -> None:
     over={"no_grad_first": ("no_grad",), "inference_mode_first": ("inference_mode",)},
 )
 def poisoned(context: Context, mode: str) -> None:
-    """Use a weight under no_grad or inference_mode in an autocast region and then outside of it: the later product must have
-    a graph, and backward must give the weight a float32 gradient."""
+    """Use a weight under no_grad or inference_mode in an autocast region and then outside of that mode: the later
+    product must have a graph, and backward must give the weight a float32 gradient."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):
@@ -417,8 +424,8 @@ def poisoned(context: Context, mode: str) -> None:
 
 @cases("autocast.lists")
 def gradients(context: Context) -> None:
-    """Run the forward pass under autocast and backward outside of it: gradients must have the dtype of their leaf and be
-    close to those of a float32 run."""
+    """Run the forward pass under autocast and backward outside of autocast: gradients must have the dtype of their leaf
+    and be close to those of a float32 run."""
     for lower in _each(context):
         found = {}
         for enabled in (True, False):
@@ -437,13 +444,15 @@ def gradients(context: Context) -> None:
             assert theirs is not None
             text = "the dtype of a gradient differs from its leaf's"
             context.same(mine.dtype, FLOAT32, text, kind=Kind.DTYPE, at=f"leaf {number}")
-            _near(context, mine, theirs, lower, "the gradient is not close to the float32 run's")
+            _near(
+                context, mine, theirs, lower, "the gradient is not close to that of a float32 run"
+            )
 
 
 @cases("autocast.lists", over={"checkpoint": (False,), "reentrant_checkpoint": (True,)})
 def checkpointed(context: Context, reentrant: bool) -> None:
-    """Run torch.utils.checkpoint in an autocast region and backward outside of it: the recomputation must run under the same
-    autocast, so gradients must equal those without a checkpoint."""
+    """Run torch.utils.checkpoint in an autocast region and backward outside of it: the recomputation must run under the
+    same autocast state, so gradients must equal those without a checkpoint."""
     for lower in _each(context):
         grads = []
         for through in (True, False):
@@ -478,7 +487,8 @@ def checkpointed(context: Context, reentrant: bool) -> None:
 
 
 class Doubled(torch.autograd.Function):
-    """A matrix product that records the dtypes of its operands and the dtype in which mm runs inside it."""
+    """A Function that computes a matrix product and records the dtypes of its operands and the dtype in which mm runs
+    inside forward and backward."""
 
     seen: list[Any] = []  # noqa: RUF012 - cleared by the case that uses it
 
@@ -510,8 +520,8 @@ def _function(context: Context, cast: torch.dtype | None) -> Callable[..., Any]:
     over={"custom_function": (False,), "custom_function_with_cast_inputs": (True,)},
 )
 def custom(context: Context, cast: bool) -> None:
-    """Use a custom Function with custom_fwd and custom_bwd in an autocast region: backward must run under the autocast state
-    of forward. With cast_inputs, operands must be cast to that dtype and autocast must be off."""
+    """Use a custom Function with custom_fwd and custom_bwd in an autocast region: backward must run under the autocast
+    state of forward. With cast_inputs, operands must be cast to that dtype and autocast must be off."""
     for lower in _each(context):
         x, weight = _weight(context, 3, 3, first=2), _weight(context, 3, 3)
         Doubled.seen.clear()
@@ -531,7 +541,7 @@ def custom(context: Context, cast: bool) -> None:
 
 
 def _initialised(context: Context, module: torch.nn.Module) -> torch.nn.Module:
-    """Fill the module's parameters with fixed values and move the module to the device."""
+    """Fill the parameters of a module with fixed values and move the module to the device."""
     with torch.no_grad():
         for number, each in enumerate(module.parameters()):
             count = each.numel()
@@ -636,8 +646,8 @@ def attention(context: Context, training: bool, weights: bool) -> None:
 
 @cases("autocast.lists")
 def transforms(context: Context) -> None:
-    """Call vmap and grad of torch.func in an autocast region: the function must run under autocast, and gradients must have
-    the dtype of the operand."""
+    """Call vmap and grad of torch.func in an autocast region: the function must run under autocast, and gradients must
+    have the dtype of the operand."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 4), _operand(context, 4, 4, first=3)
         batch = _operand(context, 2, 3, 4, first=8)

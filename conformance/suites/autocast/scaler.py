@@ -1,4 +1,5 @@
-"""autocast.grad_scaler: torch.amp.GradScaler scales losses, unscales gradients, and skips steps with infinities or NaN."""
+"""Checks of the clause autocast.grad_scaler: torch.amp.GradScaler must scale losses, unscale gradients, and skip steps
+with infinities or NaN."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def _values(context: Context, tensors: Sequence[torch.Tensor]) -> list[torch.Ten
 
 
 def _begin(context: Context, scaler: torch.amp.GradScaler, index: int = 0) -> torch.Tensor:
-    """Scale a tensor, because a scaler creates its state at the first call of scale."""
+    """Scale a tensor and return the result, so that the scaler creates its state, which happens at the first call of
+    scale."""
     found: torch.Tensor = scaler.scale(context.to_device(torch.ones(1), index))
     return found
 
@@ -46,8 +48,8 @@ def _stepped(
     grads: Sequence[torch.Tensor | None],
     text: str,
 ) -> tuple[bool, float]:
-    """Run step and update with these gradients of a scaled loss. Return whether the parameters changed, and the scale
-    afterwards. Fails if some parameters changed and others did not."""
+    """Run step and update of a scaler with the given gradients of a scaled loss. Returns a tuple (True if the
+    parameters changed, the scale afterwards). Fails if only some of the parameters changed."""
     scaler, before = _scaler(context), _values(context, parameters)
     optimizer = torch.optim.SGD(parameters, lr=1.0)
     _begin(context, scaler)
@@ -72,7 +74,7 @@ def _skips(
 ) -> None:
     stepped, scale = _stepped(context, parameters, grads, what)
     context.same(stepped, False, f"{what}: the step was not skipped")
-    context.same(scale, _INIT / 2, f"{what}: the scale did not back off")
+    context.same(scale, _INIT / 2, f"{what}: the scale was not reduced")
 
 
 def _steps(
@@ -88,8 +90,8 @@ def _steps(
 
 @cases("autocast.grad_scaler")
 def scales(context: Context) -> None:
-    """Call GradScaler.scale on a loss, on a list of losses, and on lower-precision tensors: each must be multiplied by the
-    scale, and backward must give scaled gradients."""
+    """Call GradScaler.scale on a loss, on a list of losses, and on lower-precision tensors: each must be multiplied by
+    the scale, and backward must give scaled gradients."""
     scaler = _scaler(context)
     (x,) = _parameters(context, (3,))
     scaled = scaler.scale((2 * x).sum())
@@ -147,8 +149,8 @@ _PLACES = (0, 1, 500, 1022, 1023, 1024)
     },
 )
 def anywhere(context: Context, value: str) -> None:
-    """Put an infinity or NaN at several places of a gradient of 1025 elements: the step must be skipped and the scale must
-    back off. Large finite numbers must not skip the step."""
+    """Put an infinity or NaN at several places of a gradient of 1025 elements: the step must be skipped and the scale
+    must be reduced. With large finite numbers instead, the step must be made."""
     for place in _PLACES:
         (x,) = _parameters(context, (1025,))
         grad = torch.ones(1025)
@@ -160,8 +162,9 @@ def anywhere(context: Context, value: str) -> None:
 
 @cases("autocast.grad_scaler")
 def any_parameter(context: Context) -> None:
-    """Put an infinity or NaN into the gradient of each of seven parameters of different shapes: the step must be skipped.
-    Without one, it must be made. Empty parameters and parameters without a gradient must not matter."""
+    """Put an infinity or NaN into the gradient of each of seven parameters of different shapes in turn: the step must
+    be skipped. With finite gradients, the step must be made. Empty parameters and parameters without a gradient must
+    not matter."""
     shapes = [(3,), (2, 5), (1,), (), (0,), (4, 1, 3), (7,)]
     for place in [None, *range(len(shapes))]:
         if place == 4:
@@ -179,8 +182,8 @@ def any_parameter(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def many_parameters(context: Context) -> None:
-    """Put an infinity into the gradient of one of 300 parameters, more than one multi-tensor kernel launch takes: the step
-    must be skipped. Without one, it must be made."""
+    """Put an infinity into the gradient of one of 300 parameters, more than one launch of a multi-tensor kernel takes:
+    the step must be skipped. With finite gradients, the step must be made."""
     for place in (None, 0, 64, 109, 150, 255, 299):
         parameters = _parameters(context, *[(3,)] * 300)
         grads = [torch.ones(3) for _ in parameters]
@@ -193,8 +196,8 @@ def many_parameters(context: Context) -> None:
 
 @cases("autocast.grad_scaler", requires={"strides"})
 def strided(context: Context) -> None:
-    """Put an infinity into gradients that are transposed, strided or at a storage offset: the step must be skipped. An
-    infinity in the storage between or around their elements must not skip it."""
+    """Put an infinity into gradients that are transposed, strided or at a storage offset: the step must be skipped. If
+    an infinity lies only between or around the elements in the storage, the step must be made."""
     inf = float("inf")
     for bad in (False, True):
         given = torch.ones(4, 6)
@@ -220,7 +223,8 @@ def strided(context: Context) -> None:
     over={f"on_index_{n}": (n,) for n in (0, 1)},
 )
 def on_each_index(context: Context, bad: int) -> None:
-    """Use parameters on two device indices: an infinity or NaN in a gradient on one of them must skip the step of all."""
+    """Use parameters on two device indices: an infinity or NaN in a gradient on either index must skip the step of all
+    parameters."""
     for value in (1.0, float("inf"), float("nan")):
         parameters = [
             *_parameters(context, (3,), (2,), index=0),
@@ -234,8 +238,8 @@ def on_each_index(context: Context, bad: int) -> None:
 
 @cases("autocast.grad_scaler", over={name: (name,) for name in ("float16", "bfloat16", "float64")})
 def in_dtype(context: Context, name: str) -> None:
-    """Use gradients of float16, bfloat16 or float64: an infinity or NaN must skip the step, and unscale_ must unscale them,
-    except that it must refuse float16 with ValueError."""
+    """Use gradients of bfloat16 or float64: unscale_ must unscale them, and an infinity or NaN must skip the step. For
+    float16 gradients, unscale_ must raise ValueError."""
     if name not in context.descriptor.dtypes:
         context.note(f"the device declares no {name}")
         context.same(name in context.descriptor.dtypes, False, f"the descriptor declares {name}")
@@ -265,14 +269,14 @@ def in_dtype(context: Context, name: str) -> None:
         context.same(
             moved,
             value == 1.0,
-            f"{value} in a gradient of {name}: whether the step was made is wrong",
+            f"{value} in a gradient of {name}: the step was wrongly made or wrongly skipped",
         )
 
 
 @cases("autocast.grad_scaler")
 def found_in_a_region(context: Context) -> None:
-    """Compute a loss under float16 autocast: if its gradients overflow, the step must be skipped and the scale must back
-    off; otherwise the step must be made."""
+    """Compute a loss under float16 autocast: if its gradients overflow, the step must be skipped and the scale must be
+    reduced; otherwise the step must be made."""
     if "float16" not in context.descriptor.dtypes:
         context.note("the device declares no float16")
         context.same(
@@ -288,7 +292,9 @@ def found_in_a_region(context: Context) -> None:
         scaler.step(optimizer)
         scaler.update()
         moved = float(context.from_device(weight.detach())[0, 0]) != 1.0
-        context.same(moved, wanted, f"operands of {size:g}: whether the step was made is wrong")
+        context.same(
+            moved, wanted, f"operands of {size:g}: the step was wrongly made or wrongly skipped"
+        )
         context.same(
             scaler.get_scale(), 4.0 if wanted else 2.0, "the scale after the step is wrong"
         )
@@ -296,8 +302,9 @@ def found_in_a_region(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def grows_and_backs_off(context: Context) -> None:
-    """Follow the scale over 17 steps: it must grow by growth_factor after growth_interval successful steps in a row, and
-    shrink by backoff_factor after each skipped step, which restarts the count."""
+    """Compare the scale with the documented one over 17 steps: the scale must grow by growth_factor after
+    growth_interval successful steps in a row, and shrink by backoff_factor after each skipped step, which restarts the
+    count."""
     for options in (
         {"growth_interval": 3},
         {"growth_interval": 1},
@@ -333,7 +340,7 @@ def _follow(context: Context, options: dict[str, Any]) -> None:
 
 @cases("autocast.grad_scaler")
 def scale_that_overflows(context: Context) -> None:
-    """Let a scale of 2**127 grow: it must keep its value instead of becoming infinite."""
+    """Make successful steps with a scale of 2**127: the scale must keep its value instead of becoming infinite."""
     (x,) = _parameters(context, (3,))
     scaler = _scaler(context, init_scale=2.0**127, growth_interval=1)
     optimizer = torch.optim.SGD([x], lr=0.0)
@@ -347,7 +354,8 @@ def scale_that_overflows(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def sets_a_scale(context: Context) -> None:
-    """Pass a new scale to GradScaler.update, as a number or as a tensor on the device: get_scale must return it."""
+    """Pass a new scale to GradScaler.update, as a number or as a tensor on the device: get_scale must return the new
+    scale."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
     for given in (16.0, context.to_device(torch.tensor(32.0))):
@@ -362,8 +370,8 @@ def sets_a_scale(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def unscaled_and_clipped(context: Context) -> None:
-    """Call unscale_, clip the gradients and step: unscale_ must give the unscaled gradients, a second unscale_ must raise
-    RuntimeError, and step must use the clipped gradients."""
+    """Call unscale_, clip the gradients and step: unscale_ must give the unscaled gradients, a second unscale_ must
+    raise RuntimeError, and step must use the clipped gradients."""
     parameters = _parameters(context, (2,), (2,))
     scaler, optimizer = _scaler(context), torch.optim.SGD(parameters, lr=1.0)
     loss = 3 * parameters[0].sum() + 4 * parameters[1].sum()
@@ -395,8 +403,8 @@ def unscaled_and_clipped(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def unscale_finds(context: Context) -> None:
-    """Let unscale_ find an infinity, then overwrite the gradient with finite values: the step must still be skipped, and
-    the scale must back off."""
+    """Call unscale_ on a gradient with an infinity, then overwrite the gradient with finite values: the step must still
+    be skipped, and the scale must be reduced."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
     _begin(context, scaler)
@@ -406,12 +414,13 @@ def unscale_finds(context: Context) -> None:
     scaler.step(optimizer)
     scaler.update()
     context.same(context.from_device(x.detach()).tolist(), [1.0] * 3, "the step was not skipped")
-    context.same(scaler.get_scale(), _INIT / 2, "the scale did not back off")
+    context.same(scaler.get_scale(), _INIT / 2, "the scale was not reduced")
 
 
 @cases("autocast.grad_scaler")
 def several_optimisers(context: Context) -> None:
-    """Use one scaler for two optimisers: only the one with a NaN gradient must skip its step, and the scale must back off."""
+    """Use one scaler for two optimisers: only the optimiser with a NaN gradient must skip its step, and the scale must
+    be reduced."""
     for bad in (None, 0, 1):
         parameters = _parameters(context, (3,), (3,))
         scaler = _scaler(context)
@@ -428,7 +437,7 @@ def several_optimisers(context: Context) -> None:
         context.same(
             moved,
             [number != bad for number in (0, 1)],
-            "the optimisers whose step was made are wrong",
+            "the wrong optimisers made or skipped their step",
         )
         scale = _INIT if bad is None else _INIT / 2
         context.same(
@@ -438,7 +447,7 @@ def several_optimisers(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def next_step_is_made(context: Context) -> None:
-    """Run four steps, the first and third with an infinity or NaN: only these two must be skipped."""
+    """Run four steps, the first and third with an infinity or NaN: only the first and third must be skipped."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
     _begin(context, scaler)
@@ -449,14 +458,12 @@ def next_step_is_made(context: Context) -> None:
         scaler.step(optimizer)
         scaler.update()
         moved.append(float(context.from_device(x.detach())[0]) != before)
-    context.same(
-        moved, [False, True, False, True], "the steps that changed the parameter are wrong"
-    )
+    context.same(moved, [False, True, False, True], "the wrong steps changed the parameter")
 
 
 @cases("autocast.grad_scaler")
 def accumulated(context: Context) -> None:
-    """Accumulate the gradients of three scaled losses and step once: they must be unscaled once."""
+    """Accumulate the gradients of three scaled losses and step once: the gradients must be unscaled exactly once."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=0.25)
     for _ in range(3):
@@ -472,8 +479,8 @@ def accumulated(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def state_round_trips(context: Context) -> None:
-    """Load a scaler's state_dict into another scaler, before or after its first use: scale and count must be restored, and
-    the next step must continue from them."""
+    """Load the state_dict of a scaler into another scaler, before or after the first use of the other: scale and step
+    count must be restored, and the next step must continue from them."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=0.0)
     _begin(context, scaler)
@@ -499,8 +506,8 @@ def state_round_trips(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def disabled(context: Context) -> None:
-    """Use a GradScaler with enabled=False: scale must return the loss itself, the scale must be 1, and every step must be
-    made."""
+    """Use a GradScaler with enabled=False: scale must return the loss itself, get_scale must return 1, and every step
+    must be made."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context, enabled=False), torch.optim.SGD([x], lr=1.0)
     loss = x.sum()

@@ -1,4 +1,5 @@
-"""The autograd suite checks gradients, saved tensors, version counters, threads and custom Functions."""
+"""The autograd suite: checks of gradients, saved tensors, version counters, the threads of backward, and custom
+Functions."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
 from conformance.suites.autograd import (

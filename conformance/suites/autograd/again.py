@@ -1,5 +1,5 @@
-"""autograd.second, autograd.forward_ad and layout.grad: second gradients, forward-mode derivatives, gradients for a batch
-of cotangents, and the gradients accumulated into leaves."""
+"""Checks of the clauses autograd.second, autograd.forward_ad and layout.grad: second gradients, forward-mode
+derivatives, gradients for a batch of cotangents, and gradients that backward accumulates into leaves."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def has_forward(t: Traits) -> bool:
 def asked(
     ctx: ItemContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
-    """Yield (sample with its reference, laid-out inputs, layout of the cotangents, name of the check). The first sample takes
-    all pairs of layouts, the others only the first pair."""
+    """Yield a tuple (reference gradients of a sample, laid-out inputs, layout of the cotangents, name of the check).
+    The first sample is combined with all pairs of layouts, each other sample only with the first pair."""
     given = [each for each in chosen(ctx) if all(t.numel() for t in each.tensors)]
     given = [each for each in given if not is_long(each)][:samples]
     for number, sample in enumerate(given):
@@ -117,8 +117,8 @@ def second(ctx: ItemContext) -> None:
 
 
 def forward(ctx: ItemContext) -> None:
-    """Check forward-mode derivatives for tangents in several layouts, on devices that declare ``storage``, and gradients
-    for a batch of two cotangents."""
+    """Check gradients for a batch of two cotangents and, on devices that declare ``storage``, forward-mode derivatives
+    for tangents in several layouts."""
     with ctx.running(FORWARD):
         for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
             tensors, outputs = laid.sample.tensors, known.outputs(laid.geometries)
@@ -143,7 +143,7 @@ def forward(ctx: ItemContext) -> None:
 
 
 def tangents(known: Known, laid: Laid, layout: str) -> Cotangents:
-    """Return a tangent for each input that has a gradient, each with different numbers."""
+    """Return a tangent for each input that has a gradient. Different inputs get tangents with different values."""
     tensors = laid.sample.tensors
     return tuple(
         known.laid(tensors[place], tensors[place].dtype, layout, turn=place)
@@ -185,9 +185,9 @@ def grad(ctx: ItemContext) -> None:
 
 
 def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
-    """Check the gradients that three backward passes accumulate into a leaf. The first one must have the leaf's strides if the
-    leaf is dense and non-overlapping, otherwise be row-major. The second must be added in place. The third, with
-    create_graph=True, must be stored in a new tensor."""
+    """Check the gradients that three backward passes accumulate into a leaf. The first gradient must have the leaf's
+    strides if the leaf is dense and non-overlapping, otherwise be row-major. The second must be added in place. The
+    third pass runs with create_graph=True and must store the sum in a new tensor."""
     begun, again, anew = answer.before or ((), (), ())
     for place, one, two, three in zip(reference.places, begun, again, anew):
         if one is None or two is None or three is None:
@@ -201,7 +201,8 @@ def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
 
 
 def misplaced(shape: Sequence[int], stride: Sequence[int], found: Sequence[int]) -> Wrong | None:
-    """Report wrong strides of a leaf's first gradient: they must be the leaf's if the leaf is dense, otherwise row-major."""
+    """Return a failure if the strides of a leaf's first gradient are wrong, otherwise None. Expected are the leaf's
+    strides if the leaf is dense, otherwise row-major strides."""
     told, wanted, step = "the strides of the leaf", list(stride), 1
     for place in sorted((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: stride[d]):
         if stride[place] != step:
@@ -222,9 +223,12 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
-    """Report wrong gradients after the second pass (added in place) or the third (create_graph=True, a new tensor)."""
+    """Return a failure if a later gradient of a leaf is wrong, otherwise None. The second pass must add to the gradient
+    in place; the third, with create_graph=True, must store the sum in a new tensor."""
     if not two.kept:
-        return Wrong("not_aliased", "accumulation in place", "another tensor or address")
+        return Wrong(
+            "not_aliased", "addition to the existing gradient", "another tensor or another address"
+        )
     total = two.values + one.values
     for now, want, told in (
         (two, one.values * 2, "accumulated twice"),
@@ -234,5 +238,7 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
         if wrong is not None:
             return wrong.about(told)
     if three.kept or three.old is None:
-        return Wrong("alias", "a new tensor with create_graph=True", "the previous tensor")
+        return Wrong(
+            "alias", "the gradient in a new tensor with create_graph=True", "the previous tensor"
+        )
     return tensor_difference(three.old, two.values, tolerances, 0.0)

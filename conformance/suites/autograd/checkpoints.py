@@ -1,4 +1,5 @@
-"""autograd.saved: an activation checkpoint changes neither results nor gradients, and draws the same random numbers."""
+"""Checks of activation checkpoints for the clause autograd.saved: a checkpoint must change neither results nor
+gradients, and the recomputation must draw the same random numbers."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def _drawn(context: Context, index: int = 0) -> torch.Tensor:
 def _gradients(
     context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the result of a function and the gradients of its inputs, copied to the CPU. Random numbers are drawn between
-    the forward pass and backward."""
+    """Return the result of a function and the gradients of its inputs, copied to the CPU. Random numbers are drawn
+    between the forward pass and backward, so that the generator's state differs in backward."""
     leaves = [each.detach().clone().requires_grad_() for each in inputs]
     torch.manual_seed(17)
     result = function(*leaves)
@@ -50,7 +51,8 @@ def _gradients(
 def _same_with_checkpoint(
     context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor, **options: Any
 ) -> None:
-    """Check that a checkpoint changes neither the result nor the gradients of a function with random numbers."""
+    """Check that a checkpoint changes neither the result nor the gradients of a function that may draw random
+    numbers."""
     plain = _gradients(context, function, *inputs)
     found = _gradients(context, partial(checkpoint, function, **options), *inputs)
     close(context, found[0], plain[0], "the result differs from the one without a checkpoint")
@@ -61,15 +63,16 @@ def _same_with_checkpoint(
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def checkpointed(context: Context, reentrant: bool) -> None:
-    """Run a function with random numbers under torch.utils.checkpoint: result and gradients must equal those without it."""
+    """Run a function with random numbers under torch.utils.checkpoint: the result and the gradients must equal those
+    without the checkpoint."""
     for x in (values(6, 8), values(8, 6).t(), values(12, 8)[::2]):
         _same_with_checkpoint(context, _network, context.to_device(x), use_reentrant=reentrant)
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint_mask{end}": (given, True) for end, given in _REENTRANT.items()} | {f"checkpoint_mask_not_preserved{end}": (given, False) for end, given in _REENTRANT.items()})  # fmt: skip
 def masks(context: Context, reentrant: bool, preserve: bool) -> None:
-    """Checkpoint a dropout. With preserve_rng_state=True, backward must draw the same mask again and leave the generator
-    unchanged. With False, it must draw a new mask and advance the generator."""
+    """Run dropout in a checkpoint. With preserve_rng_state=True, backward must draw the same mask again and leave the
+    generator unchanged. With preserve_rng_state=False, backward must draw a new mask and advance the generator."""
     torch.manual_seed(6)
     x = context.to_device(torch.ones(400)).requires_grad_()
 
@@ -102,8 +105,8 @@ def masks(context: Context, reentrant: bool, preserve: bool) -> None:
 
 @cases("autograd.saved", requires={"generator", "multi_device"}, indices=2, over={f"checkpoint_of_two_indices{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def of_two_indices(context: Context, reentrant: bool) -> None:
-    """Checkpoint functions whose inputs are on two device indices: the generators of both must be saved, restored for the
-    recomputation, and left unchanged by backward."""
+    """Run functions whose inputs are on two device indices in a checkpoint. The states of the generators of both
+    indices must be saved, restored for the recomputation, and left unchanged by backward."""
 
     def both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         first, second = (functional.dropout(each * 2, 0.5) for each in (first, second))
@@ -130,8 +133,8 @@ def of_two_indices(context: Context, reentrant: bool) -> None:
 
 @cases("autograd.saved", requires={"multi_device"}, indices=2, over={f"checkpoint_current_index{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def current_index(context: Context, reentrant: bool) -> None:
-    """Checkpoint a function of a tensor on device index 1: its recomputation in backward must run with index 1 as the current
-    index."""
+    """Run a function of a tensor on device index 1 in a checkpoint. The recomputation in backward must run with index 1
+    as the current device index."""
     seen: list[int] = []
 
     def noting(value: torch.Tensor) -> torch.Tensor:
@@ -147,7 +150,8 @@ def current_index(context: Context, reentrant: bool) -> None:
 
 @cases("autograd.saved", requires={"generator"}, over={"checkpoint_nested": (False, False), "checkpoint_in_reentrant": (True, False), "checkpoint_of_reentrant": (False, True), "checkpoint_nested_reentrant": (True, True)})  # fmt: skip
 def nested(context: Context, outer: bool, inner: bool) -> None:
-    """Nest checkpoints, reentrant and not: result and gradients must equal those without checkpoints."""
+    """Nest checkpoints, with use_reentrant=True and False in all combinations: the result and the gradients must equal
+    those without checkpoints."""
 
     def inside(value: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = checkpoint(_network, value, use_reentrant=inner)
@@ -158,8 +162,8 @@ def nested(context: Context, outer: bool, inner: bool) -> None:
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint_in_sequence{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def in_sequence(context: Context, reentrant: bool) -> None:
-    """Run a Sequential model with checkpoint_sequential: the gradients of the input and of all parameters must equal those of
-    the plain model."""
+    """Run a Sequential model with checkpoint_sequential: the gradients of the input and of all parameters must equal
+    those of a plain run of the model."""
     torch.manual_seed(3)
     layers = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Tanh(), torch.nn.Linear(8, 8)]
     model = torch.nn.Sequential(*layers).to(context.device)
@@ -173,7 +177,10 @@ def in_sequence(context: Context, reentrant: bool) -> None:
         )
     (_, plain), (_, rerun) = found
     context.same(
-        len(rerun), len(plain), "the number of gradients differs from the plain model's", Kind.COUNT
+        len(rerun),
+        len(plain),
+        "the number of gradients differs from that of the plain model",
+        Kind.COUNT,
     )
     for place, (grad, want) in enumerate(zip(rerun, plain)):
         close(
@@ -187,8 +194,8 @@ def in_sequence(context: Context, reentrant: bool) -> None:
 
 @cases("autograd.saved", requires={"autocast"}, over={f"checkpoint_under_autocast{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
 def under_autocast(context: Context, reentrant: bool) -> None:
-    """Checkpoint a function under autocast and call backward outside of autocast: the recomputation must run under the same
-    autocast dtype."""
+    """Run a function in a checkpoint under autocast, and call backward outside of autocast. The recomputation must run
+    under autocast with the same dtype."""
     seen: list[tuple[bool, torch.dtype]] = []
 
     def noting(value: torch.Tensor) -> torch.Tensor:
@@ -209,7 +216,7 @@ def under_autocast(context: Context, reentrant: bool) -> None:
     )
     context.check(
         x.grad is not None and x.grad.dtype == torch.float32,
-        "the gradient is missing or has another dtype than the leaf",
+        "the gradient is missing, or its dtype differs from the leaf's",
         kind=Kind.DTYPE,
     )
 
@@ -236,8 +243,8 @@ _IN_CHANNELS_LAST = {"pooled": _pooled, "convolved": _convolved}
     },
 )
 def channels_last(context: Context, reentrant: bool, name: str) -> None:
-    """Checkpoint functions of a channels_last input: result and gradients must have the values and strides that they have
-    without a checkpoint."""
+    """Run functions of a channels_last input in a checkpoint: the result and the gradients must have the same values
+    and strides as without the checkpoint."""
     function = _IN_CHANNELS_LAST[name]
     given = context.to_device(values(2, 3, 4, 4).to(memory_format=torch.channels_last))
     _same_with_checkpoint(context, function, given, use_reentrant=reentrant)
@@ -259,7 +266,8 @@ def channels_last(context: Context, reentrant: bool, name: str) -> None:
 
 @cases("autograd.saved", requires={"generator"})
 def other_metadata(context: Context) -> None:
-    """Checkpoint a function whose recomputation gives tensors of another shape: backward must raise RuntimeError."""
+    """Run a function in a checkpoint whose recomputation gives tensors of another shape: backward must raise
+    RuntimeError."""
     shapes = [8, 4]
 
     def changing(value: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""autograd.first: first gradients of every op, for many layouts of the inputs and of the cotangents."""
+"""Checks of the clause autograd.first: the first gradients of each op, for many layouts of the inputs and of the
+cotangents."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ _LARGE = 2.0**10
 
 
 class Few(NamedTuple):
-    """The gradients computed for a sample after the first: layouts of the inputs, layouts of the cotangents, and whether the
-    gradient of each input is also computed alone."""
+    """The gradient computations for a sample that is not the first one: the layouts of its inputs and of its
+    cotangents. If ``alone`` is true, the gradient of each single input is computed too."""
 
     inputs: tuple[str, ...]
     cotangents: tuple[str, ...] = ()
@@ -83,8 +84,9 @@ def applies(t: Traits) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One computation of gradients: for inputs in layout ``case`` and cotangents in layout ``cotangent``, multiplied by
-    ``scale``, the gradients of the inputs at ``places``. If ``only`` is set, just that output has a cotangent."""
+    """One gradient computation: the gradients of the inputs at ``places``, for inputs in the layout ``case`` and
+    cotangents in the layout ``cotangent``, multiplied by ``scale``. If ``only`` is set, just the output of that index
+    has a cotangent."""
 
     name: str
     case: str
@@ -111,13 +113,14 @@ def first(ctx: ItemContext) -> None:
 
 
 def reads_storage(ctx: ItemContext) -> bool:
-    """Return True if the op addresses the storage itself, as as_strided does, so that its result depends on the layout."""
+    """Return True if the op addresses the storage of its input, as as_strided does, so that the result depends on the
+    input's layout."""
     return "gradients.of_storage" in ctx.traits.families
 
 
 def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
-    """Return the sample in each of these layouts, by the layout's name. An op that addresses the storage itself gets only
-    the contiguous layout."""
+    """Return the sample laid out in each of the given layouts, by the name of the layout. For an op that addresses the
+    storage of its input, only the contiguous layout is returned."""
     wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
 
@@ -125,8 +128,9 @@ def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[st
 def _asks(
     ctx: ItemContext, known: Known, lays: Mapping[str, Laid], few: Few | None
 ) -> Iterator[Ask]:
-    """Yield the gradient computations for a sample: those that ``few`` lists, or all if ``few`` is None. With ``few``, a
-    non-contiguous input is combined with a non-contiguous cotangent, because the first sample has tried each alone."""
+    """Yield the gradient computations for a sample: those that ``few`` lists, or all if ``few`` is None. If ``few`` is
+    given, a non-contiguous input is combined with a non-contiguous cotangent, because the first sample was already
+    computed with each of them alone."""
     every = known.places
     strided = few.cotangents[-1] if few and few.cotangents else PLAIN
     strided = strided if ctx.device.takes(strided) else PLAIN
@@ -166,7 +170,7 @@ def _asks(
 
 
 def shapes(layout: str, outputs: Iterable[torch.Tensor]) -> tuple[Any, ...]:
-    """Return a key that is equal for two layouts if both give the same cotangents for these outputs."""
+    """Return a key that is equal for two layouts if both give the same cotangents for the given outputs."""
     if layout in (SUM, CONJ):
         return (layout, any(each.numel() > 1 for each in outputs))
     parsed = parse_layout(layout)
@@ -192,7 +196,8 @@ def of_inputs(
     procedure: Callable[..., Gradients],
     given: tuple[Any, ...],
 ) -> Reference:
-    """Return the reference for a procedure that computes gradients; ``given[0]`` lists the inputs whose gradients it returns."""
+    """Return the reference for a procedure that computes gradients; ``given[0]`` lists the inputs whose gradients the
+    procedure returns."""
     places = given[0]
     return Reference(
         ctx,
@@ -205,7 +210,8 @@ def of_inputs(
 
 
 def _in_place(ctx: ItemContext, sample: Sample) -> None:
-    """Check the gradients of the in-place variant, called on the whole input and on a slice of it."""
+    """Check the gradients of the in-place variant, called on the whole first input and on a slice of a larger
+    tensor."""
     if ctx.op.inplace is None or ctx.op.restrides_in_place:
         return
     for sliced, name in ((False, "inplace"), (True, "inplace_slice")):

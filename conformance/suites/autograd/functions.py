@@ -1,4 +1,5 @@
-"""autograd.function: custom subclasses of torch.autograd.Function work on the device as documented."""
+"""Checks of the clause autograd.function: custom subclasses of torch.autograd.Function must work on the device as
+documented."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ WRONG_GRADIENT = "the gradient is wrong"
 
 
 def values(*shape: int) -> torch.Tensor:
-    """Return a CPU tensor of this shape with different values from 0.2 to 0.9."""
+    """Return a CPU tensor of the given shape with different values from 0.2 to 0.9."""
     return torch.linspace(0.2, 0.9, torch.Size(shape).numel()).reshape(shape)
 
 
@@ -27,7 +28,7 @@ def leaf(context: Context, *shape: int, index: int = 0) -> torch.Tensor:
 
 
 def apply(function: Any, *given: Any) -> Any:
-    """Call ``apply`` of the autograd Function and return its result."""
+    """Call ``apply`` of a subclass of torch.autograd.Function and return the result."""
     return function.apply(*given)
 
 
@@ -54,7 +55,8 @@ def near(
 
 
 class _Product(torch.autograd.Function):
-    """Computes n x w + b; backward appends its ``needs_input_grad`` to ``seen``."""
+    """A Function that computes ``n * x * w + b``. Its backward appends ``ctx.needs_input_grad`` to the list
+    ``seen``."""
 
     @staticmethod
     def forward(
@@ -79,7 +81,7 @@ class _Product(torch.autograd.Function):
 
 
 class _SetUp(torch.autograd.Function):
-    """Computes n x w + b like :class:`_Product`, but saves in ``setup_context``."""
+    """A Function that computes ``n * x * w + b`` like :class:`_Product`, but saves tensors in ``setup_context``."""
 
     @staticmethod
     def forward(
@@ -97,8 +99,8 @@ class _SetUp(torch.autograd.Function):
 
 @cases("autograd.function", over={"needs_input_grad": ("_Product",), "needs_input_grad_set_up": ("_SetUp",)})  # fmt: skip
 def needs_input_grad(context: Context, name: str) -> None:
-    """Each subset of the inputs requires gradients in turn: ctx.needs_input_grad is true for exactly these inputs, and only
-    they receive a gradient."""
+    """Let each subset of the inputs of a Function require gradients: ctx.needs_input_grad must be true for exactly the
+    inputs of the subset, and only these inputs may receive a gradient."""
     function = {"_Product": _Product, "_SetUp": _SetUp}[name]
     x, w, b = values(3, 4), values(4, 3).t().contiguous() + 1, values(3, 4).flip(0)
     wanted = (2.5 * w, 2.5 * x, torch.ones(3, 4))
@@ -128,12 +130,14 @@ def needs_input_grad(context: Context, name: str) -> None:
                 near(context, each.grad, grad, WRONG_GRADIENT, at)
             else:
                 context.check(
-                    each.grad is None, "an input that requires no gradient received one", at=at
+                    each.grad is None,
+                    "an input that requires no gradient received a gradient",
+                    at=at,
                 )
 
 
 class SavesAll(torch.autograd.Function):
-    """Computes exp(x); saves its input, its result, a transposed tensor of its own, and None."""
+    """A Function that computes ``exp(x)`` and saves its input, its result, a new transposed tensor, and None."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -150,8 +154,9 @@ class SavesAll(torch.autograd.Function):
 
 @cases("autograd.function")
 def saved_tensors(context: Context) -> None:
-    """A Function saves its input, its result, a tensor of its own and None; backward gets them back. After backward they
-    are freed, and if the input or the result was changed in place, backward raises."""
+    """Save the input, the result, a new tensor and None in a Function: backward must get all four back. After backward,
+    access to the saved tensors must raise RuntimeError. If the input or the result is changed in place before backward,
+    backward must raise RuntimeError."""
     x = leaf(context, 3, 4)
     y = apply(SavesAll, x)
     y.backward(torch.ones_like(y))
@@ -174,7 +179,7 @@ def saved_tensors(context: Context) -> None:
 
 
 class _Doubles(torch.autograd.Function):
-    """Doubles x in place and marks it as dirty."""
+    """A Function that doubles x in place and marks it as dirty."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -188,8 +193,9 @@ class _Doubles(torch.autograd.Function):
 
 @cases("autograd.function")
 def mark_dirty(context: Context) -> None:
-    """A Function changes its input in place and calls ctx.mark_dirty: it returns the same tensor, the tensor's version
-    rises, and gradients are right. Backward raises if the tensor had been saved before, and a leaf is refused."""
+    """Change the input of a Function in place and call ctx.mark_dirty: apply must return the same tensor, the version of
+    the tensor must rise, and the gradients must be right. Backward must raise if another op had saved the tensor
+    before, and a leaf that requires a gradient must be refused."""
     x = leaf(context, 4, 6)
     y = x * 3
     before = y._version
@@ -216,9 +222,9 @@ def mark_dirty(context: Context) -> None:
 #: Views of a tensor of shape (4, 6).
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a row": lambda x: x[2],
-    "rows from the second": lambda x: x[1:],
+    "all rows from the second on": lambda x: x[1:],
     "a stepped column": lambda x: x[1::2, 3],
-    "the transpose of a part": lambda x: x[1:, 2:5].t(),
+    "the transpose of a slice": lambda x: x[1:, 2:5].t(),
     "the diagonal": lambda x: x.diagonal(1),
     "a view of another shape": lambda x: x.view(2, 12)[1],
 }
@@ -226,8 +232,8 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @cases("autograd.function", requires={"strides"}, over={"dirty_view": ("dirty",), "written_view": ("written",), "dirty_view_of_transposed": ("dirty_t",), "written_view_of_transposed": ("written_t",)})  # fmt: skip
 def views_of(context: Context, way: str) -> None:
-    """Write to a view of a Function's result, by another Function (mark_dirty) or by mul_: values and gradients change for
-    exactly the elements of the view."""
+    """Write to a view of a Function's result, by another Function (mark_dirty) or by mul_: values and gradients must
+    change for exactly the elements of the view."""
     transposed = way.endswith("_t")
     for name, view in VIEWS.items():
         if transposed and name == "a view of another shape":
@@ -248,7 +254,7 @@ def views_of(context: Context, way: str) -> None:
 
 
 class Tripled(torch.autograd.Function):
-    """Computes 3 x."""
+    """A Function that computes ``3 * x``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -260,7 +266,8 @@ class Tripled(torch.autograd.Function):
 
 
 class _WithIndices(torch.autograd.Function):
-    """Returns the sorted rows, and two results that are marked as non-differentiable; notes their cotangents."""
+    """A Function that returns the rows of x sorted, with the sort indices and the rounded rows as results marked
+    non-differentiable. Its backward appends the cotangents of the marked results to ``seen``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, seen: list[Any]) -> Any:
@@ -279,7 +286,8 @@ class _WithIndices(torch.autograd.Function):
 
 @cases("autograd.function")
 def mark_non_differentiable(context: Context) -> None:
-    """Results passed to ctx.mark_non_differentiable do not require a gradient, and backward receives zeros for them."""
+    """Pass results to ctx.mark_non_differentiable: they must not require a gradient, and backward must receive zeros as
+    their cotangents."""
     x, seen = leaf(context, 3, 4), list[Any]()
     found, order, rounded = apply(_WithIndices, x, seen)
     flags = [each.requires_grad for each in (found, order, rounded)]
@@ -303,7 +311,8 @@ def mark_non_differentiable(context: Context) -> None:
 
 
 class _Several(torch.autograd.Function):
-    """Returns 2 x, x transposed and x in bfloat16; backward notes its cotangents in ``seen``."""
+    """A Function that returns ``2 * x``, x transposed, and x in bfloat16. Its backward appends the cotangents to
+    ``seen``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, materialize: bool, seen: list[Any]) -> Any:
@@ -323,7 +332,8 @@ class _Several(torch.autograd.Function):
 @cases("autograd.function", over={"materialized": (0,)})
 @cases("autograd.function", requires={"multi_device"}, indices=2, over={"materialized_on_index_1": (1,)})  # fmt: skip
 def materialized(context: Context, index: int) -> None:
-    """For a result that was not used, backward receives a cotangent of zeros with the result's shape, dtype and device."""
+    """Use only one of three results of a Function: for each unused result, backward must receive a cotangent of zeros
+    with the result's shape, dtype and device."""
     for used in range(3):
         at = f"result {used} is used"
         x, seen = leaf(context, 3, 4, index=index), list[Any]()
@@ -346,7 +356,8 @@ def materialized(context: Context, index: int) -> None:
 
 @cases("autograd.function")
 def not_materialized(context: Context) -> None:
-    """After ctx.set_materialize_grads(False), backward receives None for a result that was not used."""
+    """Use only one of three results of a Function that calls ctx.set_materialize_grads(False): backward must receive
+    None for each unused result."""
     for used in range(3):
         x, seen = leaf(context, 3, 4), list[Any]()
         results = apply(_Several, x, False, seen)
@@ -373,7 +384,7 @@ def not_materialized(context: Context) -> None:
 
 
 class _Part(torch.autograd.Function):
-    """Returns a view of the input, or two views if ``several``."""
+    """A Function that returns a view of its input, or two views if ``several`` is true."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, several: bool) -> Any:
@@ -391,8 +402,8 @@ class _Part(torch.autograd.Function):
 
 @cases("autograd.function", over={"view_as_result": (False,), "views_as_results": (True,)})
 def view_as_result(context: Context, several: bool) -> None:
-    """A Function returns views of its input: the gradient is the one of the Function's backward, and changing the view in
-    place raises."""
+    """Return views of the input from a Function: the gradient must be the one that the Function's backward returns, and
+    changing such a view in place must raise RuntimeError."""
     x = leaf(context, 3, 4)
     made = apply(_Part, x * 1, several)
     results = list(made) if several else [made]
@@ -405,7 +416,7 @@ def view_as_result(context: Context, several: bool) -> None:
 
 
 class _Same(torch.autograd.Function):
-    """Returns its input unchanged; the gradient is four times the cotangent."""
+    """A Function that returns its input unchanged. Its gradient is four times the cotangent."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -418,8 +429,8 @@ class _Same(torch.autograd.Function):
 
 @cases("autograd.function")
 def input_as_result(context: Context) -> None:
-    """A Function returns its input: the result is a new tensor over the same memory with the same strides, and the gradient
-    is the one of the Function's backward."""
+    """Return the input of a Function as its result: the result must be a new tensor with the same memory and strides,
+    and the gradient must be the one that the Function's backward returns."""
     inputs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "a leaf": lambda x: x,
         "a product": lambda x: x * 1,
@@ -461,7 +472,8 @@ def input_as_result(context: Context) -> None:
 
 
 class _Returns(torch.autograd.Function):
-    """Computes x + y; backward returns the result of ``made`` for the cotangent."""
+    """A Function that computes ``x + y``. Its backward applies ``made`` to the cotangent and returns the result as
+    gradients."""
 
     @staticmethod
     def forward(
@@ -478,8 +490,8 @@ class _Returns(torch.autograd.Function):
 
 @cases("autograd.function")
 def returned_gradients(context: Context) -> None:
-    """Gradients that backward returns are accumulated correctly if they have unusual strides or another dtype, are
-    expanded, are the cotangent itself, or are one tensor for both inputs."""
+    """Return gradients of unusual forms from backward: with unusual strides or another dtype, expanded tensors, the
+    cotangent itself, or one tensor for both inputs. The leaves must accumulate the right gradients."""
     given = values(3, 4)
     ones = torch.ones(3, 4)
     ways: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
@@ -516,16 +528,16 @@ def returned_gradients(context: Context) -> None:
 
 @cases("autograd.function")
 def wrong_gradients(context: Context) -> None:
-    """Backward returns gradients of the wrong number, shape or device: RuntimeError is raised."""
+    """Return gradients of the wrong number, shape or device from backward: RuntimeError must be raised."""
     ways: dict[str, Callable[[torch.Tensor], Any]] = {
-        "that are too few": lambda g: (g,),
-        "that are too many": lambda g: (g, g, None, g),
-        "of the wrong shape": lambda g: (g[:2], g),
-        "of the wrong rank": lambda g: (g.new_ones(2, 3), g),
+        "too few gradients": lambda g: (g,),
+        "too many gradients": lambda g: (g, g, None, g),
+        "gradients of the wrong shape": lambda g: (g[:2], g),
+        "gradients of the wrong rank": lambda g: (g.new_ones(2, 3), g),
     }
     if context.kind != "cpu":
-        ways["on the CPU"] = lambda g: (torch.ones(3, 4), g)
+        ways["a gradient on the CPU"] = lambda g: (torch.ones(3, 4), g)
     for name, made in ways.items():
         y = apply(_Returns, leaf(context, 3, 4), leaf(context, 3, 4), made)
-        text = f"backward() does not raise as documented for gradients {name}"
+        text = f"backward() does not raise as documented for {name}"
         context.raises(RuntimeError, y.sum().backward, text=text)

@@ -1,6 +1,7 @@
-"""Computes the gradients of a call on the device, with cotangents in given layouts, and on the CPU in higher precision.
+"""The functions that compute gradients of a call: on the device, with cotangents in given layouts, and on the CPU in
+higher precision.
 
-Repro scripts contain these functions, which need only torch.
+Repro scripts contain copies of these functions, so the functions need only torch.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _ACCUMULATED = 2.0**-24
 
 @dataclass(frozen=True, slots=True)
 class Cotangent:
-    """The cotangent of one output, or the tangent of one input: fixed numbers of this dtype (see ``weights``), times
-    ``scale``, laid out on the device as ``geometry`` says.
+    """The cotangent of one output, or the tangent of one input. The values are fixed numbers of the given dtype (see
+    ``weights``), multiplied by ``scale``; ``geometry`` describes their layout on the device.
 
-    If ``shape`` is set, the tensor is expanded to it; if ``conj``, the conj bit is set. Two cotangents of one shape with
-    a different ``turn`` hold different numbers.
+    If ``shape`` is set, the tensor is expanded to that shape. If ``conj`` is true, the conj bit is set. Two cotangents
+    of the same shape have different values if their ``turn`` differs.
     """
 
     dtype: torch.dtype
@@ -55,7 +56,8 @@ Grads: TypeAlias = list[torch.Tensor | None]
 
 
 def weights(shape: Sequence[int], dtype: torch.dtype, turn: int = 0) -> torch.Tensor:
-    """Return a CPU tensor of fixed, unsorted numbers between -2 and 2. It is shared, so callers must not write to it."""
+    """Return a CPU tensor of fixed, unsorted numbers between -2 and 2. The tensor is shared, so callers must not write
+    to it."""
     count, first = torch.Size(shape).numel(), 37 * turn
     among = _unordered(max(1024, 1 << (first + count).bit_length()), dtype)
     return among[first : first + count].reshape(tuple(shape))
@@ -63,7 +65,7 @@ def weights(shape: Sequence[int], dtype: torch.dtype, turn: int = 0) -> torch.Te
 
 @lru_cache(maxsize=64)
 def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the first ``count`` of the numbers from which ``weights`` takes its values."""
+    """Return the first ``count`` numbers of the sequence from which ``weights`` takes its values."""
     steps = torch.arange(count, dtype=torch.float64) + 1
     real, other = (
         ((steps * each) % 1 * 4 - 2) for each in (0.7548776662466927, 0.5698402909980532)
@@ -73,19 +75,20 @@ def _unordered(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def held_by(cotangent: Cotangent) -> torch.Tensor:
-    """Return the values of a cotangent before it is expanded, on the CPU. The tensor is shared; callers must not write to it."""
+    """Return the values of a cotangent before it is expanded, as a CPU tensor. The tensor is shared, so callers must
+    not write to it."""
     return weights(cotangent.geometry.shape, cotangent.dtype, cotangent.turn) * cotangent.scale
 
 
 def seen(held: torch.Tensor, cotangent: Cotangent) -> torch.Tensor:
-    """Return the cotangent that is passed to autograd: ``held``, expanded and conjugated as the cotangent says."""
+    """Return the cotangent that is passed to autograd: ``held``, expanded and conjugated as ``cotangent`` requires."""
     given = held if cotangent.shape is None else held.expand(cotangent.shape)
     return torch.conj(given) if cotangent.conj else given
 
 
 @dataclass(slots=True)
 class Gradients:
-    """The gradients that backward returned, or the exception that it raised."""
+    """The gradients that backward returned, or the exception that backward raised."""
 
     grads: Sequence[torch.Tensor | None] = ()  # on the device
     read: Sequence[torch.Tensor | None] = ()
@@ -99,12 +102,13 @@ class Gradients:
 
 
 def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[torch.Tensor]:
-    """Return new leaves that share the memory of these tensors; those at ``places`` require gradients."""
+    """Return new leaf tensors that share the memory of the given tensors. Those whose index is in ``places`` require
+    gradients."""
     return [t.detach().requires_grad_(n in places) for n, t in enumerate(tensors)]
 
 
 def laid(call: Call, cotangent: Cotangent | None) -> Guarded | None:
-    """Build a cotangent on the device, in its layout; None for None."""
+    """Build a cotangent on the device in its layout. Returns None if ``cotangent`` is None."""
     if cotangent is None:
         return None
     return call.guarded(held_by(cotangent), cotangent.geometry, call.move)
@@ -113,7 +117,8 @@ def laid(call: Call, cotangent: Cotangent | None) -> Guarded | None:
 def given_to(
     call: Call, answer: Gradients, outputs: Sequence[torch.Tensor], cotangents: Cotangents
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the outputs that require a gradient and have a cotangent, and their cotangents on the device."""
+    """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs on the
+    device."""
     answer.cotangents = [laid(call, each) for each in cotangents]
     ends, given = [], []
     for output, held, each in zip(outputs, answer.cotangents, cotangents):
@@ -134,7 +139,8 @@ def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) ->
 
 
 def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """Make the call on leaves that share the inputs' memory, and compute the gradients of the inputs at ``places``."""
+    """Make the call on leaves that share the memory of the inputs, and compute the gradients of the inputs at
+    ``places``."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
@@ -150,8 +156,8 @@ def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) ->
 def differentiated_in_place(
     call: Call, places: Sequence[int], cotangents: Cotangents, sliced: bool
 ) -> Gradients:
-    """Compute the gradients of an in-place call. It writes to a copy of its first input or, if ``sliced``, to the second half
-    of a larger tensor; then the gradient covers the untouched half too."""
+    """Compute the gradients of an in-place call. The call writes to a copy of its first input or, if ``sliced`` is
+    true, to the second half of a larger tensor; the gradient then covers the untouched half too."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
@@ -181,8 +187,8 @@ def _pulled_back(
 
 
 def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """Compute second gradients: those of the first gradients with respect to the inputs at ``places``, then with respect
-    to the cotangents."""
+    """Compute second gradients: the gradients of the first gradients, with respect to the inputs at ``places`` and then
+    with respect to the cotangents."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
         try:
@@ -223,7 +229,7 @@ def again(
 
 
 def pushed_forward(call: Call, places: Sequence[int], tangents: Cotangents) -> Gradients:
-    """Compute the forward-mode derivative of each output for these tangents of the inputs at ``places``."""
+    """Compute the forward-mode derivative of each output, for the given tangents of the inputs at ``places``."""
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     try:
         args, kwargs = call.arguments(tensors, call.device)
@@ -252,7 +258,7 @@ def products(
     tangents: Sequence[torch.Tensor],
     device: torch.device,
 ) -> Grads:
-    """Return the tangent of each output; None for an output without one."""
+    """Return the tangent of each output, computed in forward mode; None for an output that has no tangent."""
     with forward_ad.dual_level():
         duals = list(tensors)
         for place, tangent in zip(places, tangents):
@@ -284,7 +290,7 @@ def pulled_back_in_batch(call: Call, places: Sequence[int], cotangents: Cotangen
 def batched(
     ends: Sequence[torch.Tensor], starts: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor | None]:
-    """Return the gradients for the cotangents and for half of them, stacked in dimension 0."""
+    """Return the gradients for the given cotangents and for half of them, stacked in dimension 0."""
     both = [torch.stack([each, each / 2]) for each in given]
     if not ends:
         return [None] * len(starts)
@@ -293,8 +299,9 @@ def batched(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The gradient of a leaf after a backward pass: its strides and values, whether it is still the same tensor at the same
-    address as before the pass (``kept``), and the values that the previous gradient tensor has now (``old``)."""
+    """The gradient of a leaf after a backward pass: its strides and values. ``kept`` is true if the gradient is still
+    the same tensor at the same address as before the pass, and ``old`` holds the values that the previous gradient
+    tensor has after the pass."""
 
     stride: tuple[int, ...]
     values: torch.Tensor
@@ -303,8 +310,8 @@ class Held:
 
 
 def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
-    """Accumulate gradients into leaves three times: into none, into an existing gradient, and with ``create_graph=True``.
-    ``answer.read`` holds the first gradients."""
+    """Accumulate gradients into leaves three times: first into leaves without a gradient, then into the existing
+    gradient, then with ``create_graph=True``. The first gradients are stored in ``answer.read``."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     starts = [leaves[place] for place in places]
     with torch.enable_grad():
@@ -344,7 +351,8 @@ def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gr
 def held(
     call: Call, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
 ) -> Held | None:
-    """Record the gradient of a leaf after a pass; None if there is no gradient or it is not strided."""
+    """Return a description of a leaf's gradient after a backward pass; None if the leaf has no gradient or the gradient
+    is not strided."""
     if now is None or now.layout != torch.strided:
         return None
     kept = before is now and address(call, now) == at
@@ -353,7 +361,8 @@ def held(
 
 
 def changed(call: Call, answer: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
-    """Return (name, damage) for each cotangent, and each input that the call does not update, whose memory was changed."""
+    """Return a (name, damage) pair for each cotangent whose memory was changed, and for each changed input that the
+    call does not update."""
     found = [
         (f"input {place}", each)
         for place, each in enumerate(damages(call, answer))  # type: ignore[arg-type]
@@ -375,8 +384,8 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts. Derivative formulas are shared by all
-    devices, so a fault that eager CPU has too is not the device's."""
+    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts. All devices share the derivative
+    formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
     host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]
@@ -384,7 +393,7 @@ def as_the_cpu_does(
 
 
 def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
-    """Return the cotangents as contiguous CPU tensors in the outputs' dtypes."""
+    """Return the cotangents as contiguous CPU tensors in the dtypes of the outputs."""
     found: Grads = []
     for each, output in zip(cotangents, outputs, strict=True):
         if each is None:
@@ -396,8 +405,8 @@ def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
 
 
 class Graph:
-    """A call on contiguous CPU copies, in higher precision if ``wide``. Its gradients can be computed repeatedly. Raises the
-    exception of the call, if any."""
+    """A call on contiguous CPU copies of its inputs, in higher precision if ``wide`` is true. Its gradients can be
+    computed repeatedly. The constructor raises any exception of the call."""
 
     def __init__(
         self,
@@ -420,13 +429,14 @@ class Graph:
         return [self.leaves[place] for place in self.places]
 
     def ends(self, cotangents: Cotangents) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the outputs that require a gradient and have a cotangent, and their cotangents."""
+        """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs."""
         pairs = zip(self.outputs, on_cpu(cotangents, self.outputs))
         found = [(o, c) for o, c in pairs if c is not None and o.requires_grad]
         return [output for output, _ in found], [each for _, each in found]
 
     def grads(self, cotangents: Cotangents) -> Grads:
-        """Return the gradients of the inputs at ``places``; None for an input without one. Raises any exception of backward."""
+        """Return the gradients of the inputs at ``places``; None for an input that has no gradient. Raises any
+        exception of backward."""
         ends, given = self.ends(cotangents)
         if not ends:
             return [None] * len(self.places)
@@ -441,8 +451,8 @@ def in_place(
     sliced: bool,
     device: torch.device,
 ) -> Callable[..., torch.Tensor]:
-    """Return a function of tensors that calls the in-place ``function`` on a copy of the first tensor and returns the copy.
-    If ``sliced``, the copy is twice as long and the call writes to its second half."""
+    """Return a function of tensors that calls the in-place ``function`` on a copy of the first tensor and returns the
+    copy. If ``sliced`` is true, the copy is twice as long and the call writes to its second half."""
 
     def called(*tensors: torch.Tensor) -> torch.Tensor:
         first = tensors[0]
@@ -456,7 +466,7 @@ def in_place(
 
 
 def plain(tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """Return (args, kwargs) of a call whose only arguments are the tensors."""
+    """Return (args, kwargs) of a call whose only arguments are the given tensors."""
     return tuple(tensors), {}
 
 
@@ -468,7 +478,7 @@ def gradients(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the CPU's gradients of the inputs at ``places``."""
+    """Return the gradients of the inputs at ``places``, computed on the CPU."""
     return Graph(function, arguments, values, places, wide=wide).grads(cotangents)
 
 
@@ -480,7 +490,7 @@ def second_gradients(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the CPU's second gradients, in the order of ``differentiated_twice``."""
+    """Return the second gradients computed on the CPU, in the order of ``differentiated_twice``."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     given = leaves_of(given, range(len(given)))
@@ -497,7 +507,7 @@ def tangents_of(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the CPU's forward-mode derivative of each output."""
+    """Return the forward-mode derivative of each output, computed on the CPU."""
     copies = [wider(v) if wide else v.detach().clone() for v in values]
     given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
     return products(function, arguments, copies, places, given, torch.device("cpu"))
@@ -511,8 +521,8 @@ def gradients_in_batch(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the CPU's gradients for the cotangents and for half of them, computed one after the other and stacked as by
-    ``pulled_back_in_batch``."""
+    """Return the gradients for the cotangents and for half of them, computed on the CPU one after the other and stacked
+    in dimension 0."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     found = []
@@ -540,7 +550,7 @@ def sensitivity(
     fixed: Collection[int] = (),
     draws: int = DRAWS,
 ) -> Grads:
-    """Return the accepted error of each tensor that ``compute`` returns, element by element. It is the sum of:
+    """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
 
     - a multiple of the largest change when the inputs are perturbed by one rounding of relative size ``epsilon``,
     - a multiple of the CPU's largest error in the dtype of the inputs, limited to the size of a rounding error,
@@ -583,12 +593,12 @@ def _sum_of_sizes(cotangent: Cotangent) -> float:
 
 
 def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
-    """Check each gradient's values, shape, dtype and device against the reference, and that backward changed no input and no
-    cotangent.
+    """Check the values, shape, dtype and device of each gradient against the reference, and check that backward changed
+    no input and no cotangent.
 
-    A gradient that is None in the reference may be None or zeros. A device passes if eager CPU refuses these layouts too,
-    or gives the same gradient for them. If the op may select any of several equal elements, the sum of their gradients is
-    compared.
+    A gradient that is None in the reference may be None or zeros. A device passes if eager CPU raises for the same
+    layouts too, or gives the same gradient. If the op may select any of several equal elements, the sum of the
+    gradients of these elements is compared.
     """
     if answer.unjudged is not None:
         return
@@ -624,18 +634,19 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
 
 
 def least_of(reference: Any, place: int) -> torch.Tensor | None:
-    """Return a lower estimate of a gradient's accepted rounding error. It takes less than half the time of the full estimate
-    (:func:`slack_of`) and nearly always suffices."""
+    """Return a lower estimate of the accepted rounding error of a gradient. The estimate takes less than half the time
+    of the full one (:func:`slack_of`) and nearly always suffices."""
     return summed(reference.least[place], reference.shared.get(place))
 
 
 def slack_of(reference: Any, place: int) -> torch.Tensor | None:
-    """Return the accepted rounding error of a gradient, element by element."""
+    """Return the accepted rounding error of each element of a gradient."""
     return summed(reference.slack[place], reference.shared.get(place))
 
 
 def summed(gradient: torch.Tensor | None, along: int | None) -> torch.Tensor | None:
-    """Return the gradient summed over the dimension ``along``, which is kept with size 1; unchanged if ``along`` is None."""
+    """Return the gradient summed over the dimension ``along``, which is kept with size 1. If ``along`` is None, the
+    gradient is unchanged."""
     if gradient is None or along is None:
         return gradient
     return gradient.sum(along, keepdim=True)
@@ -648,9 +659,9 @@ def other_gradient(
     slacks: Iterable[Callable[[], torch.Tensor | None]],
     tolerances: Any,
 ) -> Wrong | None:
-    """Report a gradient that differs from the reference by more than its accepted rounding error; None if it does not.
-    Each of ``slacks`` returns an accepted error and is called only if the smaller ones before it do not suffice. A gradient
-    of None counts as zeros."""
+    """Return a failure if a gradient differs from the reference by more than the accepted rounding error, otherwise
+    None. Each function in ``slacks`` returns an accepted error; a larger one is computed only if the smaller ones
+    before it do not suffice. A gradient of None counts as zeros."""
     there = want if got is None else got
     if there is None:
         return None

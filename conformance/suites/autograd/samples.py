@@ -58,7 +58,7 @@ EPSILON = {"float32": 2.0**-23, "complex64": 2.0**-23}
 
 
 def chosen(ctx: ItemContext) -> list[Sample]:
-    """Return the samples whose gradients are checked. The first one is checked in every layout."""
+    """Return the samples whose gradients are checked. The first of them is checked in every layout."""
     if "gradients" in ctx.kept:
         made: list[Sample] = ctx.kept["gradients"]
         return made
@@ -79,7 +79,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
 
 
 def known_of(ctx: ItemContext, sample: Sample) -> Known:
-    """Return the sample's reference gradients, which all checks of the op share."""
+    """Return the reference gradients of a sample. All checks of the op share them."""
     key = ("known", sample.index)
     if key not in ctx.kept:
         ctx.kept[key] = Known(ctx, sample, ctx.op.function)
@@ -88,8 +88,8 @@ def known_of(ctx: ItemContext, sample: Sample) -> Known:
 
 
 def _usable(ctx: ItemContext, sample: Sample) -> bool:
-    """Return True if gradients can be computed for the sample: its tensors are strided, it has at most MOST elements, and the
-    call does not write to its first tensor."""
+    """Return True if gradients can be computed for the sample: the tensors are strided and have at most MOST elements
+    in total, and the call does not write to the first tensor."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
     on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
     if on_cpu and any(not floats(each) for each in sample.tensors):
@@ -99,8 +99,8 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
 
 
 def _finite(ctx: ItemContext, sample: Sample) -> bool:
-    """Return True if the CPU's result is finite. The maximum over a window that contains only padding is infinite, and torch's
-    pooling backward then writes past the end of the gradient."""
+    """Return True if the CPU's result is finite. The maximum over a window that contains only padding is infinite, and
+    torch's backward of the pooling op then writes past the end of the gradient."""
     args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
     with torch.no_grad():
         answer = ctx.op.function(*args, **kwargs)
@@ -111,8 +111,9 @@ def _finite(ctx: ItemContext, sample: Sample) -> bool:
 def _most_telling_first(
     ctx: ItemContext, samples: list[Sample], spare: list[Sample]
 ) -> list[Sample]:
-    """Return the samples with the most useful one of ``samples`` and ``spare`` first: the one with the most inputs whose
-    gradient is not zero, and with a result of several dimensions, so that the cotangent can have a layout."""
+    """Return ``samples`` with the most useful sample of ``samples`` and ``spare`` in front: the one with the most
+    inputs whose gradient is not zero and, among equals, with a result of several dimensions, so that the cotangent can
+    be non-contiguous."""
     inputs = {each.index: sum(map(floats, each.tensors)) for each in (*samples, *spare)}
     best, most, enough = samples[:1], (0, 0), 0
     for sample in chain(samples, spare):
@@ -130,13 +131,13 @@ def _most_telling_first(
 
 
 def is_long(sample: Sample) -> bool:
-    """Return True if the sample exists for its one long dimension; layouts make no difference to such a sample."""
+    """Return True if the sample was made for its one long dimension. Layouts make no difference to such a sample."""
     return sample.axis == LONG.name
 
 
 def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
-    """Return the sort key of a sample, largest first: samples with elements, then those to which layouts make a difference,
-    then torch's own samples, then those with the most dimensions."""
+    """Return the sort key of a sample. In descending order, samples with elements come first, then those to which
+    layouts make a difference, then torch's own samples, then those with the most dimensions."""
     longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
     held = all(each.numel() for each in sample.tensors)
     return held, not is_long(sample), longest > 1, not sample.axis, longest, -sample.index
@@ -144,7 +145,7 @@ def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
 
 @dataclass
 class Known:
-    """The reference gradients of a sample on the CPU. Each is computed once and kept."""
+    """The reference gradients of a sample, computed on the CPU. Each gradient is computed once and cached."""
 
     ctx: ItemContext
     sample: Sample
@@ -166,7 +167,8 @@ class Known:
                 break
 
     def _look(self) -> None:
-        """Find the inputs whose gradients the CPU can compute: all floating-point inputs, or those that work alone."""
+        """Set ``places`` to the inputs whose gradients the CPU can compute: all floating-point inputs together, or else
+        those whose gradients can be computed one at a time."""
         tensors, mutable = self.sample.tensors, self.ctx.mutable_inputs(self.sample)
         floats = [
             place
@@ -217,7 +219,8 @@ class Known:
     # -- cotangents
 
     def returns(self, geometries: Sequence[Geometry]) -> bool:
-        """Return True if the CPU can differentiate the call for the values that tensors of these geometries hold."""
+        """Return True if the CPU can differentiate the call for the values that tensors of the given geometries
+        have."""
         try:
             repeats = any(each.expanded is not None for each in geometries)
             if repeats:  # expanded tensors hold different values than the sample
@@ -227,7 +230,7 @@ class Known:
             return False
 
     def outputs(self, geometries: Sequence[Geometry]) -> list[torch.Tensor]:
-        """Return the call's outputs for the values that tensors of these geometries hold."""
+        """Return the outputs of the call for the values that tensors of the given geometries have."""
         return self._graph(self.places, geometries).outputs
 
     def cotangents(
@@ -237,8 +240,8 @@ class Known:
         only: int | None = None,
         scale: float = 1.0,
     ) -> Cotangents:
-        """Return a cotangent in this layout for each output that requires a gradient, and None for the others. If ``only`` is
-        given, just that output has a cotangent."""
+        """Return a tuple with one entry per output: a cotangent in the given layout, or None if the output requires no
+        gradient. If ``only`` is given, just the output of that index has a cotangent."""
         pairs = zip(self.outputs(geometries), self.kinds(geometries), strict=True)
         return tuple(
             self.laid(output, kind, layout, scale)
@@ -250,7 +253,7 @@ class Known:
     def laid(
         self, of: torch.Tensor, dtype: torch.dtype, layout: str, scale: float = 1.0, turn: int = 0
     ) -> Cotangent:
-        """Return a cotangent of the shape of ``of``, with this dtype, layout and scale."""
+        """Return a cotangent of the shape of ``of``, with the given dtype, layout and scale."""
         shape = tuple(of.shape)
         if layout == SUM:
             return Cotangent(dtype, CONTIGUOUS.geometry(()), shape, False, scale, turn)
@@ -259,7 +262,7 @@ class Known:
         return Cotangent(dtype, parsed.geometry(shape), None, conj, scale, turn)
 
     def kinds(self, geometries: Sequence[Geometry]) -> list[torch.dtype]:
-        """Return the dtypes of the call's outputs for values in the sample's own dtypes."""
+        """Return the dtypes of the outputs that the call has for values in the sample's own dtypes."""
         key = ("kinds", *(each.expanded for each in geometries))
         if key not in self._made:
             values = repeated(self.sample.tensors, geometries)
@@ -273,7 +276,7 @@ class Known:
     def _wanted(
         self, geometries: Sequence[Geometry], cotangents: Cotangents
     ) -> dict[int, torch.Tensor | None]:
-        """Return the gradients in higher precision, by the number of the input. Raises any exception of backward."""
+        """Return the gradients in higher precision, by the index of the input. Raises any exception of backward."""
         expanded = tuple(each.expanded for each in geometries)
         key = (self.wide, self.places, expanded, *map(_numbers, cotangents))
         if key not in self._made:
@@ -289,8 +292,9 @@ class Known:
         given: tuple[Any, ...],
         compute: Compute = gradients,
     ) -> dict[str, Any]:
-        """Return the parts of the reference for one gradient computation: the gradients, their sensitivity to rounding, and
-        eager CPU's gradients. ``given`` holds the inputs' numbers, the cotangents, and the procedure's other arguments."""
+        """Return the parts of the reference for one gradient computation: the gradients, their sensitivity to rounding,
+        and eager CPU's gradients. ``given`` holds the indices of the inputs to differentiate, the cotangents, and the
+        other arguments of ``procedure``, which computes the gradients."""
         places, cotangents = given[:2]
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"
@@ -341,8 +345,8 @@ class Known:
         }
 
     def _shared(self, places: Sequence[int], geometries: Sequence[Geometry]) -> dict[int, int]:
-        """Return, for each gradient, the expanded dimension over which it is summed before it is judged. This is for ops that
-        may select any of several equal elements."""
+        """Return the expanded dimension over which each gradient is summed before the comparison, by the position of
+        the gradient. The result is empty unless the op may select any of several equal elements."""
         if "gradients.of_any" not in self.ctx.traits.families:
             return {}
         expanded = ((n, geometries[place].expanded) for n, place in enumerate(places))
@@ -370,7 +374,7 @@ def _shown(graph: Graph, found: Sequence[torch.Tensor]) -> tuple[int, int]:
 
 
 def _numbers(cotangent: Cotangent | None) -> Any:
-    """Return a key that is equal for two cotangents if they hold the same values, whatever their layout."""
+    """Return a key that is equal for two cotangents if they have the same values, even in different layouts."""
     if cotangent is None:
         return None
     at = cotangent.geometry

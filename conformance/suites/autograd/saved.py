@@ -1,4 +1,5 @@
-"""autograd.saved: tensors saved for backward keep their values, and saved-tensor hooks return them unchanged."""
+"""Checks of the clause autograd.saved: tensors saved for backward must keep their values, and saved-tensor hooks must
+be able to pack and unpack them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ WRONG_GRADIENT = "the gradient is not that of the values in the forward pass"
 
 
 def values(*shape: int) -> torch.Tensor:
-    """Return a CPU tensor of this shape with different, unsorted values from 0.2 to 0.9."""
+    """Return a CPU tensor of the given shape with different, unsorted values from 0.2 to 0.9."""
     count = torch.Size(shape).numel()
     order = torch.arange(count) * 7 % max(count, 1) if count % 7 else torch.arange(count).flip(0)
     return torch.linspace(0.2, 0.9, count)[order].reshape(shape)
@@ -131,7 +132,8 @@ _SHAPES = {
 
 
 class Passed:
-    """The forward pass of an op on an intermediate tensor on the device, and the CPU's gradient as the reference."""
+    """The forward pass of an op on an intermediate tensor on the device, together with the gradient computed on the
+    CPU, which serves as the reference."""
 
     def __init__(self, context: Context, name: str) -> None:
         if name in _INDEXED and "int64" not in context.descriptor.dtypes:
@@ -171,8 +173,8 @@ def _is_out(x: torch.Tensor) -> None:
 
 @cases("autograd.saved", over={name: (name,) for name in OPS})
 def changed(context: Context, name: str) -> None:
-    """Change the operand or the result of an op in place after the forward pass: backward must raise RuntimeError, or its
-    gradient must still be that of the original values."""
+    """Change the operand or the result of an op in place after the forward pass: backward must raise RuntimeError, or
+    the gradient must still be that of the original values."""
     for which in ("middle", "result"):
         for text, change in (
             ("in place", _doubled),
@@ -201,8 +203,8 @@ def _raises_or_is_right(context: Context, made: Passed, at: str) -> None:
 
 @cases("autograd.saved", over={f"{name}_copied": (name,) for name in OPS})
 def copied(context: Context, name: str) -> None:
-    """Save copies with saved_tensors_hooks, then change the operand and the result in place: backward must raise, or its
-    gradient must be that of the original values."""
+    """Save copies with saved_tensors_hooks, then change the operand and the result in place: backward must raise
+    RuntimeError, or the gradient must be that of the original values."""
     with saved_tensors_hooks(lambda x: x.detach().clone(), lambda x: x):
         made = Passed(context, name)
     with torch.no_grad():
@@ -213,8 +215,8 @@ def copied(context: Context, name: str) -> None:
 
 @cases("autograd.saved", over={f"{name}_freed": (name,) for name in OPS})
 def freed(context: Context, name: str) -> None:
-    """Free the operand and the result after the forward pass, and fill freed memory with NaN: two backward passes through
-    the retained graph must give the right gradient."""
+    """Free the operand and the result after the forward pass, and fill freed memory with NaN: two backward passes
+    through the retained graph must give the right gradient."""
     with freed_is_nan(context):
         made = Passed(context, name)
         shapes = [tuple(made.middle.shape), tuple(made.result.shape)]
@@ -229,14 +231,15 @@ def freed(context: Context, name: str) -> None:
 
 
 def filled_with_nan(context: Context, shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Allocate tensors of these shapes, so that they take freed blocks, and fill them with NaN."""
+    """Allocate tensors of the given shapes, so that they reuse freed memory, and fill them with NaN."""
     nan = float("nan")
     return [torch.full(shape, nan, device=context.device) for shape in shapes for _ in range(6)]
 
 
 @contextmanager
 def freed_is_nan(context: Context) -> Iterator[None]:
-    """Make freed CPU memory hold NaN inside the block, if the allocator is glibc's (mallopt(3), M_PERTURB)."""
+    """Fill memory with NaN when it is freed inside a ``with`` block. Works only on the CPU with the allocator of glibc
+    (mallopt(3), M_PERTURB)."""
     perturb = mallopt() if context.kind == "cpu" else None
     if perturb is None:
         yield
@@ -253,8 +256,8 @@ def freed_is_nan(context: Context) -> Iterator[None]:
 
 @cases("autograd.saved", over={f"{name}_twice": (name,) for name in ("exp", "softmax", "matmul", "layer_norm", "batch_norm", "max_pool2d", "attention", "cross_entropy")})  # fmt: skip
 def twice(context: Context, name: str) -> None:
-    """Run backward twice through a retained graph, then once without retain_graph: each gradient must be right. A fourth
-    backward must raise RuntimeError, because the graph was freed."""
+    """Run backward twice through a retained graph, then once without retain_graph: each gradient must be right. A
+    fourth backward must raise RuntimeError, because the graph was freed."""
     made = Passed(context, name)
     for at in ("the first time", "the second time"):
         close(context, made.gradient(retain=True), made.want, WRONG_GRADIENT, at)
@@ -265,7 +268,8 @@ def twice(context: Context, name: str) -> None:
 
 @cases("autograd.saved")
 def dropout(context: Context) -> None:
-    """Change the result of dropout in place: backward must raise, or the gradient must have the mask of the forward pass."""
+    """Change the result of dropout in place: backward must raise RuntimeError, or the gradient must have the mask of
+    the forward pass."""
     x = context.to_device(torch.ones(400)).requires_grad_()
     y = functional.dropout(x * 1, 0.5)
     kept = context.from_device(y.detach()).clone()
@@ -285,8 +289,8 @@ def dropout(context: Context) -> None:
 
 @cases("autograd.saved", requires={"allocator_statistics"}, over={"memory": (False,), "memory_of_a_checkpoint": (True,)})  # fmt: skip
 def memory(context: Context, checkpointed: bool) -> None:
-    """Measure the memory that a graph of 18 ops holds: without a checkpoint 6 to 25 tensors, with a checkpoint at most 2.
-    After backward it must be 0."""
+    """Measure how much memory a graph of 18 ops keeps allocated. Without a checkpoint, the memory must be that of 6 to
+    25 tensors; with a checkpoint, that of at most 2. After backward, the memory must be 0."""
     count = 2**16
     x = torch.full((count,), 0.5, device=context.named(), requires_grad=True)
 
@@ -320,7 +324,8 @@ def memory(context: Context, checkpointed: bool) -> None:
 
 
 class _Keeps(torch.autograd.Function):
-    """Returns a copy of x; saves ``kept``, and backward appends the saved tensor that it gets back to ``seen``."""
+    """A Function that returns a copy of x and saves the tensor ``kept``. Its backward appends the saved tensor to the
+    list ``seen``."""
 
     @staticmethod
     def forward(
@@ -362,7 +367,8 @@ _DENSE = {"contiguous", "transposed", "offset", "channels_last"}
 def _through(
     context: Context, hooks: Callable[[], AbstractContextManager[Any]], strides: bool, index: int
 ) -> None:
-    """Check that tensors saved under hooks come back in backward with their device, shape, values and, if dense, strides."""
+    """Save tensors of many layouts and dtypes under the given hooks. In backward, the saved tensors must have the
+    original device, shape and values and, if dense and ``strides`` is true, the original strides."""
     for name, made in KEPT.items():
         base = values(4, 6).to(context.named(index))
         kept, seen = made(base), list[torch.Tensor]()
@@ -376,18 +382,26 @@ def _through(
         context.same(len(seen), 1, "backward did not run exactly once", Kind.COUNT, name)
         [found] = seen
         context.same(
-            found.device, device, "a saved tensor came back on another device", Kind.DEVICE, name
+            found.device,
+            device,
+            "backward received a saved tensor on another device",
+            Kind.DEVICE,
+            name,
         )
         context.same(
-            found.shape, shape, "a saved tensor came back with another shape", Kind.SHAPE, name
+            found.shape,
+            shape,
+            "backward received a saved tensor of another shape",
+            Kind.SHAPE,
+            name,
         )
         there = context.from_device(found.resolve_conj())
-        context.equal(there, want, "a saved tensor came back with other values", name)
+        context.equal(there, want, "backward received a saved tensor with different values", name)
         if strides and name in _DENSE and context.has("strides"):
             context.same(
                 found.stride(),
                 stride,
-                "a dense saved tensor came back with other strides",
+                "backward received a dense saved tensor with different strides",
                 Kind.STRIDES,
                 name,
             )
@@ -426,23 +440,23 @@ HOOKS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 @cases("autograd.saved", over={f"kept_{way}": (way, 0) for way in HOOKS})
 @cases("autograd.saved", indices=2, requires={"multi_device"}, over={f"kept_{way}_of_index_1": (way, 1) for way in HOOKS})  # fmt: skip
 def kept(context: Context, way: str, index: int) -> None:
-    """Save tensors of many layouts and dtypes under hooks that copy them, move them to the CPU or serialise them: backward
-    must get them back with their values, strides and device."""
+    """Save tensors of many layouts and dtypes under hooks that copy them, move them to the CPU or serialise them: in
+    backward, the tensors must have the original values, strides and device."""
     _through(context, HOOKS[way], True, index)
 
 
 @cases("autograd.saved", requires={"pinned_memory"}, over={"kept_pinned": (0,)})
 @cases("autograd.saved", indices=2, requires={"pinned_memory", "multi_device"}, over={"kept_pinned_of_index_1": (1,)})  # fmt: skip
 def kept_pinned(context: Context, index: int) -> None:
-    """Save tensors under save_on_cpu(pin_memory=True), which copies asynchronously: backward must get them back with their
-    values and device."""
+    """Save tensors under save_on_cpu(pin_memory=True), which copies asynchronously: in backward, the tensors must have
+    the original values and device."""
     _through(context, partial(save_on_cpu, True, context.kind), False, index)
 
 
 @cases("autograd.saved", requires={"pinned_memory", "streams"})
 def pinned_while_busy(context: Context) -> None:
-    """Save tensors under save_on_cpu(pin_memory=True) while the stream is busy: the copy to the CPU must wait for the work
-    queued before it."""
+    """Save tensors under save_on_cpu(pin_memory=True) while the stream is busy: the copy to the CPU must wait for the
+    work that was queued before."""
     x = context.to_device(values(4, 6)).requires_grad_()
     stream = context.stream()
     context.settle()
@@ -458,8 +472,8 @@ def pinned_while_busy(context: Context) -> None:
 
 @cases("autograd.saved", requires={"pinned_memory", "streams"})
 def pinned_until_read(context: Context) -> None:
-    """Run backward under save_on_cpu(pin_memory=True) on a busy stream and allocate pinned memory meanwhile: the saved
-    tensor's pinned memory must not be reused before the copy to the device has read it."""
+    """Run backward under save_on_cpu(pin_memory=True) on a busy stream and allocate pinned memory meanwhile: the pinned
+    memory of the saved tensor must not be reused before the copy to the device has read it."""
     shape, stream = (64, 64), context.stream()
     x = context.to_device(values(*shape)).requires_grad_()
     cotangent = torch.ones_like(x)
@@ -484,8 +498,8 @@ def pinned_until_read(context: Context) -> None:
 
 @cases("autograd.saved")
 def result_of_unpack(context: Context) -> None:
-    """Under saved_tensors_hooks, each saved tensor must be packed once, on the device, and every backward must use the tensor
-    that unpack returns."""
+    """Save a tensor under saved_tensors_hooks: pack must be called once, with a tensor on the device, and every
+    backward must use the tensor that unpack returns."""
     packed, unpacked = list[torch.device](), list[int]()
 
     def pack(x: torch.Tensor) -> tuple[int, torch.Tensor]:
@@ -500,7 +514,7 @@ def result_of_unpack(context: Context) -> None:
     factor = context.to_device(torch.full((4,), 5.0))
     with saved_tensors_hooks(pack, unpack):
         y = x * factor
-    text = "the pack hook was not called once with a tensor of the device"
+    text = "the pack hook was not called exactly once, with a tensor on the device"
     context.same(packed, [context.named(0)], text, Kind.DEVICE)
     for times in (1, 2):
         x.grad = None
@@ -516,8 +530,8 @@ def result_of_unpack(context: Context) -> None:
 
 @cases("autograd.saved")
 def nested_hooks(context: Context) -> None:
-    """Nest saved_tensors_hooks: an op must use the innermost hooks that are active when it runs, and the outer ones again
-    after the inner block."""
+    """Nest saved_tensors_hooks: an op must use the innermost hooks that are active when the op runs. After the inner
+    block, the outer hooks must be used again."""
     x = context.to_device(torch.full((4,), 2.0)).requires_grad_()
     factor = context.to_device(torch.full((4,), 5.0))
 
@@ -543,8 +557,8 @@ def nested_hooks(context: Context) -> None:
 
 @cases("autograd.saved")
 def disabled_hooks(context: Context) -> None:
-    """Use hooks inside disable_saved_tensors_hooks: RuntimeError with the given reason must be raised. Tensors packed before
-    must still be unpacked, and hooks must work again afterwards."""
+    """Use hooks inside disable_saved_tensors_hooks: RuntimeError with the given reason must be raised. Tensors packed
+    before must still be unpacked, and hooks must work again afterwards."""
     x = context.to_device(values(4, 6)).requires_grad_()
     with saved_tensors_hooks(_cloned, _same):
         y = x.exp()
@@ -563,7 +577,7 @@ def disabled_hooks(context: Context) -> None:
 
 @cases("autograd.saved")
 def hook_that_writes(context: Context) -> None:
-    """A pack hook changes its input in place: RuntimeError must be raised."""
+    """Use a pack hook that changes its input in place: RuntimeError must be raised."""
     x = context.to_device(values(4, 6)).requires_grad_()
 
     def used() -> None:

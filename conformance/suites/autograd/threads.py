@@ -1,4 +1,5 @@
-"""autograd.threads: the device index, stream and thread on which backward runs, hooks, errors, and concurrent graphs."""
+"""Checks of the clause autograd.threads: the device index, stream and thread on which backward runs, hooks, exceptions,
+and concurrent graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ WRONG_GRADIENT = "the gradient is wrong"
 
 
 class _Noting(torch.autograd.Function):
-    """Computes 3 x; its backward calls ``note``."""
+    """A Function that computes ``3 * x``. Its backward calls the function ``note``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, note: Callable[[], object]) -> torch.Tensor:
@@ -62,7 +63,7 @@ def whole(
 
 
 def _backward(result: torch.Tensor, **named: Any) -> None:
-    """Call ``result.sum().backward()``; torch's warning about the stream of an AccumulateGrad node is suppressed."""
+    """Call ``result.sum().backward()`` and suppress torch's warning about the stream of an AccumulateGrad node."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
         result.sum().backward(**named)
@@ -77,8 +78,8 @@ def _index() -> int:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"index_0": (0,), "index_1": (1,)})  # fmt: skip
 def index(context: Context, where: int) -> None:
-    """Call backward while another device index is current: every node and hook must run with the index of its tensors as
-    the current index, and the caller's current index must be unchanged afterwards."""
+    """Call backward while another device index is current: every node and hook must run with the device index of its
+    tensors as the current one, and the caller's current index must be unchanged afterwards."""
     seen: dict[str, int] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -130,7 +131,7 @@ def over_both_indices(context: Context) -> None:
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def roots_on_two_indices(context: Context) -> None:
     """Call torch.autograd.backward on two results on two device indices: the leaf, on either index, must accumulate the
-    gradients of both."""
+    gradients of both results."""
     for where in (0, 1):
         x = leaf(context, where)
         results = [(x.to(context.at(place)) * factor) for place, factor in ((0, 2), (1, 3))]
@@ -156,8 +157,8 @@ def roots_on_two_indices(context: Context) -> None:
 
 @cases("autograd.threads", requires={"streams"})
 def of_the_device(context: Context) -> None:
-    """Run backward twice, from two threads: all nodes of one device index must run on the same thread, which is neither
-    caller's."""
+    """Run backward twice, from two threads: all nodes of one device index must run on the same thread, which must not
+    be the thread of a caller."""
     seen: list[int] = []
 
     def run() -> None:
@@ -179,7 +180,8 @@ def of_the_device(context: Context) -> None:
 @cases("autograd.threads", requires={"streams"}, over={"hooks_on_the_stream": (0,)})
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2, over={"hooks_on_the_stream_of_index_1": (1,)})  # fmt: skip
 def hooks_on_the_stream(context: Context, where: int) -> None:
-    """Run the forward on a stream: hooks of the node and of its result must run with that stream as the current one."""
+    """Run the forward pass on a stream: hooks of the node and of its result must run with the same stream as the
+    current one."""
     seen: dict[str, Any] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -197,14 +199,14 @@ def hooks_on_the_stream(context: Context, where: int) -> None:
     context.settle()
     _backward(z)
     for what, found in sorted(seen.items()):
-        context.same(found, stream, "the current stream is not that of the forward", at=what)
+        context.same(found, stream, "the current stream is not that of the forward pass", at=what)
     context.same(len(seen), 3, "a hook did not run", Kind.COUNT)
 
 
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2)
 def caller_waits_on_each_index(context: Context) -> None:
-    """Call backward with device index 0 current, for a graph on index 1: a copy that the caller then queues on its stream
-    of index 1 must see the gradients."""
+    """Call backward with device index 0 current, for a graph on index 1: a copy that the caller then queues on its
+    stream of index 1 must read the complete gradients."""
     forward, caller = context.stream(1), context.stream(1)
     context.must(forward != caller, "two new streams are the same stream", by="streams.identity")
     x, target = leaf(context, 1), torch.zeros(64, device=context.at(1))
@@ -234,7 +236,8 @@ def caller_waits_on_each_index(context: Context) -> None:
 
 @cases("autograd.threads", requires={"streams"})
 def caller_keeps_its_stream(context: Context) -> None:
-    """Call backward on a stream other than the forward's: the caller's current stream must be unchanged afterwards."""
+    """Call backward on a stream other than the one of the forward pass: the caller's current stream must be unchanged
+    afterwards."""
     forward, caller = context.streams()
     x = leaf(context)
     context.settle()
@@ -284,8 +287,8 @@ def _near(
 
 @cases("autograd.threads")
 def graphs_in_turn(context: Context) -> None:
-    """Build three graphs and run their backward passes in two different orders: each gradient must be right, so no graph
-    may use tensors that another one saved."""
+    """Build three graphs and run their backward passes in two different orders: each gradient must be right, so no
+    graph may use tensors that another graph saved."""
     for order in ((0, 1, 2), (2, 0, 1)):
         leaves = [context.to_device(_given(seed)).requires_grad_() for seed in range(3)]
         results = [_model(each) for each in leaves]
@@ -298,7 +301,8 @@ def graphs_in_turn(context: Context) -> None:
 @cases("autograd.threads", over={"graphs_at_once": (False,)})
 @cases("autograd.threads", requires={"streams"}, over={"graphs_at_once_on_streams": (True,)})
 def graphs_at_once(context: Context, streams: bool) -> None:
-    """Four threads build graphs and run backward at the same time, four times: each thread must get its own gradients."""
+    """Build graphs in four threads and run their backward passes at the same time, four times: each thread must get its
+    own gradients."""
     count, rounds = 4, 4
     wanted = [_wanted(seed) for seed in range(count)]
     found: dict[tuple[int, int], torch.Tensor | None] = {}
@@ -334,7 +338,8 @@ def graphs_at_once(context: Context, streams: bool) -> None:
 
 @cases("autograd.threads")
 def one_leaf_of_all_threads(context: Context) -> None:
-    """Four threads run backward into the same leaf at the same time: the leaf must accumulate every gradient once."""
+    """Run backward from four threads into the same leaf at the same time: the leaf must accumulate every gradient
+    exactly once."""
     x, count, rounds = leaf(context), 4, 10
     _backward(x * 1)
 
@@ -349,7 +354,8 @@ def one_leaf_of_all_threads(context: Context) -> None:
 
 @cases("autograd.threads")
 def one_graph_of_two_threads(context: Context) -> None:
-    """Three threads run backward through one retained graph at the same time: each must get the right gradient."""
+    """Run backward from three threads through one retained graph at the same time: each thread must get the right
+    gradient."""
     x = context.to_device(_given(0)).requires_grad_()
     result, cotangent = _model(x), context.to_device(_given(1))
 
@@ -378,7 +384,8 @@ def from_another_thread(context: Context) -> None:
 @cases("autograd.threads", requires={"generator"}, over={"random_numbers": (0,)})
 @cases("autograd.threads", requires={"generator", "multi_device"}, indices=2, over={"random_numbers_of_index_1": (1,)})  # fmt: skip
 def random_numbers(context: Context, where: int) -> None:
-    """Draw random numbers in a backward node: they must come from the device's default generator and advance it."""
+    """Draw random numbers in a backward node: the numbers must come from the device's default generator and advance its
+    state."""
     device = context.named(where)
     torch.manual_seed(23)
     want = [torch.rand(40, device=device).cpu() for _ in range(3)]
@@ -395,8 +402,8 @@ def random_numbers(context: Context, where: int) -> None:
 
 @cases("autograd.threads")
 def gradients_enabled(context: Context) -> None:
-    """In a backward node, torch.is_grad_enabled() must be true if and only if create_graph=True, whatever the caller's grad
-    mode is."""
+    """Call torch.is_grad_enabled() in a backward node: the result must be true if and only if create_graph=True,
+    whatever the caller's grad mode is."""
     seen: list[bool] = []
     for create in (False, True):
         x = leaf(context)
@@ -406,7 +413,7 @@ def gradients_enabled(context: Context) -> None:
     context.same(
         seen,
         [False, True],
-        "torch.is_grad_enabled() in the node is wrong for create_graph=False, True",
+        "torch.is_grad_enabled() in the node is wrong for create_graph=False or True",
     )
 
 
@@ -426,7 +433,7 @@ class _Counting(TorchDispatchMode):
 
 @cases("autograd.threads")
 def dispatch_modes(context: Context) -> None:
-    """Call backward under a TorchDispatchMode: the mode must see the ops that the nodes run."""
+    """Call backward under a TorchDispatchMode: the mode must intercept the ops that the nodes run."""
     x = leaf(context)
     y = noting(x, x.detach().cosh)  # the node calls cosh
     cotangent = torch.ones_like(y)
@@ -435,7 +442,7 @@ def dispatch_modes(context: Context) -> None:
     ran = any(name.startswith("aten.cosh") for name in mode.seen)
     context.check(
         ran,
-        "the dispatch mode did not see an op of backward",
+        "the dispatch mode did not intercept an op of backward",
         expected="aten.cosh",
         found=mode.seen,
     )
@@ -443,8 +450,9 @@ def dispatch_modes(context: Context) -> None:
 
 @cases("autograd.threads")
 def hooks_in_order(context: Context) -> None:
-    """Register hooks on a tensor, before and after its node, and after accumulation: each must run once, in the documented
-    order, with tensors of the device, and the returned gradients must be used. Removed hooks must not run."""
+    """Register hooks on a tensor, before and after its node, and after accumulation: each hook must run once, in the
+    documented order, with tensors on the device, and the gradients that the hooks return must be used. Removed hooks
+    must not run."""
     order: list[str] = []
 
     def note(name: str, *given: Any) -> None:
@@ -454,7 +462,7 @@ def hooks_in_order(context: Context) -> None:
                 context.same(
                     tensor.device,
                     context.named(0),
-                    "a hook received a tensor of another device",
+                    "a hook received a tensor on another device",
                     Kind.DEVICE,
                     name,
                 )
@@ -490,7 +498,7 @@ def hooks_in_order(context: Context) -> None:
         order, wanted, "the calls of the hooks differ from the documented order", Kind.ORDER
     )
     whole(context, x.grad, 31.0, "the gradient does not reflect the values that hooks returned")
-    whole(context, sums[0], 31.0, "the post-accumulate-grad hook saw a wrong gradient")
+    whole(context, sums[0], 31.0, "the post-accumulate-grad hook received a wrong gradient")
     for each in handles:
         each.remove()
     x.grad = None
@@ -502,8 +510,8 @@ def hooks_in_order(context: Context) -> None:
 
 @cases("autograd.threads", over={"hook_of_several": ("all",), "hook_of_any": ("any",)})
 def multi_grad(context: Context, mode: str) -> None:
-    """register_multi_grad_hook calls its hook once in each backward: with mode "all" when all gradients are computed, with
-    "any" when the first one is."""
+    """Register a hook by register_multi_grad_hook: it must run once in each backward. With mode "all" it must receive
+    all gradients, with mode "any" the first one that was computed."""
     x = leaf(context)
     several = [x * factor for factor in (2, 3, 4)]
     calls: list[Any] = []
@@ -518,7 +526,7 @@ def multi_grad(context: Context, mode: str) -> None:
         context.same(
             there,
             [True, True, False],
-            "the hook did not receive None exactly for the tensor without a gradient",
+            "the hook received None for the wrong tensors",
             Kind.COUNT,
         )
         whole(context, last[0], 1.0, "a gradient that the hook received is wrong")
@@ -532,8 +540,8 @@ def multi_grad(context: Context, mode: str) -> None:
 @cases("autograd.threads", over={"step_in_a_hook": (0,)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"step_in_a_hook_of_index_1": (1,)})  # fmt: skip
 def step_in_a_hook(context: Context, where: int) -> None:
-    """A post-accumulate-grad hook runs an optimiser's step and sets grad to None during backward: the parameter must be
-    updated and the gradient released."""
+    """Run an optimiser's step in a post-accumulate-grad hook and set grad to None there: the parameter must be updated
+    and the gradient released."""
     x = leaf(context, where)
     optimiser = torch.optim.SGD([x], lr=0.5)
 
@@ -552,7 +560,7 @@ def step_in_a_hook(context: Context, where: int) -> None:
 
 
 class _Broken(Exception):
-    """The exception that a node or a hook raises."""
+    """The exception that the tests raise in a node or a hook."""
 
 
 def _breaks() -> None:
@@ -589,12 +597,12 @@ def error_of_an_op(context: Context) -> None:
 
 @cases("autograd.threads", requires={"streams"})
 def error_of_queued_work(context: Context) -> None:
-    """A backward node queues work that fails: backward or the next synchronisation must raise RuntimeError, and the next
-    backward must give the right gradient."""
+    """Queue work that fails on the device in a backward node: backward or the next synchronisation must raise
+    RuntimeError, and the next backward must give the right gradient."""
     fail = context.descriptor.fail
     if fail is None:
         raise NotDeclared(
-            "the check needs work that fails on the device: the descriptor names no `fail`"
+            "the check needs work that fails on the device, but the descriptor has no `fail`"
         )
 
     def failing() -> None:
@@ -616,8 +624,8 @@ def error_of_queued_work(context: Context) -> None:
 
 @cases("autograd.threads")
 def deep(context: Context) -> None:
-    """Run backward through a chain of 10,000 nodes and free the graph: neither may overflow the stack, and the gradient must
-    be right."""
+    """Run backward through a chain of 10,000 nodes and free the graph: neither may overflow the stack, and the gradient
+    must be right."""
     x = leaf(context, count=2)
     y = x
     for _ in range(5000):
@@ -630,8 +638,8 @@ def deep(context: Context) -> None:
 @cases("autograd.threads", over={"reentrant": (0, 3), "reentrant_deep": (0, 80)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"reentrant_on_index_1": (1, 3)})  # fmt: skip
 def reentrant(context: Context, where: int, depth: int) -> None:
-    """Call backward inside a backward node, up to 80 levels deep: every pass must run with the device index of its tensors
-    and add the right gradient."""
+    """Call backward inside a backward node, up to 80 levels deep: every pass must run with the device index of its
+    tensors as the current one and accumulate the right gradient."""
     inner, seen = leaf(context, where), list[int]()
 
     def descend(left: int) -> None:
@@ -650,8 +658,8 @@ def reentrant(context: Context, where: int, depth: int) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def reentrant_on_the_other_index(context: Context) -> None:
-    """Call backward for a graph on device index 1 inside a node of index 0: both passes must run with the index of their
-    tensors and give the right gradients."""
+    """Call backward for a graph on device index 1 inside a node of index 0: both passes must run with the index of
+    their tensors as the current one and give the right gradients."""
     inner, seen = leaf(context, 1), list[int]()
 
     def other() -> None:

@@ -1,5 +1,5 @@
-"""autograd.function: custom Functions with higher-order derivatives, forward mode, vmap, complex numbers and
-compilation."""
+"""Checks of custom Functions for the clause autograd.function: derivatives of higher order, forward mode, vmap, complex
+numbers and compilation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ cases = Cases(Kind.VALUES)
 
 
 class _Cube(torch.autograd.Function):
-    """Computes x³, with everything that torch.func requires of a Function."""
+    """A Function that computes ``x ** 3`` and has everything that torch.func requires of a Function."""
 
     generate_vmap_rule = True
 
@@ -62,7 +62,7 @@ def _cubes(x: torch.Tensor) -> torch.Tensor:
 
 
 class _OwnRule(torch.autograd.Function):
-    """Computes x y, with its own vmap rule."""
+    """A Function that computes ``x * y`` and defines its own vmap rule."""
 
     @staticmethod
     def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -88,19 +88,19 @@ class _OwnRule(torch.autograd.Function):
 
 @cases("autograd.function")
 def higher_orders(context: Context) -> None:
-    """Differentiate a custom Function three times, along one path and along two paths that meet: every derivative is
-    right."""
+    """Differentiate a custom Function three times, along one path of the graph and along two paths that meet: every
+    derivative must be right."""
     for text, paths in (("one path", 1), ("two paths that meet", 2)):
         x = leaf(context, 3, 4)
         found = sum(apply(_Cube, x * 1) for _ in range(paths)).sum()
         for order, factor in enumerate((3.0 * paths, 6.0 * paths, 6.0 * paths), 1):
             (found,) = torch.autograd.grad(found, x, torch.ones_like(found), create_graph=True)
             want = factor * values(3, 4) ** (3 - order)
-            near(context, found, want, f"derivative {order} is wrong", text)
+            near(context, found, want, f"the derivative of order {order} is wrong", text)
 
 
 class _Once(torch.autograd.Function):
-    """Computes x²; its backward is marked once_differentiable."""
+    """A Function that computes ``x ** 2``. Its backward is marked once_differentiable."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,8 @@ class _Once(torch.autograd.Function):
 
 @cases("autograd.function")
 def once(context: Context) -> None:
-    """A backward marked once_differentiable gives the gradient; differentiating it again raises RuntimeError."""
+    """Call a backward that is marked once_differentiable: the gradient must be right, and differentiating it again must
+    raise RuntimeError."""
     x = leaf(context, 3, 4)
     y = (apply(_Once, x) * x).sum()
     (first,) = torch.autograd.grad(y, x, create_graph=True)
@@ -127,7 +128,8 @@ def once(context: Context) -> None:
 
 @cases("autograd.function", over={"forward_mode": ("plain",), "forward_mode_transposed": ("t",), "forward_mode_expanded": ("expanded",)})  # fmt: skip
 def forward_mode(context: Context, layout: str) -> None:
-    """Forward-mode derivatives of a Function with jvp are right for a contiguous, a transposed and an expanded tangent."""
+    """Compute forward-mode derivatives of a Function that defines jvp, for a contiguous, a transposed and an expanded
+    tangent: the derivatives must be right."""
     x = context.to_device(values(3, 4))
     tangent = values(4, 3).t() if layout == "t" else values(1, 4).expand(3, 4) if layout == "expanded" else values(3, 4) + 1  # fmt: skip
     there = context.to_device(tangent)
@@ -147,7 +149,8 @@ def forward_mode(context: Context, layout: str) -> None:
 
 @cases("autograd.function")
 def transforms(context: Context) -> None:
-    """torch.func differentiates a custom Function: grad, vjp, jacrev, jacfwd and the Hessian (jacrev of grad) are right."""
+    """Differentiate a custom Function by torch.func: the results of grad, vjp, jacrev, jacfwd and of the Hessian
+    (jacrev of grad) must be right."""
     x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
     cube = partial(apply, _Cube)
     first, second = 3 * values(3, 4) ** 2, 3 * values(4) ** 2
@@ -162,28 +165,29 @@ def transforms(context: Context) -> None:
 
 @cases("autograd.function", over={"vmap": ("_Cube",), "vmap_with_own_rule": ("_OwnRule",)})
 def batched(context: Context, name: str) -> None:
-    """vmap of a custom Function over each dimension gives the results and gradients of a loop over that dimension."""
+    """Apply vmap to a custom Function over each dimension: results and gradients must equal those of a loop over the
+    dimension."""
     x, y = values(3, 4, 5), values(3, 4, 5).flip(0)
     there, beside = context.to_device(x), context.to_device(y)
     for dim in range(3):
         at = f"dimension {dim}"
         if name == "_Cube":
             found = torch.func.vmap(partial(apply, _Cube), dim, dim)(there)
-            near(context, found, x**3, "the result of vmap differs from a loop's", at)
+            near(context, found, x**3, "the result of vmap differs from the result of a loop", at)
             grad = torch.func.vmap(torch.func.grad(lambda v: apply(_Cube, v).sum()), dim, dim)(
                 there
             )
             near(context, grad, 3 * x**2, "the gradient inside vmap is wrong", at)
             continue
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(there, beside)
-        near(context, found, x * y, "the result of vmap differs from a loop's", at)
+        near(context, found, x * y, "the result of vmap differs from the result of a loop", at)
         one = beside.select(dim, 1)
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, None), dim)(there, one)
         near(
             context,
             found,
             x * y.select(dim, 1).unsqueeze(dim),
-            "the result of vmap differs from a loop's",
+            "the result of vmap differs from the result of a loop",
             at,
         )
         leaf_there = there.clone().requires_grad_()
@@ -195,7 +199,8 @@ def batched(context: Context, name: str) -> None:
 
 @cases("autograd.function")
 def batched_cotangents(context: Context) -> None:
-    """torch.autograd.grad(is_grads_batched=True) gives one gradient for each cotangent of the batch."""
+    """Call torch.autograd.grad with is_grads_batched=True: the result must contain the right gradient for each
+    cotangent of the batch."""
     x = leaf(context, 4)
     y = apply(_Cube, x)
     eye = context.to_device(torch.eye(4))
@@ -212,7 +217,7 @@ def batched_cotangents(context: Context) -> None:
 
 
 class _ComplexProduct(torch.autograd.Function):
-    """Computes z w of complex or real numbers."""
+    """A Function that computes ``z * w`` for complex or real numbers."""
 
     @staticmethod
     def forward(ctx: Any, z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -228,8 +233,8 @@ class _ComplexProduct(torch.autograd.Function):
 
 @cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
 def complex_numbers(context: Context, real: bool) -> None:
-    """Gradients of complex inputs follow torch's convention (the cotangent times the conjugate); a real input gets a real
-    gradient."""
+    """Compute gradients of complex inputs: they must follow torch's convention (the cotangent times the conjugate), and
+    the gradient of a real input must be real."""
     if "complex64" not in context.descriptor.dtypes:
         raise NotImplementedError("the descriptor does not declare complex64")
     z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))
@@ -256,8 +261,8 @@ def complex_numbers(context: Context, real: bool) -> None:
 
 @cases("autograd.function", requires={"compile"}, slow=True, more=True)
 def compiled(context: Context) -> None:
-    """Compile a call of custom Functions with the backend "aot_eager" and fullgraph=True: values and gradients are those of
-    the eager call."""
+    """Compile a call of custom Functions with the backend "aot_eager" and fullgraph=True: values and gradients must be
+    those of the eager call."""
 
     def traced(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = apply(Tripled, apply(SavesAll, x) * w)

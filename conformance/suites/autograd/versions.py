@@ -1,4 +1,5 @@
-"""autograd.version_counter: after any kind of in-place write to a tensor that backward needs, backward raises."""
+"""Checks of the clause autograd.version_counter: after any kind of in-place write to a tensor that backward needs,
+backward must raise RuntimeError."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ RUNS = "backward raises although no tensor that it needs was changed"
 
 
 def numbers(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a device tensor with values in the domain of every function below: from 0.1 to 0.9, or the integers 1 to 3."""
+    """Return a device tensor of the given shape with values in the domain of all functions below: numbers from 0.1 to
+    0.9 or, for integer dtypes, 1 to 3."""
     count = 1
     for extent in shape:
         count *= extent
@@ -40,7 +42,7 @@ def leaf(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> t
 
 
 def product_with(context: Context, saved: torch.Tensor) -> torch.Tensor:
-    """Return a sum whose backward needs ``saved``."""
+    """Return a sum whose backward needs the tensor ``saved``."""
     factor = numbers(context, *saved.shape).to(saved.device).requires_grad_()
     return (factor * saved).abs().sum()
 
@@ -70,7 +72,8 @@ def goes_stale(
 
 
 def tried(context: Context, what: str, function: Callable[[], Any]) -> Any:
-    """Return the result of a call; None, with a note in the report, if the call raises. Other clauses judge missing ops."""
+    """Return the result of a call. If the call raises, add a note to the report and return None; other clauses judge
+    missing ops."""
     try:
         return function()
     except (NotImplementedError, RuntimeError) as error:
@@ -79,7 +82,7 @@ def tried(context: Context, what: str, function: Callable[[], Any]) -> Any:
 
 
 def still_runs(context: Context, result: torch.Tensor, text: str, at: str) -> None:
-    """Check that backward, with retain_graph=True, does not raise."""
+    """Check that backward, called with retain_graph=True, does not raise."""
     try:
         result.backward(retain_graph=True)
     except RuntimeError as error:
@@ -201,7 +204,7 @@ def _target(context: Context, name: str, group: str) -> torch.Tensor:
 
 @cases("autograd.version_counter", over={f"in_place_{group}": (group,) for group in IN_PLACE})
 def in_place(context: Context, group: str) -> None:
-    """Change a saved tensor with each in-place method of Tensor: backward must raise RuntimeError."""
+    """Change a saved tensor with each in-place method of torch.Tensor: backward must raise RuntimeError."""
     for name, arguments in IN_PLACE[group].items():
         target = _target(context, name, group)
         given = [_given(context, target, each) for each in arguments]
@@ -230,7 +233,8 @@ OUT: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def _first(context: Context, name: str, group: str) -> torch.Tensor:
-    """Return the first operand for a function with out=."""
+    """Return a tensor to be the first operand of a function that takes ``out=``, for example a symmetric matrix for
+    ``linalg.cholesky``."""
     positive = name in {"linalg.inv", "linalg.cholesky", "linalg.solve", "cholesky_inverse"}
     return (
         _given(context, context.bytes_of(0), "square")
@@ -241,7 +245,8 @@ def _first(context: Context, name: str, group: str) -> torch.Tensor:
 
 @cases("autograd.version_counter", over={f"out_{group}": (group,) for group in OUT})
 def out(context: Context, group: str) -> None:
-    """Write to a saved tensor by passing it as out= to each function: backward must raise RuntimeError."""
+    """Write to a saved tensor by passing it as out= to each function that takes out=: backward must raise
+    RuntimeError."""
     for name, arguments in OUT[group].items():
         first = _first(context, name, group)
         given = [_given(context, first, each) for each in arguments]
@@ -255,8 +260,8 @@ def out(context: Context, group: str) -> None:
 
 @cases("autograd.version_counter")
 def several_outs(context: Context) -> None:
-    """Write to a saved tensor by passing it as one of several out= tensors: backward must raise RuntimeError for each of
-    them."""
+    """Write to a saved tensor by passing it as one of two out= tensors: backward must raise RuntimeError, at either
+    place of the tensor."""
     x = numbers(context, 4, 4)
     of_two: dict[str, Callable[..., Any]] = {
         "max": partial(torch.max, x, 1),
@@ -271,7 +276,7 @@ def several_outs(context: Context) -> None:
         for place in (0, 1):
             targets = tuple(map(torch.ones_like, function()))
             write = partial(function, out=targets)
-            goes_stale(context, targets[place], write, f"torch.{name}, out= {place}")
+            goes_stale(context, targets[place], write, f"torch.{name}, tensor {place} of out=")
 
 
 # -- other ways to write
@@ -319,8 +324,8 @@ MODULES: dict[str, Callable[[torch.Tensor], object]] = {
 
 @cases("autograd.version_counter", over={"assigned": ("ASSIGNED",), "modules": ("MODULES",)})
 def functions(context: Context, table: str) -> None:
-    """Change a saved tensor by an assignment, or by an in-place function of torch.nn.functional or torch.nn.init: backward
-    must raise RuntimeError."""
+    """Change a saved tensor by an assignment, or by an in-place function of torch.nn.functional or torch.nn.init:
+    backward must raise RuntimeError."""
     for name, write in {"ASSIGNED": ASSIGNED, "MODULES": MODULES}[table].items():
         target = numbers(context, 4, 4)
         goes_stale(context, target, partial(write, target), name)
@@ -328,8 +333,8 @@ def functions(context: Context, table: str) -> None:
 
 @cases("autograd.version_counter")
 def embedding_max_norm(context: Context) -> None:
-    """Call embedding and embedding_bag with max_norm, which change their weight in place: a backward that needs the weight
-    must raise RuntimeError."""
+    """Call embedding and embedding_bag with max_norm, which change their weight in place: a backward that needs the
+    weight must raise RuntimeError."""
     weight, index = numbers(context, 4, 4), context.to_device(torch.tensor([0, 2]))
     for name, write in {
         "embedding": lambda: functional.embedding(index, weight, max_norm=0.1),
@@ -372,7 +377,8 @@ _LISTS = ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "clamp_max", 
     over={"foreach_numbers": (False,), "foreach_lists": (True,)},
 )
 def foreach(context: Context, lists: bool) -> None:
-    """Change a list of tensors with each in-place foreach op: a backward that needs one of them must raise RuntimeError."""
+    """Change a list of tensors with each in-place foreach op: a backward that needs a tensor of the list must raise
+    RuntimeError."""
     for name, arguments in FOREACH.items():
         if lists and name not in _LISTS:
             continue
@@ -389,7 +395,7 @@ _OPTIMISERS = ("SGD", "Adam", "AdamW", "Adagrad")
 
 @cases("autograd.version_counter", over={"optimisers_foreach": (True,), "optimisers": (False,)})
 def optimisers(context: Context, foreach: bool) -> None:
-    """Run the step of an optimiser: a backward that needs one of the parameters must raise RuntimeError."""
+    """Run the step of an optimiser: a backward that needs a parameter must raise RuntimeError."""
     # Fused optimisers are left out: torch does not count their writes.
     for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop"):
         for place in (0, 1):
@@ -403,7 +409,7 @@ def optimisers(context: Context, foreach: bool) -> None:
 
 @cases("autograd.version_counter", requires={"multi_device"}, indices=2)
 def from_another_index(context: Context) -> None:
-    """Copy between two device indices: a backward that needs the target's old values must raise RuntimeError."""
+    """Copy between two device indices: a backward that needs the old values of the target must raise RuntimeError."""
     there = context.to_device(torch.ones(4, 4), 1)
     target = numbers(context, 4, 4)
     goes_stale(context, target, lambda: target.copy_(there), "copy_ from another index")
@@ -479,20 +485,32 @@ def to_the_base(context: Context, table: str) -> None:
     """Write to a view: a backward that needs the base, or another view of the base, must raise RuntimeError."""
     for name, view in _ALL_VIEWS[table].items():
         base = numbers(context, 4, 4)
-        goes_stale(context, base, partial(_zeroed, view, base), f"{name}, to its base")
+        goes_stale(
+            context,
+            base,
+            partial(_zeroed, view, base),
+            f"a write to the view {name!r}, whose base was saved",
+        )
         base = numbers(context, 4, 4)
-        goes_stale(context, base.t(), partial(_zeroed, view, base), f"{name}, to another view")
+        goes_stale(
+            context,
+            base.t(),
+            partial(_zeroed, view, base),
+            f"a write to the view {name!r} when another view was saved",
+        )
 
 
 @cases("autograd.version_counter", over={"to_a_view": ("views",)})
 @cases("autograd.version_counter", requires={"strides"}, over={"strided_to_a_view": ("strided_views",)})  # fmt: skip
 def to_a_view(context: Context, table: str) -> None:
-    """Write to a base tensor: a backward that needs a view of it must raise RuntimeError."""
+    """Write to a base tensor: a backward that needs a view of this tensor must raise RuntimeError."""
     for name, view in _ALL_VIEWS[table].items():
         base = numbers(context, 4, 4)
         shown = tried(context, name, partial(view, base))
         if shown is not None:
-            goes_stale(context, shown, base.zero_, f"{name}, from its base")
+            goes_stale(
+                context, shown, base.zero_, f"a write to the base when the view {name!r} was saved"
+            )
 
 
 @cases("autograd.version_counter")
@@ -504,13 +522,13 @@ def out_of_a_view(context: Context) -> None:
         "add": lambda: torch.add(x, x, out=base.t()[0]),
         "mv": lambda: torch.mv(numbers(context, 4, 4), x, out=base[2]),
     }.items():
-        goes_stale(context, base, write, f"{name}, out= a view")
+        goes_stale(context, base, write, f"torch.{name} with a view as out=")
 
 
 @cases("autograd.version_counter")
 def made_without_gradients(context: Context) -> None:
-    """Write under no_grad to a parameter or to a view of it, or to its detached tensor: a backward that needs the parameter
-    must raise RuntimeError."""
+    """Write under no_grad to a parameter or a view of the parameter, or write to the result of detach(): a backward
+    that needs the parameter must raise RuntimeError."""
     base = leaf(context, 4, 4)
     with torch.no_grad():
         view = base[0]
@@ -519,9 +537,9 @@ def made_without_gradients(context: Context) -> None:
         with torch.no_grad():
             target.mul_(2)
 
-    goes_stale(context, base, lambda: written(view), "a view made under no_grad")
-    goes_stale(context, base, lambda: written(base), "a parameter under no_grad")
-    goes_stale(context, base, lambda: base.detach().mul_(2), "the result of detach()")
+    goes_stale(context, base, lambda: written(view), "a write to a view made under no_grad")
+    goes_stale(context, base, lambda: written(base), "a write to a parameter under no_grad")
+    goes_stale(context, base, lambda: base.detach().mul_(2), "a write to the result of detach()")
 
 
 # -- operations that do not count as writes
@@ -529,7 +547,7 @@ def made_without_gradients(context: Context) -> None:
 
 @cases("autograd.version_counter", over={f"reads_{group}": (group,) for group in ("unary", "binary", "integers")})  # fmt: skip
 def reads(context: Context, group: str) -> None:
-    """Call functions that return a new tensor: a backward that needs their operands must still run."""
+    """Call functions that return a new tensor: a backward that needs the operands of these functions must still run."""
     for name, arguments in OUT[group].items():
         operand = _first(context, name, group)
         given = [_given(context, operand, each) for each in arguments]
@@ -542,7 +560,8 @@ def reads(context: Context, group: str) -> None:
 
 @cases("autograd.version_counter")
 def of_what_is_not_needed(context: Context) -> None:
-    """Write to tensors that backward does not need, and copy from tensors that it needs: backward must not raise."""
+    """Write to tensors that backward does not need, and copy from tensors that backward needs: backward must not
+    raise."""
     x, other = leaf(context, 4, 4), numbers(context, 4, 4)
     result = (x + other).sum()
     other.zero_()
@@ -571,8 +590,8 @@ def of_what_is_not_needed(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def data(context: Context) -> None:
-    """Write to the tensor that `.data` returns, then assign `.data`: neither may raise the tensor's version, and backward
-    must still run after the write."""
+    """Write to the tensor that `.data` returns, then assign `.data`: neither may increase the tensor's version, and
+    backward must still run after the write."""
     factor = numbers(context, 4, 4)
     result = product_with(context, factor)
     before = factor._version
@@ -587,8 +606,8 @@ def data(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def inference(context: Context) -> None:
-    """Access the version of an inference tensor, or let autograd save one: RuntimeError must be raised. Writing to a view
-    made in inference mode must count as a write to its base."""
+    """Access the version of an inference tensor, or save such a tensor for backward: RuntimeError must be raised. A
+    write to a view made in inference mode must count as a write to the base of the view."""
     with torch.inference_mode():
         made = numbers(context, 4, 4) * 2
     context.check(
@@ -608,13 +627,13 @@ def inference(context: Context) -> None:
     with torch.inference_mode():
         other = plain.view(16)
         write = other.zero_
-    goes_stale(context, plain, write, "a view of a normal tensor, made in inference mode")
+    goes_stale(context, plain, write, "a write to a view made in inference mode")
 
 
 @cases("autograd.version_counter")
 def counts(context: Context) -> None:
-    """A tensor, its views and its detached tensor must share one version counter, which must rise with each write to any of
-    them."""
+    """Write to a tensor, a view of it and its detached tensor: all three must share one version counter, which must
+    rise with each write."""
     base = numbers(context, 4, 4)
     view, detached = base[1:], base.detach()
     seen = [base._version]

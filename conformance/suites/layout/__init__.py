@@ -1,5 +1,5 @@
-"""The layout suite checks the values, strides and storage of every op's results. The clauses that apply to an op and
-dtype depend only on its traits."""
+"""The layout suite: checks of the values, strides and storage of the results of all ops. Which clauses apply to an op
+and dtype depends only on their traits (see :class:`opinfo.samples.Traits`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""layout.as_strided: strides with gaps, overlaps and offsets address the right elements of a storage, new tensors get a
-large enough storage, and requests out of range raise. The reference is index arithmetic."""
+"""Checks of the clause layout.as_strided. Strides with gaps, overlaps and offsets must address the right elements of a
+storage, new tensors must get a large enough storage, and requests beyond the storage must raise. Expected values come
+from index arithmetic."""
 
 from __future__ import annotations
 
@@ -62,13 +63,13 @@ def as_strided(ctx: ItemContext) -> None:
 
 
 def overlaps(size: Any, stride: Any) -> bool:
-    """Return True if two elements of a view with this size and stride share an address."""
+    """Return True if two elements of a view with the given size and stride have the same address."""
     places = element_places(size, stride, 0)
     return len(set(places)) < len(places)
 
 
 def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
-    """Return the index in the storage of each element of a view, in row-major order."""
+    """Return the storage index of each element of a view, in row-major order."""
     index = torch.full(size, offset)
     for dim, (n, step) in enumerate(zip(size, stride)):
         index = index + (torch.arange(n) * step).view(
@@ -79,12 +80,14 @@ def element_places(size: Any, stride: Any, offset: Any) -> list[int]:
 
 
 def numbered(dtype: Any) -> torch.Tensor:
-    """Return the 60 elements with which a storage is filled: the numbers 0 to 59, or 0 and 1 in turn for bool."""
+    """Return a CPU tensor of 60 elements as content of a storage: the numbers 0 to 59, or alternating False and True
+    for bool."""
     return (torch.arange(60) % (2 if dtype == "bool" else 60)).to(getattr(torch, dtype))
 
 
 def misread(got: Any, base: Any, size: Any, stride: Any, offset: Any, what: Any) -> Wrong | None:
-    """Report a view ``got`` of ``base`` whose elements are not those that index arithmetic gives. Both are on the CPU."""
+    """Return a failure if the elements of ``got``, a view of ``base``, differ from those that index arithmetic gives;
+    otherwise None. Both tensors are on the CPU."""
     want = base.to(torch.complex64).real[element_places(size, stride, offset)].tolist()
     held = got.to(torch.complex64).real.reshape(-1).tolist()
     return None if held == want else Wrong("values", f"elements {want}", held, what)
@@ -103,8 +106,8 @@ def addresses(
 def addresses_of_view(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """Call as_strided on a transposed view and on a square matrix. The result must address the storage, whatever the
-    strides of the input are."""
+    """Call as_strided on a transposed view and on a square matrix. The result must address the storage by the given
+    stride, independently of the strides of the input."""
     base = numbered(dtype)
     for what, of in (
         ("as_strided of a transposed view", move(base).view(6, 10).t()),
@@ -119,8 +122,9 @@ def addresses_of_view(
 def restrides(
     op: Any, move: Any, back: Any, size: Any, stride: Any, offset: Any, dtype: Any
 ) -> Wrong | None:
-    """Call as_strided_ on a vector, a matrix, a transposed view, a square matrix and one that begins at element 3. Size,
-    stride and storage offset must be the requested ones, and the view must address the right elements."""
+    """Call as_strided_ on a vector, a matrix, a transposed view, a square matrix, and a square matrix that starts at
+    storage offset 3. The result must have the requested size, stride and storage offset, and address the right
+    elements."""
     base = numbered(dtype)
     for shape, start, transposed in (
         ((60,), 0, False),
@@ -145,10 +149,10 @@ def restrides(
 
 
 def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
-    """Call as_strided and as_strided_ on a tensor of this shape for two views: all elements with the dimensions reversed,
-    and every third element from the second on. The tensor starts at storage offset 0 or 1, consists of every second element
-    of its storage, or is transposed; the result must address the storage in each case. Floating-point values include
-    infinity, NaN and -0.0."""
+    """Call as_strided and as_strided_ on a tensor of the given shape to get two views: all elements with the dimensions
+    reversed, and every third element from the second on. The tensor starts at storage offset 0 or 1, consists of every
+    second element of its storage, or is transposed; the result must address the storage in each case. Floating-point
+    values include infinity, NaN and -0.0."""
     size = math.prod(shape)
     flat = (torch.arange(2 * size + 1) % (2 if dtype == "bool" else 61)).to(getattr(torch, dtype))
     if flat.dtype.is_floating_point and flat.dtype.itemsize > 1:
@@ -176,7 +180,8 @@ def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong |
 
 
 def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
-    """Report the first element of ``got`` whose bits differ from ``want``, or a different shape. Both are on the CPU."""
+    """Return a failure that names the first element of ``got`` whose bits differ from ``want``, or the shape of ``got``
+    if the shapes differ; otherwise None. Both tensors are on the CPU."""
     if got.shape != want.shape:
         return Wrong("shape", f"shape {tuple(want.shape)}", tuple(got.shape), what)
     # A tensor of one element is contiguous with any stride, but view(torch.uint8) needs the standard one.
@@ -190,15 +195,15 @@ def other_bits(got: Any, want: Any, what: Any) -> Wrong | None:
 
 
 def writes_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
-    """Call as_strided_scatter to replace every third element of a tensor of this shape, from the second on, and compare
-    the bits of the result."""
+    """Use as_strided_scatter to replace every third element of a tensor of the given shape, from the second on. The
+    bits of the result must be right."""
     most = 2 if dtype == "bool" else 61
     flat = torch.arange(math.prod(shape))
     base, other = ((flat + more) % most for more in (0, 1))
     want = torch.where(flat % 3 == 1, other, base).to(getattr(torch, dtype)).view(shape)
     base, source = (t.to(want.dtype) for t in (base.view(shape), other[1::3]))
     got = back(op(move(base), move(source), tuple(source.shape), (3,), 1))
-    what = f"every third element of a tensor of shape {shape}, from the second on, replaced"
+    what = f"as_strided_scatter to every third element of a tensor of shape {shape}"
     return other_bits(got, want, what)
 
 
@@ -232,9 +237,9 @@ def scatters(
 def allocates(
     op: Any, move: Any, back: Any, size: Any, stride: Any, dtype: Any, like: Any
 ) -> Wrong | None:
-    """Create an uninitialised tensor of this size and stride, by ``new_empty_strided`` on a tensor if ``like``, otherwise
-    by ``empty_strided``. Its dtype, device, shape, strides and storage size must be right, and it must hold what is
-    copied into it."""
+    """Create an uninitialised tensor of the given size and stride, by ``new_empty_strided`` if ``like`` is true,
+    otherwise by ``empty_strided``. Its dtype, device, shape, strides and storage size must be right, and it must
+    contain the values that are copied into it."""
     other = move(torch.zeros(2).to(getattr(torch, dtype)))
     if like:
         made = op(other, size, stride)

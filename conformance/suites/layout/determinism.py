@@ -1,8 +1,10 @@
-"""layout.determinism: with deterministic algorithms on, repeated calls are bit-equal or raise RuntimeError
+"""Checks of the clause layout.determinism: if deterministic algorithms are switched on, repeated calls must be
+bit-equal or raise RuntimeError
 (https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html).
 
-A kernel that reads uninitialised memory gives equal results by luck, as long as the allocator returns memory with the same
-bytes. On the CPU, ``fresh_memory`` therefore fills newly allocated memory with different bytes for the two calls.
+A kernel that reads uninitialised memory may give equal results by chance if the allocator returns memory with the same
+bytes both times. On the CPU, ``fresh_memory`` therefore fills newly allocated memory with different bytes for the two
+calls.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def determinism(ctx: ItemContext) -> None:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Switch deterministic algorithms on inside the block, and restore both settings afterwards."""
+    """Switch deterministic algorithms on and the filling of uninitialised memory off for a ``with`` block, and restore
+    both settings afterwards."""
     settings: Any = torch.utils.deterministic  # a module whose class makes this a property
     before, fill = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     if before and not fill:
@@ -63,7 +66,8 @@ def deterministic() -> Iterator[None]:
 
 
 def called_twice(call: Call, mutable: bool) -> list[Answer]:
-    """Make the call twice. Newly allocated memory holds different bytes in the second call."""
+    """Make the call twice and return both results. On the CPU, newly allocated memory is filled with different bytes
+    for the two calls."""
     answers = []
     for byte in (0, 1):
         with deterministic(), fresh_memory(call.device, byte):
@@ -78,7 +82,7 @@ def called_twice(call: Call, mutable: bool) -> list[Answer]:
 
 
 def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Found:
-    """Check that two equal calls give the same bits, or that both raise."""
+    """Check that two equal calls gave the same bits or both raised."""
     first, second = answer
     kind = "not_deterministic"
     if first.raised is not None and second.raised is not None:
@@ -99,7 +103,7 @@ def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Fou
             return
     if not pairs and first.read != second.read and first.read == first.read:
         expected = f"{first.read!r} from both of two equal calls"
-        yield Wrong(kind, expected, f"{second.read!r} from the second")
+        yield Wrong(kind, expected, f"{second.read!r} from the second call")
         return
     yield None
 

@@ -1,4 +1,5 @@
-"""layout.fp32_precision: a float32 matrix product is computed with the precision of float32, not of TF32 or bfloat16."""
+"""Checks of the clause layout.fp32_precision: float32 matrix products must be computed in the precision of float32, not
+of TF32 or bfloat16."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ FLOAT32_LEVEL = 1e-5
 
 
 def precision(ctx: ItemContext) -> None:
-    """Compare the result of every sample with the CPU's result in float64. All checks run with
-    ``torch.set_float32_matmul_precision("highest")``."""
+    """Compare the result of each sample with the CPU's result in float64, while
+    ``torch.set_float32_matmul_precision("highest")`` is in effect."""
     with ctx.running(PRECISION):
         for sample in ctx.common:
             laid = ctx.plain(sample)
@@ -31,13 +32,13 @@ def precision(ctx: ItemContext) -> None:
 
 
 def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors with floating-point ones converted to float64."""
+    """Return the given tensors, with floating-point ones converted to float64."""
     return [each.double() if each.is_floating_point() else each for each in values]
 
 
 def judge_precision(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the relative error of each floating-point output against the float64 result is at most
-    ``FLOAT32_LEVEL``."""
+    """Check that the relative error of each floating-point output is at most ``FLOAT32_LEVEL``. The reference is the
+    result in float64."""
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError):
             yield raised(answer.raised)

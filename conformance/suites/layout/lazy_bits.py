@@ -1,4 +1,5 @@
-"""Calls whose operands are lazy views: tensors with the conj bit or the neg bit set."""
+"""Checks of calls on tensors that have the conj bit or the neg bit set, which means that conjugation or negation is
+delayed until the values are read."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from opinfo.torch_private import negated
 
 
 def lazy_bits(ctx: ItemContext) -> None:
-    """Call a view op on inputs with the conj or neg bit set, and compare the result's bits and values with the CPU's."""
+    """Call a view op on inputs with the conj or neg bit set. The bits and the values of the result must be those of the
+    CPU."""
     for turn, sample in product(_turns(ctx), ctx.common):
         first = sample.call.args[0]
         if isinstance(first, torch.Tensor) and first.numel():
@@ -27,9 +29,9 @@ def lazy_bits(ctx: ItemContext) -> None:
 
 
 def lazy_operands(ctx: ItemContext) -> None:
-    """Call an op that is not a view op with the conj or neg bit set on each operand in turn, then on all of them. A kernel
-    that ignores the bits gives wrong values. One sample for each number of operands is enough, because a kernel handles
-    the bits before anything that depends on the sample."""
+    """Call an op that is not a view op, first with the conj or neg bit set on one operand at a time, then on all
+    operands. A kernel that ignores the bits gives wrong values. One sample for each number of operands is enough,
+    because a kernel resolves the bits before it uses other properties of the sample."""
     if ctx.cases[:1] != covering_set().cases[:1]:
         return  # the run is limited to the layout of a pinned or minimised call
     if ctx.mutates or "values.free" in ctx.traits.families:
@@ -47,7 +49,7 @@ def lazy_operands(ctx: ItemContext) -> None:
 
 
 def _turns(ctx: ItemContext) -> list[str]:
-    """Return the bits ("conj", "neg") that the CPU's op accepts on operands of this dtype."""
+    """Return the bits ("conj", "neg") that the CPU accepts on operands of the op and dtype under test."""
     kind = getattr(torch, ctx.dtype)
     turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
     real = kind.is_complex or kind.is_floating_point
@@ -82,7 +84,7 @@ def _turned(
 def lazily_turned(
     values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Return the tensors; those whose index is in ``group`` become views with the conj or neg bit set."""
+    """Return the given tensors, but with the conj or neg bit set on those whose index is in ``group``."""
     view = torch.conj if turn == "conj" else negated
     return [view(each) if place in group else each for place, each in enumerate(values)]
 
@@ -90,18 +92,20 @@ def lazily_turned(
 def turned_and_resolved(
     values: Sequence[torch.Tensor], turn: str, group: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Return tensors with the values of :func:`lazily_turned`, computed, without conj and neg bits."""
+    """Return tensors with the same values as those of :func:`lazily_turned`, but with the conjugation or negation
+    computed and no conj or neg bit set."""
     return [each.resolve_conj().resolve_neg() for each in lazily_turned(values, turn, group)]
 
 
 def resolve(result: Any) -> Any:
-    """Return the result with conj and neg bits resolved in all of its tensors."""
+    """Return the result with the conj and neg bits of all its tensors resolved, so that no tensor has such a bit
+    set."""
     return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
 def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
-    """Make the call with the conj or neg bit set on the tensors of ``group``. If the device cannot create such a view, the
-    exception is the answer, so the check fails."""
+    """Make the call with the conj or neg bit set on the tensors whose index is in ``group``. If the device cannot set
+    the bit, the returned answer contains the exception, so that the check fails."""
     given = copies(call)
     try:
         given = lazily_turned(given, turn, group)
@@ -111,8 +115,8 @@ def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
 
 
 def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
-    """Make the call with the conj or neg bit set on the tensors of ``group``. If the device cannot create such a view, or
-    loses the bit, the answer is not judged, because layout.views reports that fault."""
+    """Make the call with the conj or neg bit set on the tensors whose index is in ``group``. If the device cannot set
+    the bit or loses it, the returned answer is not judged, because layout.views reports that fault."""
     given = copies(call)
     try:
         given = lazily_turned(given, turn, group)
@@ -125,7 +129,8 @@ def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
 
 
 def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
-    """Make the call with the inputs ``given``, and read its result with conj and neg bits resolved."""
+    """Make the call on the inputs ``given``. The returned answer contains a copy of the result on the CPU, with conj
+    and neg bits resolved."""
     answer = called(replace(call, inputs=given), False)
     if answer.raised is None:
         answer.read = resolve(replace_tensors(answer.result, call.back))
@@ -133,7 +138,8 @@ def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
 
 
 def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the result of a call on inputs with the conj or neg bit set has the CPU's bits and values."""
+    """Check that the result of a call on inputs with the conj or neg bit set has the same bits and values as on the
+    CPU."""
     if answer.raised is None:
         pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
         wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
@@ -144,7 +150,7 @@ def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def judge_turned_values(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the result of a call on inputs with the conj or neg bit set has the CPU's values."""
+    """Check that the result of a call on inputs with the conj or neg bit set has the same values as on the CPU."""
     what = f"input with the {reference.turn} bit set"
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError) or not reference.raises:

@@ -1,10 +1,10 @@
-"""A write to overlapping memory must raise or warn if the reference raises or warns.
+"""Checks of writes to overlapping memory: the call must raise or warn if the reference raises or warns.
 
-If the device is not the CPU, the reference is the CPU. If the device is the CPU, the reference for elementwise ops is
-TensorIterator's documented rule (``check_mem_overlap`` in ``ATen/TensorIterator.h``): internal overlap of an output and
-partial overlap of an output with an input are errors, and an op that skips the check must still give the functional
-result. For other ops, the reference is FakeTensor. If the call need not raise, the memory outside the target must still
-be unchanged, so every check here can fail.
+If the device under test is not the CPU, the reference is the CPU. If the device is the CPU, the reference for
+elementwise ops is TensorIterator's documented rule (``check_mem_overlap`` in ``ATen/TensorIterator.h``): internal
+overlap of an output, and partial overlap of an output with an input, are errors, and an op that skips the check must
+still give the functional result. For other ops, the reference is FakeTensor. A call that need not raise must still
+leave the memory outside the target unchanged, so every check can fail.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ENOUGH = 3
 
 
 class _Attempt(NamedTuple):
-    """A call with overlapping memory: its procedure and the procedure's arguments ``given``. ``inputs`` and ``targets``
-    are the geometries for which FakeTensor makes the same call. ``expanded`` is the dimension in which the first input
-    has stride 0, or None."""
+    """A call that writes to overlapping memory. ``given`` holds the arguments of ``procedure``, which makes the call.
+    ``inputs`` and ``targets`` are the sizes and strides with which FakeTensor makes the same call. ``expanded`` is the
+    dimension in which the first input has stride 0, or None."""
 
     procedure: Callable[..., Answer]
     given: tuple[Any, ...] = ()
@@ -45,8 +45,8 @@ class _Attempt(NamedTuple):
 
 
 def overlap(ctx: ItemContext) -> None:
-    """Write to an expanded ``self``, to an expanded ``out=``, and to an ``out=`` that starts one element after the input
-    in the same storage."""
+    """Make the op write to an expanded ``self``, to an expanded ``out=`` tensor, and to an ``out=`` tensor that starts
+    one element after the input in the same storage."""
     attempts: dict[str, Callable[[ItemContext, Sample], _Attempt | None]] = {}
     if ctx.op.inplace is not None:
         attempts["self=expanded"] = _expanded_self
@@ -72,7 +72,7 @@ def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 
 def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
-    """Make the in-place call on an expanded ``self``."""
+    """Call the in-place variant on a ``self`` that has the given geometry, which is expanded."""
     target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 
@@ -96,8 +96,8 @@ def called_into_expanded(
 
 
 def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
-    """Return the attempt whose ``out=`` starts one element after the input in the same storage; None if the op is not
-    unary or binary or has no single output of the input's dtype and shape."""
+    """Return a call whose ``out=`` tensor starts one element after the input in the same storage. Returns None if the
+    op is neither unary nor binary, or does not have a single output of the input's dtype and shape."""
     if ctx.traits.ufunc not in ("unary", "binary"):
         return None
     outputs, first = outputs_of(_functional(ctx, sample)), sample.call.args[0]
@@ -109,7 +109,7 @@ def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 
 def called_into_its_input(call: Call) -> Answer:
-    """Make the call with an ``out=`` that starts one element after the first input in the same storage."""
+    """Make the call with an ``out=`` tensor that starts one element after the first input in the same storage."""
     first = call.values[0]
     count, shape = first.numel() + 1, tuple(first.shape)
     both = call.guarded(
@@ -127,13 +127,13 @@ def called_into_its_input(call: Call) -> Answer:
 
 
 def is_refused(answer: Answer) -> bool:
-    """Return True if the call raised, or gave a warning that mentions memory."""
+    """Return True if the call raised an exception or gave a warning that mentions memory."""
     return answer.raised is not None or any("memory" in text for text in answer.warnings)
 
 
 def judge_overlap(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that a call that must refuse overlapping memory raises or warns, and that no call changes memory outside the
-    target."""
+    """Check that a call on overlapping memory raises or warns where the reference does, and changes no memory outside
+    the target."""
     if (
         reference.must
         and not is_refused(answer)
@@ -148,7 +148,7 @@ def judge_overlap(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
-    """Return True if the overlapping targets hold the functional result despite the overlap."""
+    """Return True if the targets contain the functional result although their elements overlap."""
     want = reference.functional
     wanted = outputs_of(want.result) if want.raises is None else None
     targets = views(answer.targets)
@@ -161,7 +161,8 @@ def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
 
 
 def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torch.Tensor]:
-    """Return the tensors with the first one expanded from its first element along ``dim``; unchanged if ``dim`` is None."""
+    """Return the tensors, with the first one replaced by its first slice along ``dim``, expanded to the original shape.
+    If ``dim`` is None, all tensors are unchanged."""
     if dim is None:
         return list(values)
     return [values[0].narrow(dim, 0, 1).expand(values[0].shape), *values[1:]]
@@ -187,14 +188,15 @@ def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) ->
 
 
 def _functional(ctx: ItemContext, sample: Sample) -> Any:
-    """Return the CPU's result of the functional call; None if the CPU raises."""
+    """Return the result of the functional call on the CPU; None if the CPU raises."""
     return ctx.expected(ctx.first(sample)).result
 
 
 def _fake_raises(
     ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
 ) -> bool:
-    """Return True if FakeTensor refuses the call on tensors of the attempt's geometries."""
+    """Return True if FakeTensor raises for the call ``made``, repeated on fake tensors of the same sizes and
+    strides."""
     call, outs = sample.call, [torch.empty(0, dtype=dtype) for dtype, _ in made.targets]
     if outs:
         given = {**call.kwargs, "out": container(form_of(_functional(ctx, sample)), outs)}

@@ -1,4 +1,4 @@
-"""Plain calls of an op: one call for each sample in each layout. Each call is judged for seven clauses at once."""
+"""Plain calls of an op: one call for each sample in each layout. Each result is judged for seven clauses at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from opinfo.torch_private import storage_id
 
 
 def reads(ctx: ItemContext) -> None:
-    """Call the op on every sample in every layout of the covering set."""
+    """Call the op on every sample in every layout of the covering set (``opinfo/layouts.toml``), then with the conj or
+    neg bit set."""
     with ctx.running(*READS):
         if not (ctx.device.lays_out or ctx.device.slices):
             for clause in ("layout.bounds", "layout.expanded_read"):
@@ -74,8 +75,8 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
 
 
 def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
-    """Return True if the device built every input in the requested layout. If not, the call cannot be judged: mark the
-    records of all reading clauses as blocked and return False."""
+    """Return True if the device built all inputs in the requested layout. If not, the call cannot be judged: set the
+    clauses in ``READS`` to blocked and return False."""
     for guarded in laid.inputs:
         if isinstance(guarded, Guarded) and not guarded.built_as_asked:
             view = guarded.view
@@ -94,7 +95,7 @@ def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
 def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
     """Compare the result, and each input that the op updates, with the CPU's values. If the op's values are
     unspecified, compare only shapes and dtypes. An exception is accepted if the CPU raises for contiguous copies of the
-    inputs, or if FakeTensor raises for this layout."""
+    inputs, or if FakeTensor raises for the same layout."""
     want = reference.value
     if answer.raised is not None:
         refused = want.raises is not None or reference.raises
@@ -116,12 +117,14 @@ def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def exact_after(reference: Any, place: int) -> Any:
-    """Return a list with input ``place`` as the float64 reference leaves it, or an empty list if there is none."""
+    """Return a list of one tensor, the values of input ``place`` after the call in the float64 reference; an empty list
+    if the reference has no such input."""
     return list(reference.exact.after)[place : place + 1]
 
 
 def other_zeros(read: Any, want: Any) -> Wrong | None:
-    """Report the first element that is zero in both results but has a different sign; None if there is none."""
+    """Return a failure that names the first element that is zero in both results but has a different sign; None if the
+    signs agree."""
     for got, wanted in zip(tensors_of(read), tensors_of(want)):
         if got.is_floating_point() and got.dtype == wanted.dtype:
             both = (got == 0) & (wanted == 0)
@@ -134,14 +137,14 @@ def other_zeros(read: Any, want: Any) -> Wrong | None:
 
 
 def other_form(read: Any, want: Any) -> Wrong | None:
-    """Report shapes or dtypes of the result that differ from the reference's; None if they are the same."""
+    """Return a failure if the shapes or dtypes of the result differ from the reference's; otherwise None."""
     got, wanted = ([(tuple(t.shape), t.dtype) for t in tensors_of(each)] for each in (read, want))
     return None if got == wanted else Wrong("shape", f"shapes and dtypes {wanted}", got)
 
 
 def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the outputs' strides are those of the meta device, of FakeTensor or of eager CPU. If FakeTensor and
-    eager CPU disagree with each other and with the device, the verdict is Ambiguous."""
+    """Check that the strides of the outputs are those of the meta device, of FakeTensor or of eager CPU. If FakeTensor
+    and eager CPU disagree with each other and with the device, the verdict is Ambiguous."""
     if answer.raised is not None:
         return
     outputs = strided(answer.result)
@@ -168,8 +171,8 @@ def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
 def comparable(
     specs: Sequence[OutputSpec] | None, outputs: Sequence[torch.Tensor]
 ) -> list[tuple[int, ...]] | None:
-    """Return a reference's significant strides, one tuple per output; None if the reference describes a different
-    number of outputs or other shapes."""
+    """Return the strides that a reference gives for the dimensions of size 2 or more, one tuple per output. Returns
+    None if the reference has a different number of outputs or different shapes."""
     if specs is None or len(specs) != len(outputs):
         return None
     if any(s.shape != tuple(t.shape) for s, t in zip(specs, outputs)):
@@ -178,8 +181,8 @@ def comparable(
 
 
 def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
-    """Return the shapes and strides of eager CPU's outputs for inputs of the same layout. None if eager CPU raises, or
-    if the device is the CPU, which cannot be its own reference."""
+    """Return the shapes and strides of eager CPU's outputs for inputs of the same layout. Returns None if eager CPU
+    raises, or if the device under test is the CPU, which cannot be its own reference."""
     if ctx.device.fake_only:
         return None
     tensors = []
@@ -195,10 +198,11 @@ def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
 
 
 def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that outputs share no memory with the inputs and that their storage is large enough.
+    """Check that the outputs share no memory with the inputs and that their storage is large enough.
 
-    Some ops return an input unchanged (``dropout`` in evaluation, ``Tensor.float`` of float32). Such an op is
-    implemented above the kernels, the same for every device, so FakeTensor returns the input for this call too.
+    Some ops return an input unchanged (``dropout`` in evaluation mode, ``Tensor.float`` of float32). Such an op is
+    implemented above the kernels, in the same way for every device, so FakeTensor returns the input for the same call
+    too.
     """
     if answer.raised is not None:
         return
@@ -222,7 +226,8 @@ def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) -> int | None:
-    """Return the number of the input that FakeTensor returns unchanged as output ``place``, or None."""
+    """Return the index of the input that FakeTensor returns unchanged as output ``place``; None if that output is a new
+    tensor."""
     specs = reference.specs
     alias: int | None = specs[place].alias if specs and len(specs) == len(outputs) else None
     return alias
@@ -231,8 +236,9 @@ def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) 
 def written_to_inputs(
     call: Call, answer: Answer, out: torch.Tensor, through: int | None
 ) -> Wrong | None:
-    """Write to an output and report an input that changes with it. This replaces the comparison of storages on devices
-    that do not declare ``storage``. Nothing is written if the output is input number ``through`` itself."""
+    """Write to an output, and return a failure if the values of an input change with it. The write replaces a
+    comparison of storages on devices that do not declare the capability ``storage``. If the output is itself an input,
+    which has the index ``through``, nothing is written."""
     if through is not None:
         return None
     changed = damages(call, answer)  # changes made by the call itself
@@ -251,8 +257,8 @@ def written_to_inputs(
 
 
 def aliases(call: Call, out: torch.Tensor, through: int | None) -> Wrong | None:
-    """Report an input whose memory ``out`` shares, by the identity of the storage or by overlapping addresses. Input
-    number ``through`` is allowed to share it. None if no other input does."""
+    """Return a failure if ``out`` has the same storage as an input or addresses that overlap an input's memory;
+    otherwise None. The input with index ``through`` may share memory with ``out``."""
     storage = out.untyped_storage()
     for number, each in enumerate(call.inputs):
         if not isinstance(each, Guarded) or number == through:
@@ -270,7 +276,8 @@ def aliases(call: Call, out: torch.Tensor, through: int | None) -> Wrong | None:
 
 
 def outside_storage(out: torch.Tensor) -> Wrong | None:
-    """Report a tensor whose storage is too small for its size, strides and storage offset; None if it is large enough."""
+    """Return a failure if the storage of a tensor is too small for its size, strides and storage offset; otherwise
+    None."""
     if out.numel() == 0:
         return None
     last = out.storage_offset() + sum((n - 1) * s for n, s in zip(out.shape, out.stride()))
@@ -280,8 +287,8 @@ def outside_storage(out: torch.Tensor) -> Wrong | None:
 
 
 def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the call left each input's elements, the bytes between them, and its shape, strides and storage offset
-    unchanged. Elements of inputs that the op updates may change."""
+    """Check that the call changed no input: neither its elements, nor the bytes between them, nor its shape, strides
+    and storage offset. Only the elements of inputs that the op updates may change."""
     for place, damage in enumerate(damages(call, answer)):
         each = call.inputs[place]
         if isinstance(each, Guarded) and place not in reference.mutable and not each.as_asked():
@@ -298,7 +305,7 @@ def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the call changed no byte of an input's storage before or after the input's elements."""
+    """Check that the call changed no byte of an input's storage before or after the elements of the input."""
     for place, damage in enumerate(damages(call, answer)):
         each = call.inputs[place]
         if not isinstance(each, Guarded) or (isinstance(each, ByValues) and each.whole):

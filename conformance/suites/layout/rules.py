@@ -1,4 +1,5 @@
-"""Checks of documented rules, each on small tensors built for the rule (see :mod:`conformance.checks.ops.directed`)."""
+"""Checks of documented rules, made on small tensors that are built for each rule (see
+:mod:`conformance.checks.ops.directed`)."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 
 
 def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
-    """Return the arguments that a unary op takes after its input, for example the order of ``polygamma`` or the value of
-    ``fill``. They come from the first sample whose only tensor is the input."""
+    """Return the arguments that a unary op takes after its input, for example the order of ``polygamma`` or the value
+    of ``fill``. The first sample whose only tensor is the input provides them."""
     for sample in ctx.samples:
         if len(sample.tensors) == 1 and sample.call.args[0] is sample.tensors[0]:
             return tuple(sample.call.args[1:])
@@ -39,8 +40,8 @@ _DENSE_5D = ((2, 3, 2, 4, 5), ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)))
 
 
 def memory_format(ctx: ItemContext) -> None:
-    """Call the op with every memory format: the 2d formats on dense inputs of rank 4 in four dimension orders, and
-    ``channels_last_3d`` on inputs of rank 5 in two."""
+    """Call the op with every memory format: with the 2d formats on dense inputs of rank 4 in four orders of their
+    dimensions, and with ``channels_last_3d`` on dense inputs of rank 5 in two orders."""
     families = ctx.traits.families
     extras: list[tuple[Any, ...]] = [()]
     if "memory_format.needs_value" in families:
@@ -106,7 +107,7 @@ _SCALARS: tuple[Any, ...] = (True, 2, 0.5, 0.5j)
 
 
 def type_promotion(ctx: ItemContext) -> None:
-    """Check the result dtype of a binary op for operands of every declared dtype and for Python scalars, or that a unary
+    """Check the result dtype of a binary op for tensors of several dtypes and for Python scalars, or check that a unary
     op promotes integers to floating point."""
     with ctx.running(TYPE_PROMOTION):
         if ctx.traits.ufunc == "unary":
@@ -132,8 +133,9 @@ def type_promotion(ctx: ItemContext) -> None:
 def promotes(
     op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any, declared: Any
 ) -> Wrong | None:
-    """Report a result of two operands whose dtype is neither the meta device's nor eager CPU's. ``other`` is the dtype of
-    the second operand, or a Python scalar. Result dtypes that the descriptor does not declare are not checked."""
+    """Return a failure if the result of two operands has neither the meta device's dtype nor eager CPU's; otherwise
+    None. ``other`` is the dtype of the second operand, or a Python scalar. Result dtypes that the descriptor does not
+    declare are not checked."""
     left, is_tensor = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype)), form != "python_scalar"
     if is_tensor:
         right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))
@@ -173,7 +175,10 @@ def keeps_bits(op: Any, move: Any, back: Any) -> Wrong | None:
     except RuntimeError as exc:
         raise NotApplicable("the CPU refuses the operands") from exc
     got = back(op(move(left), big))
-    wanted, what = f"{want.tolist()}, as with a tensor", f"with the Python scalar {big}"
+    wanted, what = (
+        f"{want.tolist()}, as for a tensor operand",
+        f"a call with the Python scalar {big}",
+    )
     return None if torch.equal(got, want) else Wrong("values", wanted, got.tolist(), what)
 
 
@@ -183,7 +188,7 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
     try:
         want = op(values.to(torch.get_default_dtype()), *extra)
     except (RuntimeError, ValueError) as exc:
-        raise NotApplicable("outside the op's domain") from exc
+        raise NotApplicable("the input is outside the op's domain") from exc
     got = back(op(move(values), *extra))
     if got.dtype != torch.get_default_dtype():
         return Wrong("dtype", torch.get_default_dtype(), got.dtype, f"{dtype} input")
@@ -226,8 +231,9 @@ def special_values(ctx: ItemContext) -> None:
 
 
 def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
-    """Divide integers, some of them by zero. For a zero divisor, an exception (ZeroDivisionError on the CPU) and any
-    value (as on CUDA) are both accepted. The quotients by other divisors must be right, and the process must survive."""
+    """Divide integers, two of them by zero. For a zero divisor, an exception (ZeroDivisionError on the CPU) and any
+    value (as on CUDA) are both accepted. The quotients by other divisors must be right, and the process must not
+    crash."""
     left, right = (
         torch.tensor(values).to(getattr(torch, dtype)) for values in ([7, 9, 0, 5], [0, 2, 0, 3])
     )
@@ -241,7 +247,10 @@ def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
         None
         if same
         else Wrong(
-            "values", want.tolist(), got[1::2].tolist(), "results for 9 and 2, and for 5 and 3"
+            "values",
+            want.tolist(),
+            got[1::2].tolist(),
+            "the results for the operands (9, 2) and (5, 3)",
         )
     )
 
@@ -254,7 +263,7 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
     try:
         want = op(plain, other) if binary else op(plain, *extra)
     except (RuntimeError, TypeError) as exc:
-        raise NotApplicable("not defined for bool") from exc
+        raise NotApplicable("the op is not defined for bool") from exc
     got = back(op(odd, move(other)) if binary else op(odd, *extra))
     if got.dtype == torch.bool:
         # Any non-zero output byte counts as true: the check is about reading such bytes, not about writing them.
@@ -266,7 +275,8 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
 
 
 def near(got: torch.Tensor, want: torch.Tensor, atol: float = 1e-8) -> bool:
-    """Return True if two CPU tensors have the same shape and close values. The dtype is judged by layout.values."""
+    """Return True if two CPU tensors have the same shape and close values. Dtypes may differ, because layout.values
+    judges them."""
     if got.shape != want.shape:
         return False
     got = got.to(want.dtype)
@@ -274,7 +284,8 @@ def near(got: torch.Tensor, want: torch.Tensor, atol: float = 1e-8) -> bool:
 
 
 def spread(values: torch.Tensor, move: Any, strided: Any) -> torch.Tensor:
-    """Return the values on the device. If ``strided``, they are every second element of a larger tensor."""
+    """Return a copy of the values on the device. If ``strided`` is true, the copy consists of every second element of a
+    larger tensor."""
     there: torch.Tensor = move(values.repeat_interleave(2, -1) if strided else values)
     return there[..., ::2] if strided else there
 
@@ -291,7 +302,11 @@ def reduces_nan(
     got = back(got[0] if isinstance(got, (tuple, list)) else got)
     last = bool(torch.isnan(got.reshape(-1)[-1]))
     if last == omits:
-        rule = "no NaN in the result (NaN is ignored)" if omits else "NaN for the row with a NaN"
+        rule = (
+            "no NaN in the result, because NaN is ignored"
+            if omits
+            else "NaN for the row with a NaN"
+        )
         return Wrong("values", f"{rule}, as documented", got.tolist())
     if got.dim() and bool(torch.isnan(got[0])):
         return Wrong("values", "no NaN for the row without a NaN", got.tolist())
@@ -299,9 +314,10 @@ def reduces_nan(
 
 
 def nan_at(got: Any, want: Any) -> Wrong | None:
-    """Report NaN in other places than expected. ``want`` is a list of 0 and 1; a failure shows the first five entries."""
+    """Return a failure if NaN is at other places of ``got`` than expected; otherwise None. ``want`` contains 1 where
+    NaN is expected and 0 elsewhere. The failure shows the first five places."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
-    text = "isnan() to begin with {}"
+    text = "isnan() to start with {}"
     return None if held == want else Wrong("values", text.format(want[:5]), held[:5])
 
 
@@ -353,7 +369,8 @@ _SHAPES = {
 
 
 def beta_zero(ctx: ItemContext) -> None:
-    """With ``beta=0``, pass an input full of NaN or infinity, and multiply matrices whose inner dimension K is 0."""
+    """Call the op with ``beta=0``, on an input full of NaN or infinity, and on matrices whose inner dimension K has
+    size 0."""
     with ctx.running(BETA_ZERO):
         for family, shapes in _SHAPES.items():
             if family not in ctx.traits.families:
@@ -393,7 +410,7 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
     op(given, first, second, beta=0, out=out)
     held = back(out)
     same = torch.equal(held, torch.zeros(shapes[0], dtype=kind))
-    what = "out= of a product over K = 0 with beta = 0"
+    what = "out= of a product with inner dimension 0 and beta = 0"
     return None if same else Wrong("values", "zeros", held.tolist(), what)
 
 
@@ -431,7 +448,7 @@ def reduces_nothing(
     except Exception as exc:
         want, refused = None, exc
     if dim is None and isinstance(refused, TypeError):
-        raise NotApplicable("the op needs a dimension")
+        raise NotApplicable("the op cannot be called without the argument dim")
     try:
         got = back(op(move(empty), *extra, **over))
     except Exception as exc:

@@ -1,4 +1,4 @@
-"""The judge of layout.views: whether a view shares the right memory with its base."""
+"""The check of layout.views: views must share the right memory with the tensor that they are taken from."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from opinfo.torch_private import storage_id
 
 
 def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check the outputs of an op that declares aliasing. If the reference's output is a view, the device's must share the
-    base's storage, with the reference's storage offset and strides, and a write to either must change the other. The conj
-    and neg bits must be the CPU's."""
+    """Check the outputs of an op that declares aliasing. If an output of the reference is a view, the device's output
+    must share the storage of the same input and have the reference's storage offset and strides; a write to either
+    tensor must change the other. The conj and neg bits must be the CPU's."""
     if answer.raised is not None:
         return
     found = list(_views(call, answer, reference, reference.meta_specs))
@@ -27,7 +27,8 @@ def judge_views(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def _views(call: Call, answer: Answer, reference: Any, specs: Sequence[OutputSpec] | None) -> Found:
-    """Judge the outputs as :func:`judge_views` does, against the ``specs`` of one reference."""
+    """Yield the verdicts of :func:`judge_views` for a comparison with one reference, whose outputs are described by
+    ``specs``."""
     outputs = strided(answer.result)
     if specs is None or len(specs) != len(outputs):
         return
@@ -48,7 +49,7 @@ def _views(call: Call, answer: Answer, reference: Any, specs: Sequence[OutputSpe
 
 
 def other_bits(out: torch.Tensor, cpu: torch.Tensor) -> Wrong | None:
-    """Report a conj or neg bit that differs from the CPU's; None if both bits are the same."""
+    """Return a failure if the conj or neg bit of ``out`` differs from the CPU's; otherwise None."""
     if out.is_conj() != cpu.is_conj():
         return Wrong("bits", f"conj bit {cpu.is_conj()}, as on the CPU", out.is_conj())
     if out.is_neg() != cpu.is_neg():
@@ -57,7 +58,7 @@ def other_bits(out: torch.Tensor, cpu: torch.Tensor) -> Wrong | None:
 
 
 def not_its_view(call: Call, out: torch.Tensor, spec: OutputSpec) -> Wrong | None:
-    """Report an output that is not the view of an input described by ``spec``; None if it is."""
+    """Return a failure if an output is not the view of an input that ``spec`` describes; otherwise None."""
     base = call.inputs[spec.alias or 0]
     if not isinstance(base, Guarded):
         return None
@@ -78,8 +79,9 @@ def not_its_view(call: Call, out: torch.Tensor, spec: OutputSpec) -> Wrong | Non
 def not_written_through(
     call: Call, base: Guarded, out: torch.Tensor, spec: OutputSpec
 ) -> Wrong | None:
-    """Fill the view with 1: exactly its elements must change in the base. Then restore the base: the view must show the
-    restored values. Returns what failed, or None."""
+    """Return a failure if a write to a view or to its base does not change the other tensor; otherwise None. First the
+    view is filled with 1, and exactly its elements must change in the base. Then the base is restored, and the view
+    must contain the restored values."""
     reaches = "a write through the view to change exactly its elements in the base"
     known, wanted = base.before, base.before.clone()
     usable = len(wanted) // out.element_size() * out.element_size()
@@ -108,8 +110,8 @@ def not_written_through(
 
 
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return False if the sorted strides nest, so that no two elements share an address; otherwise True, although the
-    elements of a few such views do not overlap."""
+    """Return True if two elements of a view with the given shape and strides may have the same address. The result is
+    False only if the sorted strides nest, so True is also returned for a few views whose elements do not overlap."""
     reach = 1
     for step, size in sorted((s, n) for s, n in zip(stride, shape) if n > 1):
         if step < reach:

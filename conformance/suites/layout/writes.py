@@ -1,5 +1,5 @@
-"""Checks of calls that write: ``out=`` tensors that fit the result or do not, in-place variants, and a comparison of an
-op's variants with its function."""
+"""Checks of calls that write to a given tensor: ``out=`` tensors that fit the result or do not, in-place variants, and
+a comparison of all variants of an op with its function."""
 
 from __future__ import annotations
 
@@ -42,20 +42,21 @@ OUT_KEPT, OUT_RESIZE, IN_PLACE = "layout.out_kept", "layout.out_resize", "layout
 
 
 def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
-    """Return the CPU's outputs; None if the CPU raises or the result is not what ``out=`` can receive."""
+    """Return the CPU's outputs as a list; None if the CPU raises, or if ``out=`` cannot receive a result of that
+    type."""
     return outputs_of(reference.value.result) if reference.value.raises is None else None
 
 
 def form_of(result: Any) -> str:
-    """Return how ``out=`` takes the targets for this result: as a "tensor", a "list" or a "tuple"."""
+    """Return the type in which ``out=`` takes the targets for the given result: "tensor", "list" or "tuple"."""
     if isinstance(result, torch.Tensor):
         return "tensor"
     return "list" if isinstance(result, list) else "tuple"
 
 
 def takes_no_out(error: BaseException) -> bool:
-    """Return True if torch's argument parser raised ``error`` because this form of the call has no ``out`` argument, as in
-    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload that names its targets differently."""
+    """Return True if torch's argument parser raised ``error`` because the call has no ``out`` argument, as in
+    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload that gives its targets different names."""
     text = str(error)
     if isinstance(error, TypeError):
         return "'out'" in text
@@ -63,7 +64,7 @@ def takes_no_out(error: BaseException) -> bool:
 
 
 def prefill(dtype: torch.dtype) -> Any:
-    """Return the value with which a target is filled before the call, chosen so that results rarely contain it."""
+    """Return the value with which a target is filled before the call. The value is one that results rarely contain."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point or dtype.is_complex:
@@ -111,8 +112,8 @@ def out_kept(ctx: ItemContext) -> None:
 
 
 def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
-    """Return the reference of the call with strided operands; None if the device cannot build them or the reference raises
-    for them."""
+    """Return the reference results of the call with non-contiguous operands. Returns None if the device cannot build
+    such operands or the reference raises for them."""
     if not ctx.device.takes(_STRIDED.id) or "as_strided.read" in ctx.traits.families:
         return None
     strided = Reference(ctx, ctx.laid_as(sample, _STRIDED))
@@ -130,8 +131,8 @@ def called_into_guarded(
 
 
 def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
-    """Return the value with which a target is filled before the call: NaN or the dtype's largest value, or 1 or -1 if the
-    target has an offset. The result must not depend on the value."""
+    """Return the value with which a target is filled before the call: NaN or the dtype's largest value, or 1 or -1 if
+    the target has a storage offset. The result of the call must not depend on the value."""
     if not geometry.offset:
         return prefill(dtype)
     in_rows = geometry.stride[:1] > geometry.stride[-1:]
@@ -154,7 +155,7 @@ def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
-    """Compare the targets' values with the CPU's result; None if they agree."""
+    """Return a failure if the values of the targets differ from the CPU's result; otherwise None."""
     wanted = wanted_outputs(reference) or []
     read = [call.back(each) for each, _ in zip(views(answer.targets), wanted)]
 
@@ -169,8 +170,9 @@ def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
 
 
 def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
-    """Report a tensor that the call wrote to and whose address is no longer ``before``, or whose strides changed. On a
-    device without addresses, report one whose written values do not appear in its base."""
+    """Return a failure if a tensor that the call wrote to has changed its strides or no longer has the address
+    ``before``; otherwise None. On a device without addresses, the written values must appear in the base of the tensor
+    instead."""
     view, geometry = target.view, target.geometry
     if isinstance(target, ByValues):
         same = tuple(view.shape) == geometry.shape
@@ -193,13 +195,14 @@ def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
 
 
 def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the call changed no byte of a target's storage outside the target's elements."""
+    """Check that the call changed no byte of a target's storage outside the elements of the target."""
     for place, target in enumerate(answer.targets if answer.raised is None else ()):
         yield from outside_changed(target, f"out {place}", call.back)
 
 
 def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Found:
-    """Report changed bytes in a tensor's storage that belong to none of the tensor's elements."""
+    """Yield a failure if bytes in a tensor's storage that belong to none of the tensor's elements changed; otherwise
+    yield None."""
     if not isinstance(target, Guarded) or not target.as_asked():
         return  # layout.out_kept or layout.inplace reports the changed strides
     where = f"strides {target.geometry.stride}, storage offset {target.geometry.offset}"
@@ -245,13 +248,15 @@ def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer | None:
 
 
 def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
-    """Return the (shape, dtype) of each ``out=`` tensor for a result, and the container that takes them."""
+    """Return a list of the (shape, dtype) of each ``out=`` tensor for a result, and the type in which ``out=`` takes
+    them."""
     outputs = outputs_of(result) or ()
     return [(tuple(each.shape), each.dtype) for each in outputs], form_of(result)
 
 
 def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
-    """Return a dtype to which ``torch.can_cast`` forbids casting ``dtype``; None for bool, which casts to every dtype."""
+    """Return a dtype to which ``torch.can_cast`` forbids casting the given dtype; None for bool, which can be cast to
+    every dtype."""
     if dtype.is_complex:
         return torch.float32
     if dtype.is_floating_point:
@@ -260,8 +265,8 @@ def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
 
 
 def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Call) -> Any:
-    """Return a target that does not fit a result of this shape and dtype. ``how`` is "empty", "smaller", "wrong_shape",
-    "wrong_dtype" or "wrong_device"."""
+    """Return a target that does not fit a result of the given shape and dtype. ``how`` names the misfit: "empty",
+    "smaller", "wrong_shape", "wrong_dtype" or "wrong_device"."""
     if how == "empty":
         return call.move(torch.empty((0,), dtype=dtype))
     if how == "smaller":  # not empty, and smaller than the result
@@ -286,7 +291,8 @@ def called_into_unfit(
 def called_and_warned(
     call: Call, targets: Sequence[Guarded | torch.Tensor], form: str = ""
 ) -> Answer:
-    """Make the call and record its warnings. If ``form`` is given, the targets are passed as ``out=``."""
+    """Make the call and record its warnings. If ``form`` is not empty, the targets are passed as ``out=`` in that form:
+    "tensor", "list" or "tuple"."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answer = called(call, False, targets, form)
@@ -295,9 +301,9 @@ def called_and_warned(
 
 
 def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check what happens to an ``out=`` tensor that does not fit. An empty one must be resized without a warning. A
-    non-empty one of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. One whose dtype the
-    result cannot be cast to (torch.can_cast), or which is on another device, must be refused."""
+    """Check the treatment of an ``out=`` tensor that does not fit. An empty one must be resized without a warning. A
+    non-empty one of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. One of a dtype to
+    which the result cannot be cast (torch.can_cast), or on a different device, must be refused."""
     how, error = reference.how, answer.raised
     if how in ("wrong_dtype", "wrong_device"):
         if error is None:
@@ -339,7 +345,7 @@ def on_cpu(ctx: ItemContext, laid: Laid) -> Call:
 
 
 def _cpu_has_no_out(ctx: ItemContext, laid: Laid) -> bool:
-    """Return True if the CPU refuses the ``out=`` form of this call too, or if the device is the CPU."""
+    """Return True if the CPU also refuses the call with ``out=``, or if the device under test is the CPU."""
     if ctx.device.fake_only:
         return True
     given = _specs_and_form(ctx.expected(laid).result)
@@ -351,8 +357,8 @@ def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
 
 
 def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
-    """Return True if the CPU warns that it resizes the target. If the device is the CPU, return True, because the
-    documented rule demands the warning."""
+    """Return True if the CPU warns that it resizes the target. If the device under test is the CPU, return True,
+    because the documented rule demands the warning."""
     if ctx.device.fake_only:
         return True
     answer = _cpu_into_unfit(ctx, laid, how)
@@ -360,8 +366,8 @@ def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
 
 
 def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
-    """Return True if the CPU refuses this kind of target. If the device is the CPU, return True: the documented rule
-    demands the refusal."""
+    """Return True if the CPU refuses a target with the misfit ``how``. If the device under test is the CPU, return
+    True, because the documented rule demands the refusal."""
     return ctx.device.fake_only or _cpu_into_unfit(ctx, laid, how).raised is not None
 
 
@@ -369,7 +375,7 @@ def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
 
 
 def in_place(ctx: ItemContext) -> None:
-    """Call the in-place variant on every sample in every layout in which ``self`` has no stride 0."""
+    """Call the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
     variant = ctx.op.inplace
     if variant is None or not ctx.traits.writes_self:
         return
@@ -404,7 +410,7 @@ def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
 
 
 def called_in_place(call: Call) -> Answer:
-    """Make the in-place call, and record the address of its first tensor before the call."""
+    """Make the in-place call. The returned answer contains the address that the first tensor had before the call."""
     before = address(call, views(call.inputs)[0])
     answer = called(call, False)
     answer.addresses = (before,)
@@ -412,13 +418,13 @@ def called_in_place(call: Call) -> Answer:
 
 
 def judge_self_bounds(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the in-place call changed no byte of ``self``'s storage outside its elements."""
+    """Check that the in-place call changed no byte of ``self``'s storage outside the elements of ``self``."""
     yield from outside_changed(call.inputs[0], "self", call.back)
 
 
 def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that the in-place variant keeps the address and strides of ``self`` and gives it the functional result. It
-    must raise if that result does not fit into ``self``."""
+    """Check that the in-place variant keeps the address and strides of ``self`` and writes the functional result to
+    ``self``. The variant must raise if that result does not fit into ``self``."""
     target, want = call.inputs[0], reference.value
     assert isinstance(target, Guarded)
     dtype, shape = target.view.dtype, target.geometry.shape
@@ -467,11 +473,13 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 
 
 def variants(ctx: ItemContext) -> None:
-    """Compare every variant of the op with its function, on copies of the same inputs.
+    """Compare every variant of the op (method, operator, in-place, ``out=``) with its function, on copies of the same
+    inputs.
 
-    A sample marked ``reads_only`` is given only to the variants that write (``out=``, in-place), which may have kernels
-    of their own, and only if it holds special values or is the first of its axis. Where the function refuses such a
-    sample, these variants must refuse it too.
+    A sample marked ``reads_only`` is passed only to the variants that write (``out=``, in-place), which may have
+    separate kernels, and only if the sample contains special values or is the first sample of its axis, the property
+    that the sample was made to vary. If the function refuses such a sample, the writing variants must refuse the sample
+    too.
     """
     writes = ctx.op.has_out or ctx.op.inplace
     with ctx.running(VARIANTS) as record:
@@ -512,13 +520,14 @@ def variants(ctx: ItemContext) -> None:
 
 
 def _as_called(plain: Answer) -> Part:
-    """Wrap the function's answer together with the code by which a repro script computes the answer again."""
+    """Return the result of the function, together with the code by which a repro script computes the result again."""
     code = "called_on_copies(replace_call(call, op))"
     return Part(plain, code, (called_on_copies, replace_call))
 
 
 def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
-    """Check that each writing variant raises for a call that the function refuses, if the CPU's variant raises too."""
+    """Check that each writing variant raises for a call that the function refuses. Variants that the CPU does not
+    refuse are skipped."""
     base = next(iter(ctx.common), laid.sample)
     usual = value_answer(ctx.op.function, base.call.on, base.tensors, mutates=ctx.mutates).result
     function = _as_called(plain)
@@ -533,8 +542,9 @@ def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
 def _others(
     ctx: ItemContext, sample: Sample, result: Any, *, refused: bool = False
 ) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Answer], tuple[Any, ...]]]:
-    """Yield (name, function, procedure that calls it, the procedure's arguments) for each variant that can be called for a
-    sample whose function returns ``result``. If the call is ``refused``, ``result`` comes from another sample of the op."""
+    """Yield a tuple (name, function, procedure that calls the function, arguments of the procedure) for each variant
+    that can be called for a sample whose function returns ``result``. If the call is ``refused``, ``result`` comes from
+    another sample of the op."""
     op, first = ctx.op, sample.call.args[0]
     both = not sample.reads_only
     plain = len(sample.call.args) == 2 and not sample.call.kwargs
@@ -563,7 +573,7 @@ def _others(
 
 
 def judged_elsewhere(call: Call, answer: Answer, reference: Any) -> Found:
-    """Judge nothing, because layout.values judges the function."""
+    """Yield no verdict, because layout.values judges the result of the function."""
     yield from ()
 
 
@@ -576,7 +586,8 @@ def called_on_copies(call: Call) -> Answer:
 
 
 def old_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor of the values of :func:`values_of_each_sort`, repeated. It fills a target before the call."""
+    """Return a tensor of the given shape that repeats the values of :func:`values_of_each_sort`. A target is filled
+    with them before the call."""
     values, count = values_of_each_sort(dtype), torch.Size(shape).numel()
     return values.repeat(count // len(values) + 1)[:count].reshape(shape)
 
@@ -604,8 +615,8 @@ def called_into_operand(call: Call, place: int) -> Answer:
 def called_into_prefilled(
     call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
 ) -> Answer:
-    """Make the call on copies of the inputs, with ``out=`` tensors that hold known values. Fresh memory could hold the
-    right result by chance."""
+    """Make the call on copies of the inputs, with ``out=`` tensors that contain known values. Uninitialised memory
+    could contain the right result by chance."""
     targets = [call.move(old_values(shape, dtype)) for shape, dtype in specs]
     answer = called(replace(call, inputs=copies(call)), False, targets, form)
     if answer.raised is None:
@@ -615,11 +626,12 @@ def called_into_prefilled(
 
 
 def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that a variant gives the function's result. If the function raised, the variant must raise too."""
+    """Check that a variant gives the same result as the function. If the function raised, the variant must raise
+    too."""
     function, name, error = reference.function, reference.variant, answer.raised
     variant = "out= that is also an operand" if name == "out_self" else f"the {name} variant"
     if function.raised is not None:
-        expected = f"an exception, as from the function ({raised(function.raised).found})"
+        expected = f"an exception, because the function raised {raised(function.raised).found}"
         yield None if error is not None else Wrong("not_raised", expected, "no exception", variant)
         return
     what = f"{variant} compared with the function"

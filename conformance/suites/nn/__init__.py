@@ -1,4 +1,4 @@
-"""The nn suite compares the results and gradients of modules, recurrent layers and attention with the CPU's."""
+"""The nn suite: comparisons of the results and gradients of modules, recurrent layers and attention with the CPU's."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.nn import attention, modules, recurrent

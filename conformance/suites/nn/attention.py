@@ -1,4 +1,5 @@
-"""nn.attention: the results and gradients of attention equal the CPU's, with every backend that accepts the call."""
+"""Checks of the clause nn.attention: results and gradients of attention must equal the CPU's, with every backend that
+accepts the call."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def chosen(backend: str) -> Iterator[None]:
 
 
 def offered(backend: str) -> bool:
-    """Return True if this version of torch knows the backend."""
+    """Return True if the installed version of torch has the backend."""
     return backend == "default" or hasattr(SDPBackend, backend)
 
 
@@ -77,13 +78,13 @@ def attend(
     at: str = "",
     **options: Any,
 ) -> None:
-    """Compare attention of these shapes, forward and backward, with the CPU's for every backend. ``channels`` is the last
-    dimension of the values.
+    """Compare attention with the CPU, forward and backward, for every backend and the given shapes of query and key.
+    ``channels`` is the last dimension of the values.
 
-    ``whole`` is for masks that add a large number (UNSEEN) to products. Operands are then rounded to integers, so that the
-    sums are exact. Backward may start from the logarithm of a sum of exponentials, which is rounded at the size of the
-    large number, so gradients are compared with 100 times the tolerance. Rows in which every key is masked must be finite
-    and are not compared, because kernels that compute with powers of two round them.
+    ``whole`` is for masks that add a large number (UNSEEN) to products. Operands are then rounded to integers, so that
+    the sums are exact. Backward may start from the logarithm of a sum of exponentials, whose rounding error is relative
+    to the large number, so gradients are compared with 100 times the tolerance. Rows in which every key is masked must
+    be finite and are not compared, because kernels that compute with powers of two round such rows differently.
     """
     drawn = generator(context)
     shapes = (query, key, (*key[:-1], channels))
@@ -171,7 +172,8 @@ def judged(
 
 
 def fill_free_memory(context: Context, values: list[torch.Tensor]) -> None:
-    """Allocate, fill with NaN and free blocks of the sizes that the call will need, so that the call gets memory with NaN."""
+    """Allocate tensors of the sizes that the call will need, fill them with NaN, and free them, so that the call gets
+    memory that contains NaN."""
     query, key, value = values
     rows = query.numel() // max(query.shape[-1], 1)
     sizes = [query.numel(), key.numel(), value.numel(), rows, rows * value.shape[-1]]
@@ -184,7 +186,8 @@ def fill_free_memory(context: Context, values: list[torch.Tensor]) -> None:
 
 @contextmanager
 def held(context: Context, poisoned: bool) -> Iterator[None]:
-    """If ``poisoned``, make newly allocated CPU memory hold large numbers inside the block, where the allocator can do so."""
+    """If ``poisoned`` is true, fill newly allocated CPU memory with large numbers inside a ``with`` block, provided
+    that the allocator supports it."""
     with fresh_memory(context.device, 0x7F) if poisoned else nullcontext():
         yield
 
@@ -211,8 +214,8 @@ SIZES = {
 
 @cases("nn.attention", over=SIZES)
 def sizes(context: Context, queries: int, keys: int, head: int, channels: int) -> None:
-    """Run attention on sequences and heads of many sizes, contiguous, permuted and causal, in memory that held NaN before:
-    results and gradients must equal the CPU's."""
+    """Run attention on sequences and heads of many sizes, contiguous, permuted and causal, in memory that contained NaN
+    before: results and gradients must equal the CPU's."""
     query, key = (2, 3, queries, head), (2, 3, keys, head)
     attend(context, query, key, channels, poisoned=True, cotangent="scalar", at="contiguous")
     attend(
@@ -242,8 +245,8 @@ LAYOUTS = {
 
 @cases("nn.attention", over={**LAYOUTS})
 def layouts_of_operands(context: Context, query: str, key: str, value: str) -> None:
-    """Run attention on permuted, strided, offset, reversed and expanded operands and cotangents: results and gradients must
-    equal the CPU's."""
+    """Run attention on permuted, strided, offset, reversed and expanded operands and cotangents: results and gradients
+    must equal the CPU's."""
     for head, cotangent in ((64, "scalar"), (16, PERMUTED), (64, "contiguous+expand_first")):
         at = f"head_dim {head}"
         shapes = (2, 4, 20, head), (2, 4, 37, head), head
@@ -268,8 +271,8 @@ MASKS = (
 
 @cases("nn.attention", over={"x".join(map(str, shape)): (shape,) for shape in MASKS})
 def masks(context: Context, shape: tuple[int, ...]) -> None:
-    """Run attention with boolean masks and float masks of shapes that broadcast: results and gradients, also of the float
-    mask, must equal the CPU's."""
+    """Run attention with boolean masks and float masks of shapes that broadcast: results and gradients, including the
+    gradient of a float mask, must equal the CPU's."""
     drawn = generator(context)
     floats = torch.randn(shape, generator=drawn)
     bools = torch.rand(shape, generator=drawn) > 0.3
@@ -285,7 +288,8 @@ def masks(context: Context, shape: tuple[int, ...]) -> None:
 
 @cases("nn.attention")
 def rows_without_keys(context: Context) -> None:
-    """Mask all keys of one query: its result and gradient must be zero, and all other rows must equal the CPU's."""
+    """Mask all keys of one query: the result and the gradient of the query must be zero, and all other rows must equal
+    the CPU's."""
     for shape in ((6, 9), (2, 1, 6, 9)):
         mask = torch.rand(shape, generator=generator(context)) > 0.4
         mask[..., 2, :] = False
@@ -302,8 +306,8 @@ def rows_without_keys(context: Context) -> None:
 
 @cases("nn.attention")
 def left_padding(context: Context) -> None:
-    """Mask keys with a large negative number, as for left-padded sequences: results must be finite, and rows with a visible
-    key must equal the CPU's."""
+    """Mask keys by adding a large negative number, as for left-padded sequences: results must be finite, and rows with
+    an unmasked key must equal the CPU's."""
     mask = torch.zeros(2, 1, 7, 7)
     mask.masked_fill_(torch.ones(7, 7).triu(1).bool(), UNSEEN)
     mask[1, :, :, :3] = UNSEEN
@@ -318,18 +322,18 @@ def left_padding(context: Context) -> None:
     over={f"{q}_of_{k}": (q, k) for q, k in ((3, 8), (8, 3), (1, 5), (5, 1), (65, 130), (130, 65))},
 )
 def causal_of_unequal_lengths(context: Context, queries: int, keys: int) -> None:
-    """Run causal attention with different numbers of queries and keys: query n must see the first n keys, and an equivalent
-    boolean mask must give the same."""
+    """Run causal attention with different numbers of queries and keys: query n must attend to the first n keys only,
+    and an equivalent boolean mask must give the same results. Both are compared with the CPU."""
     shapes = (2, 2, queries, 16), (2, 2, keys, 16), 16
     attend(context, *shapes, at="causal", is_causal=True)
     mask = torch.ones(queries, keys, dtype=torch.bool).tril()
-    attend(context, *shapes, mask=mask, at="the same as a mask")
+    attend(context, *shapes, mask=mask, at="an equivalent boolean mask")
 
 
 @cases("nn.attention", over={f"{q}_of_{k}_heads": (q, k) for q, k in ((4, 2), (6, 1), (4, 4))})
 def grouped_queries(context: Context, heads: int, of_keys: int) -> None:
-    """Run attention with enable_gqa=True, where several query heads share a key head: results and gradients must equal the
-    CPU's."""
+    """Run attention with enable_gqa=True, where several query heads share a key head: results and gradients must equal
+    the CPU's."""
     for head, causal in ((16, False), (64, True)):
         attend(
             context,
@@ -342,7 +346,8 @@ def grouped_queries(context: Context, heads: int, of_keys: int) -> None:
 
 @cases("nn.attention")
 def scales_and_ranks(context: Context) -> None:
-    """Run attention with explicit scales and with operands of rank 3 and 5: results and gradients must equal the CPU's."""
+    """Run attention with explicit scales and with operands of rank 3 and 5: results and gradients must equal the
+    CPU's."""
     for scale in (0.3, 1.0, 2.5):
         attend(context, (2, 3, 6, 16), (2, 3, 9, 16), 16, at=f"scale {scale}", scale=scale)
     attend(context, (3, 6, 16), (3, 9, 16), 16, at="rank 3")
@@ -352,7 +357,8 @@ def scales_and_ranks(context: Context) -> None:
 
 @cases("nn.attention")
 def large_inputs(context: Context) -> None:
-    """Run attention on inputs that are all 1000: the result must be 1000, and the gradients must be finite."""
+    """Run attention on inputs whose elements are all 1000: the elements of the result must be 1000, and the gradients
+    must be finite."""
     for backend in filter(offered, BACKENDS):
         for queries, keys, head in ((16, 16, 64), (33, 40, 16)):
             given = [
@@ -380,7 +386,8 @@ Made = tuple[torch.nn.Module, torch.nn.Module]
 
 
 def twice(context: Context, module: torch.nn.Module) -> Made:
-    """Add random numbers to the module's parameters; return the module on the device and a float64 copy on the CPU."""
+    """Add random numbers to the parameters of a module. Returns the module on the device and a float64 copy on the
+    CPU."""
     drawn = generator(context)
     with torch.no_grad():
         for each in module.parameters():
@@ -402,8 +409,8 @@ MULTIHEAD: dict[str, dict[str, Any]] = {
     "nn.attention", over={name: (tuple(options.items()),) for name, options in MULTIHEAD.items()}
 )
 def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> None:
-    """Run MultiheadAttention with padding masks and attention masks, with and without weights, in training and eval mode:
-    results and gradients must equal the CPU's."""
+    """Run MultiheadAttention with padding masks and attention masks, with and without weights, in training and eval
+    mode: results and gradients must equal the CPU's."""
     options = dict(chosen_options)
     layer, reference = twice(context, torch.nn.MultiheadAttention(8, 2, **options))
     drawn = generator(context)
@@ -442,8 +449,8 @@ def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> 
 
 @cases("nn.attention", over={"self_attention": (8, 2), "self_attention_wide": (128, 2)})
 def self_attention(context: Context, width: int, heads: int) -> None:
-    """Run MultiheadAttention on its fast path (eval mode, no gradients, one tensor as query, key and value): results must
-    equal the CPU's."""
+    """Run MultiheadAttention on its fast path (eval mode, no gradients, one tensor as query, key and value): results
+    must equal the CPU's."""
     made = twice(context, torch.nn.MultiheadAttention(width, heads, batch_first=True))
     for module in made:
         module.eval()
@@ -463,7 +470,8 @@ def called(
     gradients: bool,
     repeated: int = 1,
 ) -> None:
-    """Call the module with these arguments, and check that results and gradients equal the CPU's."""
+    """Call a module with the given inputs and keyword arguments ``way``: results and, if ``gradients`` is true,
+    gradients must equal those of the copy on the CPU."""
     at = f"{', '.join(way) or 'no masks'}, {'with' if gradients else 'without'} gradients"
     layer, reference = made
     mine = [context.to_device(each).requires_grad_(gradients) for each in given]
@@ -490,7 +498,7 @@ def called(
         context.same(
             one_grad is None,
             other_grad is None,
-            "a gradient is None and the CPU's is not, or the reverse",
+            "only one of the device's and the CPU's gradient is None",
             at=at,
         )
         if one_grad is not None and other_grad is not None:
@@ -510,8 +518,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 @cases("nn.attention", over={name: (tuple(options.items()),) for name, options in ENCODERS.items()})
 def encoder(context: Context, options: tuple[tuple[str, Any], ...]) -> None:
-    """Run TransformerEncoderLayer with and without masks, in training, in eval mode, and on its fast path (eval mode without
-    gradients): results and gradients must equal the CPU's."""
+    """Run TransformerEncoderLayer with and without masks, in training mode, in eval mode, and on its fast path (eval
+    mode without gradients): results and gradients must equal the CPU's."""
     layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, **dict(options))
     made = twice(context, layer)
     x = torch.randn(3, 6, 16, generator=generator(context))
@@ -543,7 +551,8 @@ def encoder_of_layers(context: Context) -> None:
 
 @cases("nn.attention")
 def trained_on_constants(context: Context) -> None:
-    """Train a TransformerEncoderLayer on inputs of 1000 for three steps: every gradient must be finite."""
+    """Train a TransformerEncoderLayer for three steps on inputs whose elements are all 1000: every gradient must be
+    finite."""
     torch.manual_seed(3)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True).to(context.device)
     x = torch.full((2, 5, 16), 1000.0).to(context.device)

@@ -1,4 +1,5 @@
-"""nn.modules: the results and gradients of each module in torch's module database equal the CPU's."""
+"""Checks of the clause nn.modules: results and gradients of each module in torch's module database must equal the
+CPU's."""
 
 from __future__ import annotations
 
@@ -175,9 +176,9 @@ LONG = [
 @cases("nn.modules", over={f"{name}.every_sample": (name, 1000) for name in LONG}, more=True)
 @cases("nn.modules", over={name: (name, MOST) for name in NAMES})
 def as_on_the_cpu(context: Context, name: str, most: int) -> None:
-    """Run the module forward and backward on the samples of torch's module database, in training and eval mode, with inputs
-    and cotangents in several layouts: results, gradients and running statistics must equal the CPU's, and inputs and
-    cotangents must not change."""
+    """Run a module forward and backward on the samples of torch's module database, in training and eval mode, with
+    inputs and cotangents in several layouts: results, gradients and running statistics must equal the CPU's, and inputs
+    and cotangents must not change."""
     entry = module_catalogue().get(name)
     if entry is None:
         raise NotDeclared(f"the module database of torch {torch.__version__} has no {name}")
@@ -191,8 +192,9 @@ def as_on_the_cpu(context: Context, name: str, most: int) -> None:
 def runs(
     entry: ModuleEntry, most: int, *, training: bool
 ) -> Iterator[tuple[int, ModuleSample, Way]]:
-    """Yield (number, sample, way) for each run of a module in one mode. Every way is used at least once. If there are more
-    than ``most`` samples, every n-th is taken, and eval mode takes different ones than training."""
+    """Yield a tuple (number, sample, conditions of the run) for each run of a module in one mode. All entries of
+    ``WAYS`` are used at least once. If the module has more than ``most`` samples, every n-th is taken, and eval mode
+    takes different samples than training."""
     with seeded_globally(20):  # torch's database draws from the default generator
         samples = list(enumerate(entry.samples(training=training)))
     step = -(-len(samples) // most)
@@ -205,7 +207,7 @@ def runs(
 
 @contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """Seed the CPU's default generator inside the block, and restore its state afterwards."""
+    """Seed the CPU's default generator for a ``with`` block, and restore its state afterwards."""
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -219,8 +221,8 @@ def seeded(context: Context, at: str) -> torch.Generator:
 
 
 def built(build: Any, sample: ModuleSample, generator: torch.Generator) -> torch.nn.Module:
-    """Build the module on the CPU in float32 and add random numbers to its parameters and buffers. A device that ignores a
-    weight of 1, a bias of 0 or a mean of 0 would go unnoticed otherwise."""
+    """Build a module on the CPU in float32 and add random numbers to its parameters and buffers. Otherwise, a device
+    that ignores a weight of 1, a bias of 0 or a mean of 0 would pass."""
     with warnings.catch_warnings(), seeded_globally(7):
         warnings.simplefilter("ignore")  # the database's arguments cause warnings
         module: torch.nn.Module = build(*copied(sample.args), **copied(sample.kwargs)).float()
@@ -239,7 +241,8 @@ def is_lazy(module: torch.nn.Module) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy of a module's constructor arguments, because modules among them become part of the new module."""
+    """Return a deep copy of a module's constructor arguments. The copy is necessary because modules among the arguments
+    become part of the new module."""
     return copy.deepcopy(value)
 
 
@@ -289,7 +292,7 @@ def run_once(
             context.same(
                 one is None,
                 other is None,
-                "a gradient is None and the CPU's is not, or the reverse",
+                "only one of the device's and the CPU's gradient is None",
                 at=at,
             )
             if one is not None and other is not None:
@@ -313,7 +316,8 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
-    """Return the arguments of the call on the device, and in float64 on the CPU. The same tensors require gradients in both."""
+    """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
+    gradients in both places."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
         floats = each.is_floating_point() or each.is_complex()
@@ -330,7 +334,7 @@ def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
 
 
 def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
-    """Return the tensors that require a gradient: inputs, then parameters."""
+    """Return the tensors that require a gradient: first inputs, then parameters."""
     found = [*tensors_in(given), *module.parameters()]
     return [each for each in found if each.requires_grad]
 
@@ -353,8 +357,8 @@ def state_of(
     before: dict[str, torch.Tensor],
     at: str,
 ) -> None:
-    """Check the module's state after the call: parameters must be unchanged, and buffers must equal the CPU's after
-    training and be unchanged after eval."""
+    """Check the state of the module after the call. Parameters must be unchanged; buffers must equal the CPU's in
+    training mode and be unchanged in eval mode."""
     kept = dict(reference.named_buffers())
     training = there.training
     after = there.state_dict()
@@ -378,7 +382,8 @@ def state_of(
 
 @cases("nn.modules")
 def a_stack_of_blocks(context: Context) -> None:
-    """Stack 12 blocks of x + norm(x): result and gradient must equal the CPU's, and the gradient must be finite."""
+    """Stack 12 blocks of the form x + norm(x): the result and the gradient must equal the CPU's, and the gradient must
+    be finite."""
     for build in (lambda: torch.nn.GroupNorm(4, 8), lambda: torch.nn.BatchNorm1d(8)):
         blocks = [build() for _ in range(12)]
         there = [copy.deepcopy(each).to(context.device) for each in blocks]
@@ -404,8 +409,8 @@ def a_stack_of_blocks(context: Context) -> None:
 
 @cases("nn.modules")
 def columns_without_variance(context: Context) -> None:
-    """Run BatchNorm1d on constant columns after batches of other sizes: the result must be the bias, and the gradient must be
-    finite."""
+    """Run BatchNorm1d on constant columns after batches of other sizes: the result must be the bias, and the gradient
+    must be finite."""
     layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(16.0))
@@ -433,8 +438,8 @@ DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "F
 
 @cases("nn.modules", over={name: (name,) for name in DROPOUTS})
 def dropout(context: Context, name: str) -> None:
-    """Run dropout in eval mode: it must return its input. In training, it must drop about a quarter of the elements, or of
-    the channels, scale the rest, and give the gradient the same mask."""
+    """Run dropout in eval mode: the result must equal the input. In training mode, dropout must drop about a quarter of
+    the elements, or of the channels, scale the rest, and give the gradient the same mask."""
     rank = {"Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}.get(name, 4)
     shape = (20, 30, *[2] * (rank - 2))
     x = context.to_device(torch.rand(shape, generator=seeded(context, "")) + 1).requires_grad_()
@@ -466,9 +471,9 @@ def dropout(context: Context, name: str) -> None:
 
 @cases("nn.modules", kind=Kind.STATE)
 def states(context: Context) -> None:
-    """Move a module with a shared submodule to the device, in contiguous and channels_last format: parameters and buffers must
-    keep their values, strides and sharing. A state_dict that is loaded must have the same values, and training must change
-    only the running statistics."""
+    """Move a module with a shared submodule to the device, in contiguous and channels_last format: parameters and
+    buffers must keep their values, strides and sharing. A loaded state_dict must give the same values, and a forward
+    pass in training mode must change only the running statistics."""
     first = torch.nn.Conv2d(4, 4, 3, padding=1)
     module = torch.nn.Sequential(first, torch.nn.BatchNorm2d(4), first, torch.nn.PReLU(4))
     move: Any = copy.deepcopy(module).to
@@ -503,7 +508,9 @@ def states(context: Context) -> None:
         fresh.load_state_dict({k: v.cpu() for k, v in there.state_dict().items()})
         fresh.to(context.device).load_state_dict(there.state_dict())
         for key, value in fresh.state_dict().items():
-            context.equal(value, plain[key], "a loaded parameter or buffer has other values", key)
+            context.equal(
+                value, plain[key], "a loaded parameter or buffer has different values", key
+            )
         x = torch.randn(2, 4, 5, 5, generator=seeded(context, ""))
         want = copy.deepcopy(module).double()(x.double())
         close(context, there(context.to_device(x)), want, "an output differs from the CPU's", "")
@@ -566,8 +573,8 @@ def others(
     options: tuple[tuple[str, Any], ...],
     shapes: tuple[tuple[int, ...], ...],
 ) -> None:
-    """Run modules and options that torch's module database has no samples for, in training and eval mode, in several layouts:
-    results, gradients and buffers must equal the CPU's."""
+    """Run modules and options that torch's module database has no samples for, in training and eval mode, in several
+    layouts: results, gradients and buffers must equal the CPU's."""
     drawn = seeded(context, "")
     inputs = tuple(torch.randn(shape, generator=drawn).requires_grad_() for shape in shapes)
     sample = ModuleSample(args, dict(options), inputs, {})
@@ -579,8 +586,8 @@ def others(
 
 @cases("nn.modules", over={"Embedding.indices": ("Embedding",), "EmbeddingBag": ("EmbeddingBag",)})
 def embeddings(context: Context, kind: str) -> None:
-    """Run Embedding and EmbeddingBag with repeated indices, a padding index, offsets and per-sample weights: results and
-    gradients must equal the CPU's."""
+    """Run Embedding and EmbeddingBag with repeated indices, a padding index, offsets and per-sample weights: results
+    and gradients must equal the CPU's."""
     drawn = seeded(context, "")
     indices = torch.randint(0, 9, (14,), generator=drawn)
     indices[3] = indices[7] = 2

@@ -1,4 +1,5 @@
-"""nn.rnn: the results and gradients of recurrent layers equal the CPU's, and weights in one storage keep sharing it."""
+"""Checks of the clause nn.rnn: results and gradients of recurrent layers must equal the CPU's, and weights that share
+one storage must keep sharing it."""
 
 from __future__ import annotations
 
@@ -85,8 +86,8 @@ def sequences(context: Context, kind: str, options: Options) -> None:
 
 @cases("nn.rnn", over=_over("packed"))
 def packed(context: Context, kind: str, options: Options) -> None:
-    """Run a recurrent layer on packed sequences of several lengths, sorted and unsorted: results and gradients must equal
-    the CPU's."""
+    """Run a recurrent layer on packed sequences of several lengths, sorted and unsorted: results and gradients must
+    equal the CPU's."""
     for number, form in enumerate(("sorted", "unsorted", "unsorted", "of one length", "unsorted")):
         start, needs = STARTS[number % len(STARTS)], NEEDS[(number * 3) % len(NEEDS)]
         inputs, cotangent = LAYOUTS[number % 2]
@@ -98,8 +99,8 @@ def packed(context: Context, kind: str, options: Options) -> None:
     over={name: (kind, tuple(options.items())) for name, (kind, options) in LAYERS.items()},
 )
 def without_states(context: Context, kind: str, options: Options) -> None:
-    """Run a recurrent layer without initial states, in training and eval mode, on sequences of three lengths: results must
-    equal the CPU's."""
+    """Run a recurrent layer without initial states, in training and eval mode, on sequences of three lengths: results
+    must equal the CPU's."""
     layer, reference = made(context, kind, {**dict(options), "num_layers": 2})
     for training in (True, False):
         layer.train(training)
@@ -118,7 +119,7 @@ def generator(context: Context) -> torch.Generator:
 def made(
     context: Context, kind: str, options: dict[str, Any]
 ) -> tuple[torch.nn.RNNBase, torch.nn.RNNBase]:
-    """Return the layer on the device, and a float64 copy on the CPU."""
+    """Return a recurrent layer with random weights on the device, and a float64 copy of the layer on the CPU."""
     layer: torch.nn.RNNBase = getattr(torch.nn, kind)(INPUT, HIDDEN, **options)
     drawn = generator(context)
     with torch.no_grad():
@@ -183,7 +184,7 @@ def run(
             given = other_grad if one_grad is None else one_grad
             zeros = given is None or not context.from_device(given).any()
             context.check(
-                zeros, "a gradient is not zero although the other device's is None", at=at
+                zeros, "a gradient is not zero although it is None on the other device", at=at
             )
             continue
         close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
@@ -191,7 +192,7 @@ def run(
 
 
 def chosen_of(start: str, count: int) -> Sequence[int]:
-    """Return the numbers of the outputs that have a cotangent. Output 0 is the sequence; the states follow."""
+    """Return the indices of the outputs that have a cotangent. Output 0 is the sequence; the states follow."""
     return {
         "all": range(count),
         "sequence": range(1),
@@ -211,7 +212,7 @@ def sequence(options: dict[str, Any], alone: bool, drawn: torch.Generator) -> to
 def initial(
     kind: str, options: dict[str, Any], alone: bool, drawn: torch.Generator
 ) -> list[torch.Tensor]:
-    """Return the initial states: random numbers, different for each layer and direction."""
+    """Return the initial states of a layer: random numbers that differ for each layer and direction."""
     layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     widths = [options.get("proj_size", HIDDEN), HIDDEN][: 2 if kind == "LSTM" else 1]
     made_states = [torch.randn(layers, BATCH, width, generator=drawn) for width in widths]
@@ -239,7 +240,7 @@ def called(
 
 
 def in_one_buffer(layer: torch.nn.RNNBase) -> torch.nn.RNNBase:
-    """Make the layer's weights views of one buffer, like flattened weights, and return the layer."""
+    """Make the weights of a layer views of one buffer, like flattened weights, and return the layer."""
     parameters = list(layer.parameters())
     flat = torch.cat([each.detach().flatten() for each in parameters])
     parts = flat.split([each.numel() for each in parameters])
@@ -249,12 +250,12 @@ def in_one_buffer(layer: torch.nn.RNNBase) -> torch.nn.RNNBase:
 
 
 def storages(layer: torch.nn.Module) -> int:
-    """Return the number of storages that hold the layer's weights."""
+    """Return the number of storages that contain the weights of the layer."""
     return len({each.untyped_storage().data_ptr() for each in layer.parameters()})
 
 
 def trained(layer: torch.nn.Module, x: torch.Tensor) -> None:
-    """Run one training step: forward, backward, and an update of each parameter."""
+    """Run one training step of a layer: forward, backward, and an update of each parameter."""
     layer.train()
     out, _ = layer(x)
     out.pow(2).sum().backward()
@@ -274,8 +275,8 @@ def trained(layer: torch.nn.Module, x: torch.Tensor) -> None:
     kind=Kind.NOT_ALIASED,
 )
 def weights_share(context: Context, kind: str, options: Options) -> None:
-    """Put a layer's weights into one storage: they must still share it after flatten_parameters, a call and a training step,
-    and in a copy of the state_dict. After the step they must equal the CPU's."""
+    """Put the weights of a layer into one storage: they must still share the storage after flatten_parameters, a call
+    and a training step, and in a copy of the state_dict. After the step, the weights must equal the CPU's."""
     text = "weights that shared one storage no longer share it"
     plain, reference = made(context, kind, {**dict(options), "num_layers": 2})
     layer = in_one_buffer(plain)
@@ -316,8 +317,9 @@ def weights_share(context: Context, kind: str, options: Options) -> None:
     kind=Kind.NOT_ALIASED,
 )
 def saved(context: Context, kind: str, options: Options) -> None:
-    """Save and load a layer whose weights share one storage, and copy it: the loaded layer's weights must share one storage,
-    both must give the same results, and the copy must have its own weights."""
+    """Save and load a layer whose weights share one storage, and copy the layer. The weights of the loaded layer must
+    share one storage, the loaded and the copied layer must give the same results as the original, and the copy must
+    have its own weights."""
     plain, _ = made(context, kind, {**dict(options), "num_layers": 2, "bidirectional": True})
     layer = in_one_buffer(plain)
     x = context.to_device(torch.randn(TIMES, BATCH, INPUT, generator=generator(context)))

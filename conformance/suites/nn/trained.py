@@ -1,6 +1,7 @@
-"""Runs a module or a function forward and backward on the device and compares it with the CPU in float64.
+"""Functions that run a module forward and backward on the device and compare results and gradients with the CPU in
+float64.
 
-Repro scripts carry this module.
+Repro scripts contain a copy of this module.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ DENSE, EXPANDED, SCALAR = "contiguous", "contiguous+expand_first", "scalar"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one sample is given to a module."""
+    """The conditions of one run of a module: the layouts of inputs and cotangents, the tensors that require gradients,
+    and the memory format of the parameters."""
 
     inputs: str = DENSE  # the layout of floating-point inputs
     cotangent: str = DENSE  # the layout of the cotangents
@@ -61,7 +63,8 @@ WAYS: tuple[Way, ...] = (
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in arguments or results, in order. A packed sequence yields its data and its indices."""
+    """Yield the tensors in arguments or results, in order. For a packed sequence, they are its data, batch sizes and
+    indices."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -90,7 +93,7 @@ def replaced(value: Any, swap: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def wide(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy in float64 or complex128 (integers keep their dtype) as a new leaf."""
+    """Return a copy in float64 or complex128 as a new leaf. Integer tensors keep their dtype."""
     kind = torch.complex128 if value.is_complex() else torch.float64
     one = value.detach().clone()
     one = one.to(kind) if value.is_floating_point() or value.is_complex() else one
@@ -105,8 +108,8 @@ class Laid:
         self.buffers: list[tuple[str, Guarded]] = []
 
     def put(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Return the values on the device in this layout, or contiguous if the device does not declare strides. If the
-        layout expands a dimension, its first values are repeated along it."""
+        """Return the values on the device in the given layout, or contiguous if the device cannot build that layout. If
+        the layout expands a dimension, the first values along the dimension are repeated."""
         made = Guarded if self.opened.lays_out else ByValues
         name = layout if self.opened.takes(layout) else DENSE
         geometry = parse_layout(name).geometry(values.shape)
@@ -115,8 +118,9 @@ class Laid:
         return guarded.view
 
     def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Return integers, which may be indices, on the device: contiguous, or with another of the integers between each two
-        of them. A kernel that ignores the stride then reads valid but wrong indices and does not crash."""
+        """Return an integer tensor, which may contain indices, on the device. The copy is contiguous or, for other
+        layouts, has a valid integer between each two elements in memory: a kernel that ignores the stride then reads
+        wrong indices but does not crash."""
         values = values.detach().contiguous()
         if layout == DENSE or values.dim() == 0 or not self.opened.slices:
             return self.put(values, DENSE, what)
@@ -141,8 +145,8 @@ def close(
     roundings: float = ROUNDINGS,
     size: float = 0.0,
 ) -> None:
-    """Check that a device tensor equals a float64 CPU tensor up to rounding. Rounding errors may have the size of the largest
-    element, or of ``size``, if terms of that size may cancel."""
+    """Check that a device tensor equals a float64 CPU tensor up to rounding. Rounding errors may be as large as those
+    of the largest element, or of ``size`` if terms of that magnitude may cancel."""
     context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
     there = context.from_device(found.detach())
     want = expected.detach().to(there.dtype)
@@ -172,7 +176,8 @@ def close(
 def cotangents(
     laid: Laid, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return cotangents for these outputs of the reference: on the device in a layout, and in float64 on the CPU."""
+    """Return cotangents for the given outputs of the reference: a list on the device in the given layout, and a list on
+    the CPU in the dtypes of the outputs."""
     there, here = [], []
     for out in outputs:
         if layout == SCALAR:
@@ -201,5 +206,5 @@ class Trained:
 
 
 def differentiable(result: Any) -> list[torch.Tensor]:
-    """Return the outputs that require a gradient."""
+    """Return the tensors in a result that require a gradient."""
     return [each for each in tensors_in(result) if each.requires_grad]

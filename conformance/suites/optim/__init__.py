@@ -1,4 +1,5 @@
-"""The optim suite compares foreach ops, optimiser steps, gradient clipping and short trainings with the CPU's loops."""
+"""The optim suite: comparisons of foreach ops, optimiser steps, gradient clipping and short trainings with
+single-tensor loops on the CPU."""
 
 from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.optim import clipping, foreach, steps, train, use

@@ -1,4 +1,5 @@
-"""optim.steps: clipping of gradients by norm and by value, for several dtypes, layouts and device indices."""
+"""Checks of gradient clipping for the clause optim.steps: by norm and by value, for several dtypes, layouts and device
+indices."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ NORM = "the total norm that clip_grad_norm_ returned is wrong"
 def _given(
     context: Context, which: str, indices: Sequence[int] = (0,)
 ) -> tuple[Placed, list[torch.Tensor]]:
-    """Return parameters with gradients on the device, and copies of the gradients on the CPU."""
+    """Return a tuple of parameters with gradients on the device, and copies of the gradients on the CPU."""
     parameters = LISTS[which]
     if which == "dtypes":
         declared = context.descriptor.dtypes
@@ -69,8 +70,8 @@ def _found(given: Placed) -> list[torch.Tensor]:
     },
 )
 def norm(context: Context, which: str, way: str) -> None:
-    """Call clip_grad_norm_ with several norm types: it must return the total norm of all gradients and multiply every gradient
-    by the documented factor."""
+    """Call clip_grad_norm_ with several norm types: the returned value must be the total norm of all gradients, and
+    every gradient must be multiplied by the documented factor."""
     must_be_taken(context, way)
     for kind in (2.0, 1.0, float("inf"), 3.0):
         if kind == float("inf") and which == "many":
@@ -88,8 +89,8 @@ def norm(context: Context, which: str, way: str) -> None:
 
 
 def _near(context: Context, found: torch.Tensor, want: torch.Tensor, at: str, part: float) -> None:
-    """Check the total norm within a relative error of ``part``. A sequential float32 sum of 65,600 powers has an error of
-    about 1e-4."""
+    """Check that the relative error of the total norm is at most ``part``. For comparison, a sequential float32 sum of
+    65,600 powers has an error of about 1e-4."""
     near = abs(float(found) - float(want)) <= part * float(want)
     context.check(near, NORM, expected=float(want), found=float(found), at=at)
 
@@ -109,7 +110,7 @@ def _norm_of(grads: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
     },
 )
 def value(context: Context, which: str, way: str) -> None:
-    """Call clip_grad_value_: every gradient must be clamped to the value, in both directions."""
+    """Call clip_grad_value_: every gradient must be clamped to the given value, in both directions."""
     must_be_taken(context, way)
     given, host = _given(context, which)
     clip_grad_value_(given.tensors, 0.75, foreach=way == "foreach")
@@ -129,8 +130,8 @@ def value(context: Context, which: str, way: str) -> None:
     over={f"clip_norm_indices_{way}": (way,) for way in ("single", "foreach")},
 )
 def indices(context: Context, way: str) -> None:
-    """Call clip_grad_norm_ for gradients on two device indices: the norm must be that of all gradients, and all must be
-    scaled by the same factor."""
+    """Call clip_grad_norm_ for gradients on two device indices: the norm must be that of all gradients, and all
+    gradients must be scaled by the same factor."""
     must_be_taken(context, way)
     given, host = _given(context, "alike", (0, 1))
     want = _norm_of(host, 2.0)
@@ -142,8 +143,8 @@ def indices(context: Context, way: str) -> None:
 
 @cases("optim.steps", over={f"clip_norm_not_finite_{way}": (way,) for way in ("single", "foreach")})
 def not_finite(context: Context, way: str) -> None:
-    """Call clip_grad_norm_ with NaN or infinity in a gradient: it must raise RuntimeError with error_if_nonfinite=True, and
-    otherwise return a norm that is not finite."""
+    """Call clip_grad_norm_ with NaN or infinity in a gradient. With error_if_nonfinite=True, RuntimeError must be
+    raised; otherwise the returned norm must not be finite."""
     must_be_taken(context, way)
     for bad in (float("nan"), float("inf")):
         given, _ = _given(context, "alike")

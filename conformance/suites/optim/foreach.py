@@ -1,4 +1,5 @@
-"""optim.foreach: compares every foreach op of the installed torch with a loop over the single-tensor op on the CPU."""
+"""Checks of the clause optim.foreach: each foreach op of the installed torch is compared with a loop over the
+single-tensor op on the CPU."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def ops() -> list[str]:
 
 
 def overloads_of(op: str) -> list[Any]:
-    """Return the overloads of an op, out-of-place ones first. Overloads with ``out=`` are left out, because torch's code
-    generator derives them from the others and no Python function of torch calls them."""
+    """Return the overloads of a foreach op, out-of-place overloads first. Overloads with ``out=`` are left out, because
+    torch's code generator derives them from the other overloads and no Python function of torch calls them."""
     found = []
     for packet in (op, f"{op}_"):
         for full in all_overloads().get(_PREFIX + packet, ()):
@@ -77,7 +78,7 @@ SINGLE: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def single(op: str) -> Callable[..., torch.Tensor]:
-    """Return the single-tensor op of a foreach op. Raises NotShown if neither SINGLE nor ``torch`` has one."""
+    """Return the single-tensor op of a foreach op. Raises NotShown if neither SINGLE nor ``torch`` has such an op."""
     known = SINGLE.get(op) or getattr(torch, op, None)
     if known is None:
         raise NotShown(
@@ -114,7 +115,8 @@ ALIKE: tuple[Piece, ...] = (
 
 
 def _long(count: int, last: tuple[int, ...]) -> tuple[Piece, ...]:
-    """Return more tensors than one kernel launch takes, some of them empty."""
+    """Return the shapes of a list of more tensors than one kernel launch takes, some of them empty. ``last`` is the
+    shape of the last tensor."""
     shapes = [(0,) if n % 7 == 3 or 100 <= n < 112 else (1 + n % 5,) for n in range(count - 1)]
     return tuple(("row", shape) for shape in [*shapes, last])
 
@@ -148,7 +150,8 @@ _TURNED = {"row": "stepped", "transposed": "row", "stepped": "expanded", "expand
 
 
 def turned(piece: Piece, times: int) -> Piece:
-    """Return the piece with the same shape in another layout."""
+    """Return a pair of layout and shape with the same shape and another layout. The layout is replaced ``times`` times
+    by the next one in ``_TURNED``."""
     layout, shape = piece
     for _ in range(times):
         layout = _TURNED.get(layout, "row")
@@ -156,7 +159,8 @@ def turned(piece: Piece, times: int) -> Piece:
 
 
 def pieces_of(op: str, name: str, number: int, written: bool) -> list[Piece]:
-    """Return the pieces of list ``number`` of a call. List 0 is ``self``; if it is ``written`` to, none is expanded."""
+    """Return the layouts and shapes of list ``number`` of a call. List 0 is ``self``; if ``written`` is true, the call
+    writes to the list, so none of its tensors is expanded."""
     pieces = [turned(p, number) for p in LISTS[name]] if name == "mixed" else list(LISTS[name])
     if op in MATRICES:
         pieces = [(layout, _matrix(shape, number)) for layout, shape in pieces]
@@ -180,7 +184,7 @@ def _matrix(shape: tuple[int, ...], number: int) -> tuple[int, int]:
 
 
 class Arguments:
-    """The arguments of a call of an overload, chosen by the argument's type and name."""
+    """The arguments of a call of an overload. Values are chosen by the type and name of each argument."""
 
     def __init__(self, overload: Any, options: dict[str, Any]) -> None:
         self.arguments = schema_of(overload).arguments
@@ -196,7 +200,7 @@ class Arguments:
         return [a.name for a in self.arguments if str(a.type) == "List[Tensor]"]
 
     def scalars(self) -> list[Any]:
-        """Return one scalar for each tensor of a list; neighbours differ."""
+        """Return one scalar for each tensor of a list. Neighbouring scalars differ."""
         if self.whole:
             return [1 + number % 3 for number in range(self.count)]
         return [(1 + (5 * number) % 13) / 3.7 for number in range(self.count)]
@@ -204,7 +208,7 @@ class Arguments:
     def of(
         self, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and keyword arguments of the call."""
+        """Return the positional and keyword arguments of the call on the given lists."""
         given: list[Any] = []
         named: dict[str, Any] = {}
         for argument in self.arguments:
@@ -233,7 +237,7 @@ class Arguments:
     def each(
         self, given: Sequence[Any], named: dict[str, Any]
     ) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-        """Yield the arguments of the single-tensor op for each place of the lists."""
+        """Yield the arguments of the single-tensor op for each position of the lists."""
         kinds = [(str(a.type), a.name) for a in self.arguments]
         for number in range(self.count):
             one = []
@@ -246,7 +250,7 @@ class Arguments:
 
 # -- judging
 
-EQUAL = "the result of a foreach op differs from the loop's"
+EQUAL = "the result of a foreach op differs from the single-tensor loop on the CPU"
 KEPT = "a foreach op changed memory outside its results"
 FRESH = "results share memory with the arguments or with each other"
 BUMPED = "the versions of the tensors are wrong after a foreach op"
@@ -255,8 +259,8 @@ BUMPED = "the versions of the tensors are wrong after a foreach op"
 def judge(
     context: Context, op: str, overload: Any, name: str, lists: dict[str, Tensors], made: Arguments
 ) -> bool:
-    """Call an overload on the device with these lists, and compare it with the loop on the CPU. Return False if the
-    single-tensor op refuses the tensors of these lists."""
+    """Call an overload on the device with the given lists, and compare the results with the single-tensor loop on the
+    CPU. Returns False if the single-tensor op refuses the tensors of the lists."""
     values = {key: each.here for key, each in lists.items()}
     want = loop(op, made, values, made.base[1])
     if want is None:
@@ -303,7 +307,8 @@ def _fresh(
 
 
 def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
-    """Check that a list that is only read did not change, and that a write to a list changed nothing around its tensors."""
+    """Check that a list that is only read did not change, and that a write to a list changed no memory around the
+    tensors of the list."""
     if tensors.buffer is not None and tensors.its_copy is not None:
         found, want = context.from_device(tensors.its_copy), tensors.buffer
         if written:
@@ -321,7 +326,7 @@ def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
 
 
 def orders_of(overload: Any) -> tuple[Any, ...]:
-    """Return the orders of a norm to try; (None,) for an op without the argument ``ord``."""
+    """Return the orders of a norm to check; (None,) for an op without the argument ``ord``."""
     takes = any(argument.name == "ord" for argument in schema_of(overload).arguments)
     return (2, 1, float("inf"), 3) if takes else (None,)
 
@@ -329,8 +334,8 @@ def orders_of(overload: Any) -> tuple[Any, ...]:
 def loop(
     op: str, made: Arguments, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
 ) -> list[torch.Tensor] | None:
-    """Return the CPU's result of the single-tensor op for each place of the lists. None if the op refuses a tensor without
-    elements or these dtypes."""
+    """Return the results of the single-tensor op for each position of the lists, computed on the CPU. Returns None if
+    the op refuses a tensor without elements or the dtypes of the lists."""
     function = single(op)
     given, named = made.of(lists, factor)
     try:
@@ -351,15 +356,16 @@ def exact_loop(
 
 
 def _fits(made: torch.dtype, into: torch.dtype) -> bool:
-    """Return True if a result of dtype ``made`` may be written to a tensor of dtype ``into``: the cast is allowed, and both or
-    neither are complex."""
+    """Return True if a result of dtype ``made`` may be written to a tensor of dtype ``into``: the cast is allowed, and
+    both or neither of the dtypes are complex."""
     return torch.can_cast(made, into) and made.is_complex == into.is_complex
 
 
 def _built(
     context: Context, op: str, overload: Any, name: str, made: Arguments, *, empty: bool
 ) -> dict[str, Tensors]:
-    """Build the lists of one call. Tensors without elements are included only if ``empty``."""
+    """Build the lists of one call, by the name of the argument. Tensors without elements are included only if ``empty``
+    is true."""
     lists = {}
     for number, key in enumerate(made.lists):
         pieces = pieces_of(op, name, number, is_in_place(overload) and number == 0)
@@ -375,8 +381,9 @@ def _built(
 
 @cases("optim.foreach", over={op: (op,) for op in ops()})
 def lists_of_views(context: Context, op: str) -> None:
-    """Call a foreach op on lists of tensors in mixed layouts, of dense tensors, and of hundreds of tensors with empty ones
-    among them: results must equal a loop over the single-tensor op on the CPU, and nothing else may change."""
+    """Call a foreach op on lists of tensors in mixed layouts, of dense tensors, and of hundreds of tensors, some of
+    them empty: results must equal those of a loop over the single-tensor op on the CPU, and no other memory may
+    change."""
     for overload in overloads_of(op):
         for name in LISTS:
             for ord in orders_of(overload):
@@ -402,8 +409,9 @@ def _apart(
     dtypes: Sequence[str],
     indices: Sequence[int] = (0,),
 ) -> int:
-    """Judge an overload on lists of tensors that share no memory. Return the number of calls that were judged: 0 if the
-    single-tensor op refuses the tensors, or if an in-place result cannot be written to the first list's dtypes."""
+    """Judge an overload on lists of tensors that share no memory. Returns the number of calls that were judged: 0 if
+    the single-tensor op refuses the tensors, or if an in-place result cannot be written to the dtypes of the first
+    list."""
     tried = 0
     whole = not all(getattr(torch, each).is_floating_point for each in dtypes)
     for ord in orders_of(overload):
@@ -420,8 +428,8 @@ def _apart(
 
 @cases("optim.foreach", over={f"{op}_dtypes": (op,) for op in ops()})
 def lists_of_dtypes(context: Context, op: str) -> None:
-    """Call a foreach op on lists of each dtype, of several dtypes in one list, and of tensors of more than 65,536 elements:
-    results must equal a loop over the single-tensor op on the CPU."""
+    """Call a foreach op on lists of each dtype, of several dtypes in one list, and of tensors of more than 65,536
+    elements: results must equal those of a loop over the single-tensor op on the CPU."""
     declared = [each for each in DTYPES if each in context.descriptor.dtypes]
     for overload in overloads_of(op):
         tried = sum(
@@ -454,7 +462,8 @@ def lists_of_dtypes(context: Context, op: str) -> None:
 
 @cases("optim.foreach", requires={"multi_device"}, indices=2)
 def several_indices(context: Context) -> None:
-    """Call foreach ops on lists whose tensors are on two device indices: results must equal the CPU's loop."""
+    """Call foreach ops on lists whose tensors are on two device indices: results must equal those of a loop over the
+    single-tensor op on the CPU."""
     shapes = [(4,), (2, 3), (), (0,), (9,), (17,)]
     for op in ops():
         for overload in overloads_of(op):
@@ -466,8 +475,8 @@ def several_indices(context: Context) -> None:
 
 @cases("optim.foreach")
 def tensors_that_come_twice(context: Context) -> None:
-    """Call foreach ops with a tensor that is twice in a list, and with the same list for all arguments: results must equal
-    the CPU's loop."""
+    """Call foreach ops with a tensor that is twice in a list, and with the same list for all arguments: results must
+    equal those of a loop over the single-tensor op on the CPU."""
     for op in ops():
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
@@ -497,8 +506,8 @@ EMPTY = "a foreach op returned tensors for an empty list"
 
 @cases("optim.foreach")
 def refused_lists(context: Context) -> None:
-    """Call foreach ops on lists of different lengths: RuntimeError must be raised. For empty lists, RuntimeError must be
-    raised or the result must be empty."""
+    """Call foreach ops on lists of different lengths: RuntimeError must be raised. For empty lists, RuntimeError must
+    be raised or the result must be empty."""
     one = context.to_device(torch.ones(3))
     for op in ops():
         for overload in overloads_of(op):
@@ -522,8 +531,9 @@ def refused_lists(context: Context) -> None:
 
 
 def _public(overload: Any) -> bool:
-    """Return True if ``torch`` has a Python function for the overload. Other overloads are called only by code that has
-    checked the lengths: `aten::_foreach_copy` of torch 2.13, for example, reads past the end of a shorter list."""
+    """Return True if ``torch`` has a Python function for the overload. Overloads without such a function are called
+    only by code that has checked the lengths: `aten::_foreach_copy` of torch 2.13, for example, reads past the end of a
+    shorter list."""
     return hasattr(torch, name_of(overload).partition(".")[0].join(("_foreach_", "")))
 
 
@@ -532,7 +542,8 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, float("inf"), float("-inf"), float("
 
 
 def _special_list(context: Context, special: torch.Tensor) -> Tensors:
-    """Return four tensors that hold these values; they are views of one buffer if the device has strides and storage."""
+    """Return a list of four tensors that contain the given special values. If the device has strides and storage, the
+    tensors are views of one buffer."""
     count = len(special)
     pieces = [
         ("row", (count,)),
@@ -556,7 +567,8 @@ def _special_list(context: Context, special: torch.Tensor) -> Tensors:
 
 @cases("optim.foreach")
 def special_values(context: Context) -> None:
-    """Call foreach ops on NaN, infinities, zeros of both signs and subnormal numbers: results must equal the CPU's loop."""
+    """Call foreach ops on NaN, infinities, zeros of both signs and subnormal numbers: results must equal those of a
+    loop over the single-tensor op on the CPU."""
     for op in ops():
         if op in MATRICES:
             continue  # the result of a sum with infinities depends on its order

@@ -1,4 +1,5 @@
-"""Builds equal lists of tensors of many sizes and layouts on the CPU and on the device, and compares results."""
+"""Functions that build equal lists of tensors of many sizes and layouts on the CPU and on the device, and that compare
+results."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ FILL, GAP = 77.0, 3
 
 
 def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a layout: ``row``, ``transposed``, ``stepped``, ``channels_last`` or ``expanded``."""
+    """Return the strides of a shape in a layout: ``row``, ``transposed``, ``stepped``, ``channels_last`` or
+    ``expanded``."""
     order = list(range(len(shape)))
     if layout == "transposed":
         order.reverse()
@@ -41,8 +43,9 @@ def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=2048)
 def values(count: int, seed: int, *, away: bool = False) -> torch.Tensor:
-    """Return ``count`` float64 numbers: magnitudes alternate between below 1 and below 4, and two thirds are positive. With
-    ``away``, magnitudes are at least 0.5, so that the numbers can be divisors. The tensor is shared; do not write to it."""
+    """Return ``count`` float64 numbers, of which two thirds are positive. Magnitudes are alternately below 1 and below
+    4 or, if ``away`` is true, from 0.5 to 2, so that the numbers can be divisors. The tensor is shared, so callers must
+    not write to it."""
     drawn = torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     place = torch.arange(count)
     size = (0.5 + 1.5 * drawn) if away else drawn * torch.where(place % 2 == 0, 1.0, 4.0)
@@ -51,8 +54,8 @@ def values(count: int, seed: int, *, away: bool = False) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Tensors:
-    """One list of tensors, on the CPU (``here``) and on the device (``there``). If there is a ``buffer``, the tensors are
-    views of it, and the elements between them are known."""
+    """One list of tensors, on the CPU (``here``) and on the device (``there``). If ``buffer`` is set, the tensors are
+    views of the buffer, and the elements between them are known."""
 
     here: list[torch.Tensor]
     there: list[torch.Tensor]
@@ -63,7 +66,7 @@ class Tensors:
     )  # tensors with two extra elements at each end
 
     def outside(self) -> torch.Tensor:
-        """Return a mask of the buffer's elements that belong to no tensor."""
+        """Return a mask of the buffer's elements that belong to none of the tensors."""
         assert self.buffer is not None
         mask = torch.ones_like(self.buffer, dtype=torch.bool)
         for each in self.here:
@@ -73,7 +76,8 @@ class Tensors:
 
 @lru_cache(maxsize=64)
 def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]:
-    """Return (size, strides, storage offset) of each piece, and the length of the buffer."""
+    """Return a list of the (size, strides, storage offset) of each piece, a pair of layout and shape, and the length of
+    a buffer that contains all pieces."""
     places: list[tuple[Any, Any, int]] = []
     end = GAP
     for layout, shape in pieces:
@@ -86,7 +90,8 @@ def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]
 
 @lru_cache(maxsize=64)
 def _buffer(pieces: tuple[Piece, ...], seed: int, away: bool) -> torch.Tensor:
-    """Return a buffer that holds the pieces with random values, and FILL between them."""
+    """Return a buffer that contains a tensor with random values for each pair of layout and shape in ``pieces``, and
+    the number FILL between the tensors."""
     places, end = _layout(pieces)
     buffer = torch.full((end,), FILL)
     drawn = values(end, seed, away=away).float()
@@ -128,8 +133,8 @@ def apart(
     away: bool,
     indices: Sequence[int] = (0,),
 ) -> Tensors:
-    """Return a list of contiguous tensors that share no memory, on the CPU and on the device. They take the dtypes and
-    device indices in turn. Some have known elements around them."""
+    """Return a list of contiguous tensors that share no memory, on the CPU and on the device. The tensors take the
+    dtypes and device indices in turn. Some tensors have known elements before and after their own in memory."""
     made = Tensors([], [])
     for number, shape in enumerate(shapes):
         dtype, index = dtypes[number % len(dtypes)], indices[number % len(indices)]
@@ -151,7 +156,7 @@ def apart(
 
 
 def strip_expanded(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view with size 1 in each dimension of stride 0."""
+    """Return a view of the tensor that has size 1 in each dimension of stride 0."""
     shape = [
         1 if step == 0 else size for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     ]
@@ -159,10 +164,12 @@ def strip_expanded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tolerance(context: Context, dtype: torch.dtype) -> Tolerance:
-    """Return the tolerance for results of this dtype; zero for dtypes without one, such as integers.
+    """Return the tolerance for results of the given dtype; zero for a dtype without a tolerance, such as an integer
+    dtype.
 
-    It is the descriptor's, or four times torch's rtol, because two functions that are each right within a few units in
-    the last place may differ by their sum. The precision suite checks the errors themselves.
+    The tolerance is the one in the descriptor or, if the descriptor has none, four times torch's rtol: two functions
+    that are each right within a few units in the last place may differ by the sum of their errors. The precision suite
+    checks the errors themselves.
     """
     name = str(dtype).removeprefix("torch.")
     own = context.descriptor.tolerances.get(name)
@@ -182,8 +189,8 @@ def compare(
     strides: bool = False,
     exact: Callable[[], Sequence[torch.Tensor]] | None = None,
 ) -> None:
-    """Check that device tensors have the dtypes, shapes and values (within tolerance) of the CPU tensors ``want``. A tensor
-    also passes if it is as close to the ``exact`` result as the CPU's."""
+    """Check that device tensors have the dtypes, shapes and values (within tolerance) of the CPU tensors ``want``. A
+    tensor also passes if its values are as close to the ``exact`` result as the CPU's."""
     context.same(len(found), len(want), f"{text} in the number of tensors", at=at)
     for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
         where = f"{at}, tensor {number}"

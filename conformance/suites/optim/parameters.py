@@ -1,4 +1,5 @@
-"""Parameters and gradients in many layouts, optimisers for them, and the comparison with the CPU's single-tensor loop."""
+"""Parameters and gradients in many layouts, optimisers for them, and the comparison with single-tensor steps on the
+CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Optimizer = torch.optim.Optimizer
 
 
 class Parameter(NamedTuple):
-    """A parameter: its shape and layout, the layout of its gradients, the factor of its gradients, and its dtype."""
+    """A description of a parameter: its shape, layout and dtype, and the layout and the factor of its gradients."""
 
     shape: tuple[int, ...]
     layout: str = "row"  # a layout of strides_of, or "view": a view of a buffer that all such parameters share
@@ -87,8 +88,8 @@ LISTS = {
 
 
 def start(parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-    """Return the initial values of the parameters, in float64 on the CPU. They are multiples that bfloat16 represents exactly,
-    and so does every other dtype."""
+    """Return the initial values of the parameters, in float64 on the CPU. The values are rounded to bfloat16, so that
+    each dtype in the checks can represent them exactly."""
     return [_start(each.shape, number).clone() for number, each in enumerate(parameters)]
 
 
@@ -99,7 +100,8 @@ def _start(shape: tuple[int, ...], number: int) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients of a step, in float64 on the CPU, exact in bfloat16. Every third step has the opposite signs."""
+    """Return the gradients of a step, in float64 on the CPU; None for a parameter without a gradient. The values are
+    rounded to bfloat16. Every third step has the opposite signs."""
     found: list[torch.Tensor | None] = []
     for number, each in enumerate(parameters):
         drawn = values(torch.Size(each.shape).numel(), 1000 + 100 * step + number)
@@ -113,7 +115,7 @@ def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tenso
 
 
 def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy of the tensor in this layout, on the same device, at storage offset 3."""
+    """Return a copy of the tensor in the given layout, on the same device, at storage offset 3."""
     strides = strides_of(layout, tensor.shape)
     extent = sum((size - 1) * step for size, step in zip(tensor.shape, strides)) + 1
     made = torch.full((max(extent, 1) + 3,), AROUND, dtype=tensor.dtype, device=tensor.device)
@@ -125,7 +127,8 @@ def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 class Placed(NamedTuple):
-    """Parameters on a device, and the buffer of the parameters that are views, if there are any."""
+    """Parameters on a device. ``buffer`` is the tensor of which the parameters with layout "view" are views, or
+    None."""
 
     parameters: tuple[Parameter, ...]
     tensors: list[torch.Tensor]
@@ -185,7 +188,8 @@ FLAGS: dict[str, dict[str, bool]] = {
 
 
 def must_be_taken(context: Context, way: str) -> None:
-    """Raise NotDeclared if torch does not support the device type for this kind of optimiser (foreach, fused, capturable)."""
+    """Raise NotDeclared if torch does not support the device type for an optimiser of kind ``way``, such as "foreach",
+    "fused" or "capturable"."""
     for part in way.split("_"):
         if part in ("foreach", "fused", "capturable") and not optimised_on(part, context.kind):
             text = f"torch does not list the device type {context.kind!r} for {part} optimisers"
@@ -193,8 +197,8 @@ def must_be_taken(context: Context, way: str) -> None:
 
 
 def given(arguments: dict[str, Any], device: torch.device | None) -> dict[str, Any]:
-    """Return an optimiser's arguments with tensors in place of their literals. Without ``device``, for the CPU's loop, numbers
-    take their place."""
+    """Return the arguments of an optimiser in which each literal that describes a tensor is replaced by the tensor or,
+    if ``device`` is None, by its value as a number."""
 
     def made(value: Any) -> Any:
         if isinstance(value, dict):
@@ -215,8 +219,8 @@ _NOT_FUSED = {"Adagrad": {"cuda"}}
 def optimiser(
     name: str, tensors: Any, arguments: dict[str, Any], way: str, device: torch.device | None
 ) -> Optimizer:
-    """Create an optimiser of torch.optim; ``tensors`` may be parameter groups. Raises NotDeclared if this optimiser has no
-    fused step for the device type although others do (Adagrad on CUDA)."""
+    """Create an optimiser of torch.optim. ``tensors`` may be parameters or parameter groups. Raises NotDeclared if the
+    optimiser has no fused step for the device type although other optimisers do (Adagrad on CUDA)."""
     made = getattr(torch.optim, name)
     takes = _parameters(made)
     flags = {flag: value for flag, value in FLAGS[way].items() if value or flag in takes}
@@ -240,7 +244,7 @@ def takes_closure(made: Optimizer) -> bool:
 
 
 def step_once(made: Optimizer, tensors: Sequence[torch.Tensor]) -> None:
-    """Make one step with the parameters' current gradients, or with a closure if the optimiser requires one."""
+    """Make one step with the current gradients of the parameters, or with a closure if the optimiser requires one."""
 
     def loss() -> torch.Tensor:
         for each in tensors:
@@ -259,7 +263,8 @@ def step_once(made: Optimizer, tensors: Sequence[torch.Tensor]) -> None:
 
 
 class Reference(NamedTuple):
-    """The parameters before and after the CPU's single-tensor steps in float64, their changes, and the optimiser's state."""
+    """The parameters before and after single-tensor steps in float64 on the CPU, their changes, and the state of the
+    optimiser."""
 
     first: list[torch.Tensor]
     last: list[torch.Tensor]
@@ -270,7 +275,7 @@ class Reference(NamedTuple):
 def reference(
     name: str, arguments: dict[str, Any], parameters: tuple[Parameter, ...], steps: Sequence[int]
 ) -> Reference:
-    """Return the reference: the CPU's single-tensor steps with the gradients of these step numbers."""
+    """Return the result of single-tensor steps on the CPU, for the gradients of the given step numbers."""
     return _reference(name, repr(arguments), parameters, tuple(steps))
 
 
@@ -303,8 +308,8 @@ UPDATES = {
 #: A capturable RAdam computes in float32 on the device: a difference of about 5 between two numbers near 2,000.
 CAPTURABLE_UPDATES = {"RAdam": 0.03}
 
-STEPPED = "a parameter after the steps differs from the CPU's loop"
-STATE = "the optimiser's state differs from the CPU's loop"
+STEPPED = "a parameter after the steps differs from the single-tensor steps on the CPU"
+STATE = "the optimiser's state differs from the single-tensor steps on the CPU"
 COUNTED = "the step count in the optimiser's state is wrong"
 WHERE_COUNTED = "the step count of a fused or capturable optimiser is not on the parameter's device"
 GAPS = "a step changed memory outside its parameters"
@@ -325,7 +330,7 @@ def judge(
     way: str,
     at: str,
 ) -> None:
-    """Compare parameters and the optimiser's state with the reference."""
+    """Compare the parameters and the optimiser's state with the reference."""
     update = allowed_update(type(made).__name__, way)
     each = (found.tensors, found.parameters, want.first, want.last, want.moved, want.state)
     for number, row in enumerate(zip(*each, strict=True)):

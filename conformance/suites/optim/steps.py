@@ -1,5 +1,5 @@
-"""optim.steps: every optimiser in each implementation (single, foreach, fused, capturable) that torch allows for the
-device, on parameters in many layouts."""
+"""Checks of optimiser steps for the clause optim.steps: each optimiser in each implementation (single, foreach, fused,
+capturable) that torch allows for the device, on parameters in many layouts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ FIXED: dict[str, dict[str, Any]] = {"Adafactor": {"eps": (2.0**-23, 1e-3)}}
 
 
 def ways_of(implementations: Sequence[str]) -> list[str]:
-    """Return the ways in which an optimiser can step: "single", "foreach", "fused", "capturable" and combinations."""
+    """Return the names of the implementations that an optimiser has: "single", "foreach", "fused", "capturable" and
+    combinations such as "capturable_foreach"."""
     ways = ["single", *(each for each in implementations if each != "capturable")]
     if "capturable" in implementations:
         ways += ["capturable", "capturable_foreach"]
@@ -81,7 +82,8 @@ def ways_of(implementations: Sequence[str]) -> list[str]:
 
 
 def sets_of(name: str, arguments: Sequence[dict[str, Any]], way: str) -> tuple[dict[str, Any], ...]:
-    """Return the argument sets of an optimiser for one way of stepping, without the arguments that select the way."""
+    """Return the argument sets of an optimiser for one implementation, such as "fused", without the arguments that
+    select the implementation."""
     found = []
     for each in (*arguments, *MORE.get(name, ())):
         plain = FIXED.get(name, {}) | {
@@ -118,7 +120,7 @@ TAKE_NO_EMPTY = frozenset({"Adafactor"})
 
 
 def parameters_of(name: str, which: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a list that an optimiser accepts."""
+    """Return the parameters of a list in ``LISTS`` that an optimiser accepts."""
     if name in TAKE:
         fit = tuple(each for each in LISTS[which] if len(each.shape) == 2)
         return TAKE[name] if which == "alike" else fit
@@ -135,7 +137,8 @@ def run(
     steps: int = STEPS,
     indices: Sequence[int] = (0,),
 ) -> bool:
-    """Make the steps on the device and judge them. Return False if the optimiser refuses these arguments on the CPU too."""
+    """Make the steps on the device and judge the results. Returns False if the optimiser refuses the arguments on the
+    CPU too."""
     found = placed(context, parameters, indices)
     try:
         made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -165,7 +168,7 @@ def _cpu_takes(name: str, way: str, arguments: dict[str, Any]) -> bool:
 
 
 def takes_lists(way: str) -> bool:
-    """Return True if one kernel may process many parameters (foreach and fused steps)."""
+    """Return True if one kernel may process many parameters, which is the case for foreach and fused steps."""
     return "foreach" in way or "fused" in way
 
 
@@ -179,7 +182,7 @@ def takes_lists(way: str) -> bool:
 )
 def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]]) -> None:
     """Make steps with each set of arguments on parameters of several layouts, among them channels_last and views of one
-    buffer: parameters and state must equal the CPU's single-tensor loop in float64."""
+    buffer: parameters and state must equal those of single-tensor steps on the CPU in float64."""
     must_be_taken(context, way)
     alike = parameters_of(name, "alike")
     steps = FEWER.get(name, STEPS)
@@ -204,15 +207,15 @@ def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]])
     },
 )
 def dtypes(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Make steps on parameters of several dtypes in one optimiser: parameters and state must equal the CPU's single-tensor
-    loop in float64."""
+    """Make steps on parameters of several dtypes in one optimiser: parameters and state must equal those of
+    single-tensor steps on the CPU in float64."""
     must_be_taken(context, way)
     taken = [p for p in parameters_of(name, "dtypes") if p.dtype in context.descriptor.dtypes]
     # A large learning rate, so that changes are larger than the rounding errors of bfloat16.
     run(context, name, way, {**arguments, "lr": 0.5}, tuple(taken), steps=3)
 
 
-REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the CPU's loop"
+REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the single-tensor step on the CPU"
 
 
 @cases(
@@ -226,8 +229,8 @@ REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the CPU's loop"
     requires={"strides", "storage"},
 )
 def other_layouts(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Make steps on parameters with gaps, and with gradients in other layouts than the parameters': parameters and state must
-    equal the CPU's single-tensor loop. A fused step may raise RuntimeError instead."""
+    """Make steps on parameters with gaps, and with gradients in other layouts than the parameters': parameters and
+    state must equal those of single-tensor steps on the CPU. A fused step may raise RuntimeError instead."""
     must_be_taken(context, way)
     if "fused" not in way:
         run(context, name, way, arguments, parameters_of(name, "others"))

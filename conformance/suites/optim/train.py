@@ -1,4 +1,5 @@
-"""optim.train: ten training steps of small networks give the CPU's float64 results, and are reproducible."""
+"""Checks of the clause optim.train: ten training steps of small networks must give the CPU's float64 results and be
+reproducible."""
 
 from __future__ import annotations
 
@@ -65,9 +66,9 @@ def perceptron() -> nn.Module:
 
 
 class Task(NamedTuple):
-    """A network, its inputs, and the optimiser that trains it. SGD is included because Adam is invariant to a scaled gradient.
-    Adam's eps is large enough that rounding errors of gradients that should be zero, such as that of a key's bias, do not
-    cause steps."""
+    """A training task: a network, its inputs, and the optimiser that trains the network. SGD is included because Adam
+    is invariant to a scaled gradient. Adam's eps is so large that rounding errors of gradients that should be zero,
+    such as that of a key's bias, do not cause steps."""
 
     network: Callable[[], nn.Module]
     inputs: Callable[[torch.Generator], torch.Tensor]
@@ -132,13 +133,13 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def network_of(task: Task) -> nn.Module:
-    """Return the network with its initial parameters, in float32 on the CPU."""
+    """Return the network of a task with its initial parameters, in float32 on the CPU."""
     with _seeded(5):
         return task.network()
 
 
 def data_of(task: Task) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return (inputs, classes) of each batch."""
+    """Return a list of the (inputs, classes) of each batch of a task."""
     generator = torch.Generator().manual_seed(8)
     inputs = [task.inputs(generator) for _ in range(BATCHES)]
     return [(x, torch.randint(0, 5, x.shape[:1], generator=generator)) for x in inputs]
@@ -150,7 +151,7 @@ def trained(
     batches: list[tuple[torch.Tensor, torch.Tensor]],
     flags: dict[str, bool],
 ) -> Run:
-    """Train the network for STEPS steps on the device where it is, and return the result."""
+    """Train the network for STEPS steps on the device of its parameters, and return the losses and the final state."""
     made = getattr(torch.optim, task.optimiser)(network.parameters(), **task.arguments, **flags)
     losses = []
     for step in range(STEPS):
@@ -165,7 +166,8 @@ def trained(
 
 
 class Expected(NamedTuple):
-    """The CPU's training in float64, and the accepted differences, measured by trainings from slightly different starts."""
+    """The result of training on the CPU in float64, and the accepted differences, which are measured by trainings from
+    slightly different initial parameters."""
 
     first: dict[str, torch.Tensor]
     run: Run
@@ -216,7 +218,8 @@ LEFT = "the trained network differs from the CPU's"
 
 
 def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
-    """Train a task's network on the device, in channels_last if the task says so, and return the result."""
+    """Train the network of a task on the device, in channels_last if the task requires that format, and return the
+    result."""
     network = network_of(task).to(context.device)
     batches = [(context.to_device(x), context.to_device(y)) for x, y in data_of(task)]
     if task.channels_last and context.has("strides"):
@@ -232,8 +235,8 @@ def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
     },
 )
 def follows(context: Context, name: str, way: str) -> None:
-    """Train a small network for ten steps: losses, parameters and running statistics must equal those of the CPU's training
-    in float64, up to rounding."""
+    """Train a small network for ten steps: losses, parameters and running statistics must equal those of a training on
+    the CPU in float64, up to rounding."""
     must_be_taken(context, way)
     want = expected(name)
     found = on_device(context, TASKS[name], FLAGS[way])
@@ -256,7 +259,8 @@ def _judge(context: Context, found: Run, want: Expected) -> None:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Switch deterministic algorithms on inside the block. Ops without one only warn, and the warnings are suppressed."""
+    """Switch deterministic algorithms on for a ``with`` block. Ops without a deterministic algorithm only warn, and the
+    warnings are suppressed."""
     before = torch.are_deterministic_algorithms_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -273,7 +277,8 @@ def deterministic() -> Iterator[None]:
     requires={"deterministic_algorithms"},
 )
 def twice(context: Context, name: str) -> None:
-    """Train a small network twice with deterministic algorithms: losses and final parameters must be equal bit for bit."""
+    """Train a small network twice with deterministic algorithms: losses and final parameters must be equal bit for
+    bit."""
     task = TASKS[name]
     with deterministic():
         one, two = (on_device(context, task, {}) for _ in range(2))

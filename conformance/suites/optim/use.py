@@ -1,4 +1,5 @@
-"""optim.steps: optimisers with a gradient scaler, in a graph, saved and loaded, with parameter groups and schedules."""
+"""Checks of the use of optimisers for the clause optim.steps: with a gradient scaler, captured in a graph, saved and
+loaded, and with parameter groups and schedules."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ cases = Cases(Kind.VALUES)
 
 
 def arguments_of(name: str) -> dict[str, Any]:
-    """Return an argument set of an optimiser in which arguments differ from their defaults."""
+    """Return an argument set of an optimiser whose values differ from the defaults."""
     return FIXED.get(name, {}) | (MORE[name][0] if name in MORE else {})
 
 
@@ -61,8 +62,8 @@ _SCALED = {"scaled": (ALIKE, MANY), "scaled_dtypes": (DTYPES,)}
     over={f"{key}_{form}": (*given, form) for key, given in FUSED.items() for form in _SCALED},
 )
 def scaled(context: Context, name: str, arguments: dict[str, Any], form: str) -> None:
-    """Set grad_scale and found_inf of a fused optimiser: a step must divide the gradients by grad_scale, and must change
-    nothing if found_inf is set."""
+    """Set grad_scale and found_inf of a fused optimiser: a step must divide the gradients by grad_scale. If found_inf
+    is set, the step must change nothing."""
     must_be_taken(context, "fused")
     for each in (arguments, {**arguments, "lr": {"tensor": 0.05, "there": True}}):
         for parameters in _SCALED[form]:
@@ -92,8 +93,8 @@ def _scaled(
 
 @cases("optim.steps", over={f"{key}_with_scaler": given for key, given in FUSED.items()})
 def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
-    """Step a fused optimiser through torch.amp.GradScaler: steps with finite gradients must equal the CPU's loop, and steps
-    with an infinity or NaN must be skipped and halve the scale."""
+    """Step a fused optimiser through torch.amp.GradScaler: steps with finite gradients must equal single-tensor steps
+    on the CPU, and steps with an infinity or NaN must be skipped and halve the scale."""
     must_be_taken(context, "fused")
     found = placed(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, "fused", context.device)
@@ -125,8 +126,8 @@ def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
     },
 )
 def not_finite(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Step without a scaler with NaN or infinity in one element of a gradient: this element of the parameter must become
-    non-finite, and all other elements must equal the CPU's loop."""
+    """Make steps without a scaler, with NaN or infinity in one element of a gradient: the same element of the parameter
+    must become non-finite, and all other elements must equal those after single-tensor steps on the CPU."""
     must_be_taken(context, way)
     found = placed(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -155,7 +156,8 @@ def _forget(
     want: Reference,
     context: Context,
 ) -> None:
-    """Overwrite the first element of these parameters and of their states with the reference, so that it is not compared."""
+    """Overwrite the first element of the parameters ``numbers``, and of their states, with the values of the reference,
+    so that the comparison ignores the element."""
     with torch.no_grad():
         for number in numbers:
             tensor = found.tensors[number]
@@ -180,8 +182,8 @@ def _forget(
     requires={"graphs", "streams"},
 )
 def replayed(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Capture a step in a graph and replay it four times with new gradients: after each replay, parameters and state must
-    equal the CPU's loop. The capture itself must not change them."""
+    """Capture a step in a graph and replay the graph four times with new gradients: after each replay, parameters and
+    state must equal those of single-tensor steps on the CPU. The capture itself must change neither."""
     must_be_taken(context, way)
     found = placed(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, way, context.device)
@@ -194,7 +196,7 @@ def replayed(context: Context, name: str, way: str, arguments: dict[str, Any]) -
         made.step()
     context.settle()
     want = reference(name, arguments, ALIKE, range(1))
-    judge(context, made, found, want, way, "captured but not replayed")
+    judge(context, made, found, want, way, "after the capture, before any replay")
     for step in range(1, 5):
         give_gradients(context, found, step)
         for tensor, grad in zip(found.tensors, static, strict=True):
@@ -240,13 +242,14 @@ STATES = {
 
 @cases("optim.steps", over={key: given for key, given in STATES.items() if given[0] != "LBFGS"})
 def state_moves(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Load the state_dict of an optimiser into another one, through the CPU, through torch.save, and on the CPU: further
-    steps must equal those of an uninterrupted CPU loop."""
+    """Load the state_dict of an optimiser into another optimiser: through the CPU, through torch.save, and into an
+    optimiser on the CPU. Further steps must give the same parameters and state as uninterrupted single-tensor steps on
+    the CPU."""
     must_be_taken(context, way)
     first, found = _half_way(context, name, way, arguments)
     state = first.state_dict()
     host = replace_tensors(state, lambda each: each.detach().cpu().clone())
-    states = {"taken to the CPU and back": host}
+    states = {"copied to the CPU and back": host}
     if context.has("serialization"):
         file = io.BytesIO()
         torch.save(state, file)
@@ -272,7 +275,7 @@ def state_moves(context: Context, name: str, way: str, arguments: dict[str, Any]
         for tensor, grad in zip(here.tensors, grads, strict=True):
             tensor.grad = None if grad is None else grad.to(tensor.dtype)
         on_host.step()
-    judge(context, on_host, here, want, "single", "a state that was taken to the CPU")
+    judge(context, on_host, here, want, "single", "a state that was copied to the CPU")
 
 
 def _as_single(state: dict[str, Any]) -> dict[str, Any]:
@@ -302,8 +305,8 @@ GROUPS = (Parameter((7, 5)), Parameter((4,)), Parameter((3, 3)), Parameter((2, 9
     },
 )
 def groups(context: Context, name: str, way: str) -> None:
-    """Step an optimiser with parameter groups of different arguments, add a group between steps, and change the learning
-    rates by a schedule: parameters must equal the CPU's loop."""
+    """Step an optimiser with parameter groups of different arguments, add a group between steps, and change the
+    learning rates by a schedule: parameters must equal those after single-tensor steps on the CPU."""
     must_be_taken(context, way)
     finals = []
     for there in (True, False):
@@ -331,7 +334,7 @@ def groups(context: Context, name: str, way: str) -> None:
     for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
         off = (context.from_device(mine).double() - theirs).abs()
         within = bool((off <= 5e-4).all())  # steps change parameters by about 100 times this
-        text = "a parameter of a group differs from the CPU's loop"
+        text = "a parameter of a group differs from the single-tensor steps on the CPU"
         where = f"{way}, parameter {number}"
         context.check(
             within, text, expected="a difference of at most 5e-4", found=float(off.max()), at=where
@@ -350,8 +353,8 @@ def groups(context: Context, name: str, way: str) -> None:
     indices=2,
 )
 def several_indices(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Step an optimiser with parameters on two device indices: parameters must stay on their index, and parameters and state
-    must equal the CPU's loop."""
+    """Step an optimiser with parameters on two device indices: parameters must stay on their index, and parameters and
+    state must equal those of single-tensor steps on the CPU."""
     must_be_taken(context, way)
     found = placed(context, GROUPS, (0, 1))
     made = optimiser(name, found.tensors, arguments, way, context.device)

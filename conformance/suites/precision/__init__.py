@@ -1,4 +1,5 @@
-"""The precision suite checks how far results are from the exact ones, in units in the last place (ulps)."""
+"""The precision suite: checks of the errors of results against exact results, measured in units in the last place
+(ulps)."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def _sums(t: Traits) -> bool:
 
 
 def _answers(t: Traits) -> bool:
-    """Return True for an op whose calls can be repeated with different values: it changes none of its arguments, and each
-    call has exactly one right result."""
+    """Return True for an op and dtype whose calls can be repeated with different values: the op changes none of its
+    arguments, and each call has exactly one right result."""
     free = "values.free" in t.families or "values.not_unique" in t.families
     return (
         t.dtype in FORMATS

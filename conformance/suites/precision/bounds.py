@@ -1,4 +1,4 @@
-"""Reads ``bounds.toml``: the largest accepted error of each op's results."""
+"""Functions that read ``bounds.toml``, the file with the largest accepted error of each op's results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Numbers = dict[str, float]  # by dtype
 
 
 class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bounds of one group of ops. The fields are explained in ``bounds.toml``."""
+    """The error bounds of one group of ops. The fields are explained in ``bounds.toml``."""
 
     ops: tuple[_Text, ...]
     reason: _Text
@@ -45,25 +45,25 @@ def _file() -> _File:
 
 
 def entries() -> tuple[Bound, ...]:
-    """Return every entry of ``bounds.toml``."""
+    """Return all ``[[bound]]`` entries of ``bounds.toml``."""
     return _file().bound
 
 
 def elementwise_ops() -> tuple[str, ...]:
-    """Return the ops that are elementwise although torch's op database does not mark them as unary or binary."""
+    """Return the names of ops that are elementwise although torch's op database does not mark them as unary or
+    binary."""
     return tuple(op for each in entries() if each.elementwise for op in each.ops)
 
 
 @cache
 def bounds_of(op: str) -> tuple[Bound, ...]:
-    """Return the entries that match an op, in the order of the file. Later entries are more specific and take
-    precedence."""
+    """Return the entries that match an op, in the order of the file. Later entries override earlier ones."""
     return tuple(each for each in entries() if any(names(pattern, op) for pattern in each.ops))
 
 
 def limit_of(op: str, dtype: str) -> dict[str, Any]:
-    """Return the bounds of an elementwise op in a dtype, as literals: ``ulps`` always, and ``absolute``, ``of_operand``,
-    ``within`` and ``special`` if they are set."""
+    """Return the bounds of an elementwise op in a dtype, as literals by name: always ``ulps``, and ``absolute``,
+    ``of_operand``, ``within`` and ``special`` if they are set in ``bounds.toml``."""
     found: dict[str, Any] = {"ulps": _file().ulps[dtype]}
     for each in bounds_of(op):
         for name in ("ulps", "absolute", "of_operand"):
@@ -80,13 +80,14 @@ def on_samples(op: str, dtype: str) -> float:
 
 
 def is_exact(op: str) -> bool:
-    """Return True if the op rounds nothing, so that its result must have the same bits as the CPU's in the same dtype."""
+    """Return True if the op rounds nothing, so that its result must have the same bits as the CPU's in the same
+    dtype."""
     return any(each.exact for each in bounds_of(op))
 
 
 def operands_of(op: str, kind: str) -> int:
-    """Return the number of operands of an elementwise op: 1 or 2. ``kind`` is the op's kind in torch's database, such as
-    "unary". Returns 0 if the op is not elementwise or if ``bounds.toml`` skips it."""
+    """Return the number of operands of an elementwise op, 1 or 2. ``kind`` is the op's kind in torch's database, such
+    as "unary". Returns 0 if the op is not elementwise or if ``bounds.toml`` skips it."""
     if any(each.skip for each in bounds_of(op)):
         return 0
     if any(each.elementwise for each in bounds_of(op)):

@@ -1,4 +1,5 @@
-"""precision.budget: the errors of elementwise functions do not exceed those recorded in the device's folder."""
+"""Checks of the clause precision.budget: the errors of elementwise functions must not exceed the errors recorded in the
+device's folder."""
 
 from __future__ import annotations
 
@@ -19,21 +20,22 @@ BUDGET = "precision.budget"
 
 
 def applies(traits: Traits) -> bool:
-    """Return True for elementwise functions that round; only these have an error budget."""
+    """Return True if the op is an elementwise function that rounds and the dtype is float32, bfloat16 or float16. Only
+    such functions have a recorded maximum error."""
     measured = operands_of(traits.op, traits.ufunc) and not is_exact(traits.op)
     return traits.dtype in FORMATS and bool(measured)
 
 
 def not_on_record(descriptor: Descriptor, op: str) -> str:
-    """Return the reason why an op has no error budget on a device; empty if it has one."""
+    """Return the reason why no maximum error is recorded for an op on a device; an empty string if one is recorded."""
     if op in record_of(descriptor.folder).ops:
         return ""
-    return "by declaration: no error is recorded for the op (record it: conform precision update)"
+    return "by declaration: no error is recorded for the op; to record it, run conform precision update"
 
 
 def budget(ctx: ItemContext) -> None:
-    """Measure the function's largest error and compare it with the recorded maximum. If none is recorded for this dtype,
-    the bound of precision.ulp is the maximum."""
+    """Measure the largest error of the function under test and compare it with the recorded maximum. If no maximum is
+    recorded for the dtype, the bound of precision.ulp is used instead."""
     kept = record_of(ctx.device.descriptor.folder).of(ctx.op.id, ctx.dtype)
     limit = limit_of(ctx.op.id, ctx.dtype)
     if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
@@ -49,8 +51,8 @@ def budget(ctx: ItemContext) -> None:
 def as_on_record(
     op: Callable[..., Any], move: Any, back: Any, *, kept: float, **given: Any
 ) -> Measured:
-    """Check that the largest error, in ulps, does not exceed ``kept``, the recorded one. An error beyond the bound of
-    precision.ulp is left to precision.ulp."""
+    """Check that the largest error does not exceed ``kept``, the recorded maximum in ulps. An error beyond the bound of
+    precision.ulp is not reported again, because precision.ulp reports it."""
     found = correctly_rounded(op, move, back, **given)
     if found.wrong is not None or found.ulps <= kept + 1e-3:
         return Measured(found.ulps, found.at)

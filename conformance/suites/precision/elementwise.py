@@ -1,5 +1,5 @@
-"""precision.ulp for unary and binary functions: every value of a 16-bit dtype, or 2^16 values of float32, compared with
-the CPU's result in float64."""
+"""Checks of unary and binary functions for the clause precision.ulp. The functions are called on every value of a
+16-bit dtype, or on 2^16 values of float32, and compared with the CPU's result in float64."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def elementwise(ctx: ItemContext) -> None:
 
 
 def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return up to three different (args, kwargs) that follow the operands in the op's samples. Only samples whose tensors
-    are all operands of the dtype count; an op that is not elementwise has none."""
+    """Return up to three different (args, kwargs) that follow the operands in the op's samples. Only samples whose
+    tensors are all operands of the dtype count, so the list is empty for an op that is not elementwise."""
     count = operands_of(ctx.op.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
     found = {repr(more): more for each in ctx.common if (more := _others(each, count, ctx.dtype))}
     return list(found.values())[:_VARIANTS]
@@ -70,8 +70,9 @@ def correctly_rounded(
     operands: int,
     limit: dict[str, Any],
 ) -> Measured:
-    """Measure the largest error against the CPU's result in float64, and check that each element is within its bound. A
-    result whose dtype differs from the operands' (a comparison, a conversion) is not rounded and must equal the CPU's."""
+    """Measure the largest error against the CPU's result in float64, and check that the error of each element is within
+    its bound. A result whose dtype differs from the operands' (a comparison, a conversion) is not rounded and must
+    equal the CPU's."""
     given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
     alike = asked(op, given, args, kwargs)
     got = answered(op, move, back, given, args, kwargs)
@@ -103,7 +104,7 @@ def same_bits(
     operands: int,
     limit: dict[str, Any],
 ) -> Measured:
-    """Check that each element equals the CPU's result in the same dtype, for a function that rounds nothing."""
+    """Check that each element equals the CPU's result in the same dtype. The function under test rounds nothing."""
     given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
     want = asked(op, given, args, kwargs)
     return equal(given, want, answered(op, move, back, given, args, kwargs), dtype, limit)
@@ -112,7 +113,7 @@ def same_bits(
 def equal(
     given: list[torch.Tensor], want: Any, got: Any, dtype: str, limit: dict[str, Any]
 ) -> Measured:
-    """Check that the outputs equal the CPU's. NaN equals NaN, and -0.0 equals 0.0."""
+    """Check that the outputs equal the CPU's. NaN counts as equal to NaN, and -0.0 as equal to 0.0."""
     mask = judged(given, limit)
     for each in given if limit.get("flushes") else []:
         mask &= flushed(each, dtype) == each
@@ -130,7 +131,7 @@ def equal(
 
 
 def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
-    """Report a dtype or shape that differs from the CPU's; None if both are the same."""
+    """Return a failure if the dtype or shape of ``got`` differs from the CPU's, otherwise None."""
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype)
     if got.shape != want.shape:
@@ -168,8 +169,8 @@ def answered(
 
 
 def judged(given: list[torch.Tensor], limit: dict[str, Any]) -> torch.Tensor:
-    """Return a mask of the elements that are judged. Elements with an infinite or NaN operand are judged only if the
-    function's result for them is documented (``special``)."""
+    """Return a mask of the elements that are judged. Elements with an infinite or NaN operand are judged only if
+    ``limit`` contains ``special``, which means that the results for such operands are documented."""
     mask = torch.ones(len(given[0]), dtype=torch.bool)
     for each in given if not limit.get("special") else []:
         mask &= each.isfinite()
@@ -185,8 +186,8 @@ def beyond(
     dtype: str,
     forgiven: torch.Tensor | float = 0.0,
 ) -> Measured:
-    """Return the largest error, in ulps, and a failure if elements are off by more than ``bound``. The measured error does
-    not include ``forgiven``, the part of the bound that comes from absolute errors."""
+    """Return the largest error, in ulps, together with a failure if the error of an element exceeds ``bound``. The
+    returned error does not include ``forgiven``, the part of the bound that comes from absolute errors."""
 
     def at(place: int) -> str:
         return ", ".join(repr(each[place].item()) for each in given)

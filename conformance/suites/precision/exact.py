@@ -1,4 +1,4 @@
-"""precision.exact_sums: sums of small integers, which are exact in any order of addition."""
+"""Checks of the clause precision.exact_sums: sums of small integers, which are exact in any order of addition."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LONG_NUMBERS, _MORE_NUMBERS = 2_000_000, 3_000_000
 
 
 def exact_sums(ctx: ItemContext) -> None:
-    """Call the op on samples filled with small integers."""
+    """Call the op on samples filled with small integers. The results must be the exact sums."""
     transformed = ctx.op.id in ctx.device.descriptor.transformed_sums
     bound = on_samples(ctx.op.id, ctx.dtype) if transformed else 0.0
     with ctx.running(EXACT):
@@ -64,8 +64,8 @@ def _judged(ctx: ItemContext, filled: Sample, bound: float) -> None:
 def _ordinary(
     ctx: ItemContext, single: list[Sample], several: list[Sample]
 ) -> Iterator[tuple[Sample, bool]]:
-    """Yield each sample that can be filled, filled with small integers, and whether its result has several elements. The
-    original samples are appended to ``several`` or, if the result is one number, to ``single``."""
+    """Yield a tuple (sample filled with small integers, True if its result has several elements) for each sample that
+    can be filled. The original sample is appended to ``several`` or, if the result is one number, to ``single``."""
     for sample in differing(ctx.common, _SAMPLES):
         found = integers(ctx, sample) if sample.numel <= _MOST else None
         if found is not None:
@@ -75,8 +75,8 @@ def _ordinary(
 
 
 def _long(ctx: ItemContext, first: int, drawn: list[Sample]) -> Iterator[Sample]:
-    """Yield filled samples with one dimension longer than 32, 256, 1,024 …, derived from the samples ``drawn``. Their
-    indices start at ``first``."""
+    """Yield filled samples with one dimension longer than 32, 256, 1,024 …, derived from the samples ``drawn``. The
+    indices of the yielded samples start at ``first``."""
     basis = Basis(ctx.op, ctx.dtype, drawn, ctx.traits.families)
     if EXTENT.applies(basis):
         basis.for_axis(EXTENT.name)
@@ -88,12 +88,12 @@ def _long(ctx: ItemContext, first: int, drawn: list[Sample]) -> Iterator[Sample]
 
 
 def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
-    """Return the sample with random integers from -2 to 2 in its floating-point tensors, and the number of elements of its
-    largest output.
+    """Return the sample with its floating-point tensors filled with random integers from -2 to 2, and the number of
+    elements of the op's largest output.
 
-    More and more of the integers are set to 0 until no sum of magnitudes exceeds LARGEST. Keyword arguments that are
-    floats are set to 2. Returns None if the op refuses the values, if the sums stay larger, or if its results are not
-    integers.
+    The integers are replaced by 0 step by step until no output exceeds LARGEST when the op is called on their absolute
+    values; then no partial sum exceeds LARGEST either. Keyword arguments that are floats are set to 2. Returns None if
+    the op refuses the values, if an output stays larger, or if the results are not integers.
     """
     kind, divided = getattr(torch, ctx.dtype), "sums.divided" in ctx.traits.families
     factors = {k: 2 for k, v in sample.call.kwargs.items() if type(v) is float}
@@ -125,8 +125,8 @@ def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
 
 
 def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check that each output equals the exact sum, or, if the exact result is not an integer (a mean), that the error is
-    below 1.5 ulps. On a device that declares transformed sums, the error may reach ``bound`` ulps of the largest
+    """Check that each output equals the exact sum. If the exact result is not an integer (a mean), an error below 1.5
+    ulps is accepted. On a device that declares transformed sums, the error may reach ``bound`` ulps of the largest
     element."""
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError):
@@ -144,7 +144,7 @@ def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def not_exact(got: torch.Tensor, want: torch.Tensor, dtype: str, subject: str) -> Wrong | None:
-    """Report elements that differ from the exact sums; None if there are none."""
+    """Return a failure if elements differ from the exact sums, otherwise None."""
     wrong = ulps(got, want, dtype) > torch.where(want == want.round(), 0.0, 1.5)
     if not wrong.any():
         return None

@@ -1,4 +1,5 @@
-"""precision.ulp for ops that are not elementwise: compares results on samples with the CPU's result in float64."""
+"""Checks of ops that are not elementwise for the clause precision.ulp: results on samples are compared with the CPU's
+result in float64."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ _WIDE = (torch.float64, torch.complex128)
 
 
 def on_samples_too(ctx: ItemContext) -> None:
-    """Compare the results on up to four samples with the CPU's results in float64. Elementwise functions are left to
-    :func:`~conformance.suites.precision.elementwise.elementwise`."""
+    """Compare the results on up to four samples with the CPU's results in float64. Elementwise functions are skipped,
+    because :func:`~conformance.suites.precision.elementwise.elementwise` checks them."""
     if variants(ctx):
         return
     bound = on_samples(ctx.op.id, ctx.dtype)
@@ -38,8 +39,8 @@ def on_samples_too(ctx: ItemContext) -> None:
 
 
 def _with_result(ctx: ItemContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
-    """Yield ((sample in contiguous layout, its float64 result), whether the result has several elements) for each sample
-    that the CPU can compute in both dtypes."""
+    """Yield a tuple ((sample in contiguous layout, float64 result), True if the result has several elements) for each
+    sample that the CPU can compute in both dtypes."""
     for sample in differing(ctx.common, _SAMPLES):
         laid = ctx.plain(sample)
         wide = ctx.answer_for(sample, doubled, mutates=True)
@@ -52,8 +53,8 @@ def _with_result(ctx: ItemContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
 
 
 def differing(samples: list[Sample], count: int) -> list[Sample]:
-    """Sort the samples: first the ``count`` samples that differ most from each other, then the rest; larger samples come
-    before smaller ones."""
+    """Return the samples in a new order: first the ``count`` samples that differ most from each other, then all other
+    samples. Within both groups, larger samples come first, except that very large samples come last."""
     first = {sample.index for sample in choose(samples, count)}
     return sorted(samples, key=lambda s: (s.index not in first, s.numel > ORDINARY, -s.numel))
 
@@ -62,7 +63,8 @@ _T = TypeVar("_T")
 
 
 def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
-    """Yield the items whose result has several elements, and ``single`` of the others; the rest of the others come last.
+    """Yield the items whose result has several elements, and ``single`` of the items whose result has one element; the
+    remaining items come last.
 
     A result of one element cannot show an element in the wrong place, and most of a reduction's first samples have such
     results.
@@ -99,8 +101,9 @@ def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
 def off_by(
     got: torch.Tensor, want: torch.Tensor, dtype: str, bound: float, subject: str
 ) -> Wrong | None:
-    """Report elements that differ from ``want`` by more than ``bound`` ulps of the largest finite element; None if there
-    are none. Elements whose exact value is not finite, or too large for the dtype, are left to layout.values."""
+    """Return a failure if elements of ``got`` differ from ``want`` by more than ``bound`` ulps of the largest finite
+    element, otherwise None. Elements whose exact value is not finite, or too large for the dtype, are skipped, because
+    layout.values judges them."""
     digits, lowest, highest = FORMATS[dtype]
     wide = want.to(torch.complex128) if want.is_complex() else want.double()
     mask = wide.isfinite() & (wide.abs() < 2.0**highest)

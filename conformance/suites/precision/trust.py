@@ -1,4 +1,5 @@
-"""precision.trust: the result of each call belongs to its own operands, not to those of an earlier call."""
+"""Checks of the clause precision.trust: the result of each call must belong to its own operands, not to those of an
+earlier call."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _SAMPLES = 2
 
 
 def trust(ctx: ItemContext) -> None:
-    """Call the op on two samples whose result cannot be mistaken for a wrong one, and then on the first sample again.
-    Then call it with non-contiguous operands, with a strided ``out=``, and in place."""
+    """Call the op on two samples for which a wrong result cannot pass for the right one, and then on the first sample
+    again. Then call the op with non-contiguous operands, with a non-contiguous ``out=``, and in place."""
     with ctx.running(TRUST):
         chosen: list[Sample] = []
         for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
@@ -57,7 +58,7 @@ def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
 
 
 def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
-    """Return True if the CPU's in-place variant leaves the right result in the first operand."""
+    """Return True if the in-place variant writes the right result to the first operand on the CPU."""
     variant = ctx.op.inplace
     if variant is None or ctx.op.restrides_in_place or not ctx.traits.writes_self:
         return False
@@ -65,8 +66,8 @@ def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
 
 
 def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
-    """Return True if the CPU gives the same result for non-contiguous operands. ``view`` refuses such operands, and
-    ``as_strided`` ignores their strides."""
+    """Return True if the CPU gives the same result for non-contiguous operands. The result is False, for example, for
+    ``view``, which refuses such operands, and for ``as_strided``, which ignores their strides."""
     laid = [spread(each, how) for each in sample.tensors]
     if all(each is given or each.is_contiguous() for each, given in zip(laid, sample.tensors)):
         return False
@@ -76,8 +77,8 @@ def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
 def _agrees(
     ctx: ItemContext, sample: Sample, function: Callable[..., Any], tensors: list[torch.Tensor]
 ) -> bool:
-    """Return True if ``function`` called on ``tensors`` gives the op's result for the sample, both on the CPU. The tensors
-    hold the sample's values and may have a different layout."""
+    """Return True if ``function`` called on ``tensors`` gives the op's result for the sample, both on the CPU. The
+    tensors have the values of the sample and may have a different layout."""
     found = value_answer(function, sample.call.on, tensors)
     want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
     if found.raises is not None or want.raises is not None:
@@ -86,14 +87,15 @@ def _agrees(
 
 
 def roundings(ctx: ItemContext) -> float:
-    """Return the number of extra roundings by which a result may differ, the same as for layout.values."""
+    """Return the number of extra roundings by which a result may differ. The number is the same as for
+    layout.values."""
     return SUM_ROUNDINGS if "values.sums" in ctx.traits.families else 0.0
 
 
 def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
-    """Return the names of wrong results (zeros, the last result, a constant, an operand) that the comparison would accept
-    for this sample. A sample with such a result is not used. "an operand" is not tried for an op that is documented to
-    return its operand."""
+    """Return the names of wrong results (zeros, the last result, a constant, an operand) that the comparison would
+    accept for the sample. A sample with such a result is not used. "an operand" is not tried for an op that is
+    documented to return its operand."""
     kind = getattr(torch, ctx.dtype)
     values, more = sample.tensors, others(sample.tensors, kind)
     stale = value_answer(ctx.op.function, sample.call.on, values)
@@ -119,8 +121,8 @@ def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
 
 
 def others(values: list[torch.Tensor], kind: torch.dtype) -> list[torch.Tensor]:
-    """Return operands of the same shapes with different values: each tensor reversed and halved. These values stay in the
-    domain of the functions in torch's database."""
+    """Return operands of the same shapes with different values: each tensor of dtype ``kind`` reversed and halved. Such
+    values stay in the domain of the functions in torch's database."""
     found = []
     for each in values:
         if each.dtype == kind and each.layout == torch.strided:
@@ -142,9 +144,9 @@ def fresh_answers(
     roundings: float,
     strided: str,
 ) -> Wrong | None:
-    """Call the op, copy different values into the same operands, and call it ten times more. Every result must belong to
-    the values at the time of its call, and later calls must not change the first result. Raises WrongAlready if a single
-    call is wrong."""
+    """Call the op, copy different values into the same operands, and call the op ten more times. Every result must
+    belong to the values at the time of its call, and later calls must not change the first result. Raises WrongAlready
+    if a single call is wrong."""
 
     def placed(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         there = [move(each.clone()) for each in tensors]
@@ -177,8 +179,8 @@ def fresh_answers(
     first = replace_tensors(held_first, back)
 
     def right(alone: Any, place: int) -> bool:
-        """Return True if the result of a single call is the CPU's, or is as close to the exact result. In the second case,
-        the later calls are compared with this result."""
+        """Return True if the result of a single call is the CPU's, or is as close to the exact result as the CPU's. In
+        the second case, the results of later calls are compared with the result of the single call."""
         want, given = wants[place], (values, more)[place]
         if difference(alone, want, tolerances, roundings=roundings) is None:
             return True
@@ -233,8 +235,8 @@ def fresh_answers(
 
 
 def spread(tensor: torch.Tensor, how: str) -> torch.Tensor:
-    """Return a tensor with the same elements, as every third element of a larger one (``how="step"``) or in transposed
-    memory order (``how="transposed"``). Any other ``how`` returns the tensor itself."""
+    """Return a tensor with the same elements: as every third element of a larger tensor (``how="step"``) or in
+    transposed memory order (``how="transposed"``). For any other ``how``, the tensor itself is returned."""
     if how not in ("step", "transposed") or not tensor.dim() or tensor.layout != torch.strided:
         return tensor
     if how == "transposed":
@@ -255,7 +257,7 @@ def on_a_copy(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> bool:
-    """Return True if a result is an operand or a view of one, or if it is not strided. All tensors are on the CPU."""
+    """Return True if a result is an operand, is a view of an operand, or is not strided. All tensors are on the CPU."""
     known = {t.untyped_storage().data_ptr() for t in operands if t.layout == torch.strided}
     return any(
         t.layout != torch.strided or t.untyped_storage().data_ptr() in known for t in results
@@ -263,7 +265,7 @@ def shares_memory(results: list[torch.Tensor], operands: list[torch.Tensor]) -> 
 
 
 def on_cpu(op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call the op on CPU arguments, with a ``device`` argument replaced by the CPU, and return the result."""
+    """Call the op on CPU arguments and return the result. A ``device`` argument is replaced by the CPU."""
     cpu = torch.device("cpu")
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": cpu}

@@ -1,5 +1,5 @@
-"""Errors in units in the last place (ulps), and the inputs on which elementwise functions are tried. This module needs
-only torch, because repro scripts carry its functions."""
+"""Functions that compute errors in units in the last place (ulps), and the inputs on which elementwise functions are
+called. The module needs only torch, because repro scripts contain copies of its functions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _ENDS: Final = (0, 1, 2**22, 2**23 - 1)
 
 
 def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = None) -> torch.Tensor:
-    """Return the values on which an elementwise function is tried.
+    """Return the values on which an elementwise function is called.
 
-    For a 16-bit dtype these are all values except signalling NaN. For float32 they are 2^16 values: both ends and the
-    middle of each binade of each sign, and random values between. They include NaN, infinities, zeros and subnormals. A
-    different seed gives a different order, but one value in 32 keeps its place, so operands of two seeds are equal there.
+    For a 16-bit dtype, the values are all numbers of the dtype except signalling NaN. For float32, they are 2^16
+    values: both ends and the middle of each binade of each sign, and random values between. They include NaN,
+    infinities, zeros and subnormals. A different seed gives a different order, but one value in 32 keeps its place, so
+    operands of two seeds are equal there.
 
     Values outside ``interval`` are replaced by random values inside it, spread over the binades if the interval is
-    positive. Seven values are appended, so that a vectorised loop has a tail, which is a separate path in kernels.
+    positive. Seven values are appended, so that the length is not a multiple of a vector size and kernels also run
+    their code for the remainder.
     """
     source = torch.Generator().manual_seed(seed)
     if dtype == "float32":
@@ -55,8 +57,8 @@ def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:
     the dtype.
 
     The unit is clamped at the smallest normal number, and an infinity counts as the power of two after the largest
-    finite number (as the Khronos conformance tests of OpenCL do). A NaN equals a NaN, and is infinitely far from
-    everything else.
+    finite number (as the Khronos conformance tests of OpenCL do). If both elements are NaN, the error is 0; if only one
+    of them is NaN, the error is infinite.
     """
     digits, lowest, highest = FORMATS[dtype]
     top = 2.0 ** (highest + 1)
@@ -69,9 +71,10 @@ def ulps(got: torch.Tensor, want: torch.Tensor, dtype: str) -> torch.Tensor:
 def allowed(
     want: torch.Tensor, operands: list[torch.Tensor], dtype: str, limit: dict[str, Any]
 ) -> torch.Tensor | float:
-    """Return the largest allowed error of each element, in ulps of the result: the limit's ``ulps``, plus ``absolute`` (an
-    absolute error) and ``of_operand`` (ulps of the largest operand), both converted to ulps of the result. ``absolute``
-    and ``of_operand`` are for functions that lose digits by cancellation or near a zero that is not at 0."""
+    """Return the largest allowed error of each element, in ulps of the result. The error is the sum of the limit's
+    ``ulps``, ``absolute`` (an absolute error) and ``of_operand`` (ulps of the largest operand), where the last two are
+    converted to ulps of the result. ``absolute`` and ``of_operand`` are for functions that lose digits by cancellation
+    or near a zero that is not at 0."""
     bound: float = limit["ulps"]
     if not limit.get("absolute") and not limit.get("of_operand"):
         return bound
