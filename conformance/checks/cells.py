@@ -141,8 +141,7 @@ class CellRecord:
 
     @property
     def smallest(self) -> Failed | None:
-        """The failure to show: the one with the fewest elements, and among those the one with the shortest layout name.
-        """
+        """The failure to show: the one with the fewest elements, and among those the one with the shortest layout name."""
         return min(self.failures, key=lambda f: (f.size, len(f.failure.layout)), default=None)
 
     def _also(self, shown: Failed | None) -> tuple[Failure, ...]:

@@ -37,8 +37,7 @@ class Guard:
         return True
 
     def judging(self, clause: str) -> None:
-        """Announces that the result of the call is about to be judged for a clause. Judging may read from the device.
-        """
+        """Announces that the result of the call is about to be judged for a clause. Judging may read from the device."""
 
     def done(self) -> None:
         """Announces that the group has finished."""

@@ -128,8 +128,7 @@ class Reference:
         return found
 
     def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
-        """Returns the source text by which a script defines a part, and the functions and classes that the text uses.
-        """
+        """Returns the source text by which a script defines a part, and the functions and classes that the text uses."""
         part = self._parts.get(name)
         if isinstance(part, Part):
             return part.code if isinstance(part.code, str) else part.code(), part.functions

@@ -119,8 +119,7 @@ class DirectedScript:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def given(self) -> tuple[Any, ...]:
-        """Returns the first arguments of the check: the op, ``move``, ``back``, and the sample's tensors and arguments.
-        """
+        """Returns the first arguments of the check: the op, ``move``, ``back``, and the sample's tensors and arguments."""
         device, sample = self.ctx.device, self.sample
         shared = (self.function, self._move, device.from_device)
         if sample is None:

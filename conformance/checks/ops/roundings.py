@@ -160,8 +160,7 @@ def off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
-    """Returns the tensor with each element changed by one rounding of relative size ``epsilon``, up or down at random.
-    """
+    """Returns the tensor with each element changed by one rounding of relative size ``epsilon``, up or down at random."""
     if not floats(tensor):
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1

@@ -113,8 +113,7 @@ class Carried:
         return self
 
     def take(self, name: str, module: str) -> None:
-        """Adds the definition or import that ``name`` refers to in a module. Raises NotCarried if it cannot be copied.
-        """
+        """Adds the definition or import that ``name`` refers to in a module. Raises NotCarried if it cannot be copied."""
         read = _read(module)
         if name in read.defined:
             if self._done.setdefault(name, module) != module:
@@ -239,8 +238,7 @@ def report_check(check: Any, *given: Any, **parameters: Any) -> None:
 
 
 def report_end(seconds: Any) -> None:
-    """Runs the call in a subprocess and reports how the process ended. The call may take ``seconds`` of running time.
-    """
+    """Runs the call in a subprocess and reports how the process ended. The call may take ``seconds`` of running time."""
     child = subprocess.Popen([sys.executable, *sys.argv, "in this process"])
     fault = ""
     if not ends_within(child, seconds):
