@@ -56,7 +56,9 @@ class Unread:
     def of(cls, error: BaseException, by: str = VALUES) -> Unread:
         """Builds the record of a call that raised the exception ``error``."""
         kind, text = type(error).__name__, first_line(error)
-        return cls(f"every call raised, the first {kind}: {text}", by, (kind, text))
+        return cls(
+            f"every call raised an exception; the first was {kind}: {text}", by, (kind, text)
+        )
 
 
 @dataclass(slots=True)

@@ -175,7 +175,7 @@ def _written(folder: Path) -> str:
     """Returns a clause for messages that says which files the folder has so far."""
     if not (folder / "descriptor.py").exists():
         return "nothing was written"
-    return f"{folder} has the descriptor, and no manifest yet"
+    return f"{folder} contains the descriptor, but no manifest yet"
 
 
 def _describe(options: InitOptions, question: Question, path: Path, say: Say) -> None:
@@ -309,7 +309,7 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     with _writing(path):
         write_whole(path, text)
     flaky = sum(block.outcome is ExpectedOutcome.FLAKY for block in manifest.blocks)
-    more = f", {flaky} of them flaky, for {_FLAKY_DAYS} days" if flaky else ""
+    more = f", {flaky} of them for flaky cells; these expire in {_FLAKY_DAYS} days" if flaky else ""
     say(f"wrote {path}: {number(len(manifest.blocks), 'block')}{more}")
     again = ["conform", "run", "-n", str(options.workers), *options.selection]
     command = shlex.join([*again, f"--descriptor={options.folder}"])
@@ -321,7 +321,7 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
         say("with this manifest the gate of the last run is green")
     else:
         say("with this manifest the run is green; without --fast, a second run finds flaky cells")
-    say(f"Next: replace each 'triage:' with the cause. To run it again: `{command}`")
+    say(f"Next: replace each 'triage:' with the cause. To run the suite again: `{command}`")
     return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value
 
 
@@ -362,7 +362,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
         outcomes = {each.outcome for each in results}
         failed = next(each for each in results if each.outcome is not Outcome.PASS)
         if len(results) < len(runs):
-            apart[key] = "it has no outcome in one of the runs"
+            apart[key] = "the cell has no outcome in one of the runs"
         elif outcomes == {Outcome.PASS, Outcome.FAIL}:
             flaky[key] = drafting.at_large(failed)
         elif len(outcomes) > 1:
@@ -375,7 +375,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
             same = len({drafting.way_of(each) for each in results}) == 1
             agreed[key] = failed if same else drafting.at_large(failed)
     missing = {key for run in runs for key in run.missing if key in set(run.parsed.selected)}
-    apart |= dict.fromkeys(sorted(missing), "it has no outcome")
+    apart |= dict.fromkeys(sorted(missing), "the cell has no outcome")
     return (
         {key: each for key, each in agreed.items() if key not in apart},
         {key: each for key, each in flaky.items() if key not in apart},

@@ -217,7 +217,9 @@ def _timed_events(device: Device) -> bool:
     end.record(stream)
     end.synchronize()
     took = start.elapsed_time(end)
-    return _seen(took >= 0, f"elapsed_time() between two events was {took}")
+    return _seen(
+        took >= 0, f"expected elapsed_time() between two events to be at least 0, found {took}"
+    )
 
 
 @_of_accelerator
@@ -244,7 +246,9 @@ def _generator(device: Device) -> bool:
             torch.rand(8, generator=source, device=device.torch_device, dtype=torch.float32)
         )
 
-    return _seen(torch.equal(draw(), draw()), "two draws with one seed differed")
+    return _seen(
+        torch.equal(draw(), draw()), "two draws of random numbers with the same seed differed"
+    )
 
 
 def _dlpack(device: Device) -> bool:
@@ -260,11 +264,13 @@ def _serialization(device: Device) -> bool:
     file.seek(0)
     read = torch.load(file, weights_only=True)
     if read.device.type != given.device.type:
-        return _seen(False, f"a tensor on {given.device} was loaded on {read.device}")
+        return _seen(
+            False, f"a tensor that was saved on {given.device} was loaded on {read.device}"
+        )
     found = device.from_device(read)
     return _seen(
         torch.equal(found, torch.arange(4.0)),
-        f"a tensor of 0, 1, 2, 3 was loaded as {found.tolist()}",
+        f"a tensor that was saved as 0, 1, 2, 3 was loaded as {found.tolist()}",
     )
 
 

@@ -195,7 +195,9 @@ class Trial:
         if self.context.search is None:
             self.context.reached = str(reach)
             if reach.missing:
-                raise NotShown(f"the drawn programs do not cover the whole table: {reach}")
+                raise NotShown(
+                    f"the drawn programs do not cover every entry of the coverage table: {reach}"
+                )
 
     def must_have_run(self, programs: int) -> None:
         """Requires that at least ``programs`` programs ran. A random search has no such minimum."""

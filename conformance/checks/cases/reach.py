@@ -95,5 +95,7 @@ def without(table: Iterable[Key], impossible: Mapping[Key, str]) -> frozenset[Ke
     reason. Raises ValueError if one of those is not in the table."""
     whole = frozenset(table)
     if not whole.issuperset(impossible):
-        raise ValueError(f"not in the table: {sorted(set(impossible) - whole)}")
+        raise ValueError(
+            f"these impossible entries are not in the table: {sorted(set(impossible) - whole)}"
+        )
     return whole - set(impossible)

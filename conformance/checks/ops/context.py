@@ -366,7 +366,7 @@ class ItemContext:
                 elif exc.dtype in self.device.descriptor.dtypes:
                     record.block("device.capability", str(exc), spoken(exc.cause))
                 else:
-                    why = f"an input is {exc.dtype}, which the descriptor does not declare"
+                    why = f"an input has dtype {exc.dtype}, which the descriptor does not declare"
                     record.pass_over(why)
         except Exception as exc:  # from the device or from this project's code; neither passes
             for record in wanted:
@@ -579,7 +579,7 @@ class ItemContext:
             if isinstance(each, torch.dtype):
                 name = str(each).removeprefix("torch.")
                 if name not in self.device.descriptor.dtypes:
-                    return f"a call has {name} as its dtype argument, which the descriptor does not declare"
+                    return f"the dtype argument of a call is {name}, which the descriptor does not declare"
         return ""
 
     # -- references

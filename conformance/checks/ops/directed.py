@@ -62,7 +62,7 @@ def run(
     device does not implement the op and the cell becomes unsupported.
     """
     assert not layout or layout in known_names(), (
-        f"{layout!r} is not a layout name that manifests know"
+        f"{layout!r} is not a layout name that a manifest may contain"
     )
     record = ctx.recorder.get(clause)
     if record is None:

@@ -118,7 +118,7 @@ class Carried:
         if name in read.defined:
             if self._done.setdefault(name, module) != module:
                 raise NotCarried(
-                    f"two definitions of {name}: in {self._done[name]} and in {module}"
+                    f"expected one definition of {name}, found two: in {self._done[name]} and in {module}"
                 )
             node = read.defined[name]
             text = text_of(node, read.lines)

@@ -361,7 +361,7 @@ def new_findings(folder: Path) -> list[Line]:
         try:
             found.append(msgspec.json.decode(text, type=Line))
         except msgspec.MsgspecError as error:
-            raise ConformError(f"{path}:{number}: not a finding: {error}") from None
+            raise ConformError(f"{path}:{number}: the line is not a finding: {error}") from None
     return found
 
 

@@ -216,7 +216,7 @@ class Hunt:
     def _finding(self, case: Case, sign: Sign, number: str, attempt: Attempt) -> Finding:
         failure, program = attempt.failure, attempt.program
         assert failure is not None
-        held, script, unpinnable = [], "", "the case failed outside its programs"
+        held, script, unpinnable = [], "", "the case failed outside of its programs"
         if program is not None:
             try:
                 held, unpinnable = encode_program(program), ""
