@@ -50,7 +50,7 @@ serve(given, pipe)
 
 
 class NoCopy(Exception):
-    """The error that no copy could be forked, because there is no process to copy or the copier does not respond. The
+    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not respond. The
     caller starts a fresh interpreter instead."""
 
 
@@ -133,7 +133,7 @@ class Ended:
 
 
 class ChildDied(ConformError):
-    """The error that a child failed, was killed, or exceeded a limit."""
+    """The exception raised if a child failed, was killed, or exceeded a limit."""
 
     exit_code = 3
 

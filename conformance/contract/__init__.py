@@ -40,7 +40,7 @@ LEVELS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_WORDS.levels
 
 
 class Status(Word):
-    """Says whether the suite checks a clause already, or a check is only planned."""
+    """The state of a clause: the suite checks the clause, or a check is only planned."""
 
     CHECKED = "checked"
     PLANNED = "planned"

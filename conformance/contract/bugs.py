@@ -102,7 +102,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One public bug. The fields are the keys of its ``[[bug]]`` table."""
+    """One public bug of a real device. The fields are the keys of its ``[[bug]]`` table."""
 
     reference: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?#\d+$")]  # "pytorch#139006"
     backend: Text
@@ -160,7 +160,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Returns True if the bug could make this cell fail.
 
         If the failing ``layouts`` are known, a bug that depends on strides is ruled out if contiguous tensors fail too.
-        A bug of one kind of dtype is ruled out in cells of another kind; a bug of float32 is not.
+        A bug of one kind of dtype is ruled out in cells of another kind, except that a bug of a floating-point dtype
+        such as float32 is never ruled out by the dtype.
         """
         if cell.clause not in self.clauses:
             return False

@@ -51,13 +51,13 @@ _TO_END: Final = 60.0
 
 
 class Unreachable(ConformError):
-    """The error that the device, its Python module or a run of the suite on the device does not work."""
+    """The exception raised if the device, its Python module or a run of the suite on the device does not work."""
 
     exit_code = ExitCode.INFRASTRUCTURE.value
 
 
 class Interrupted(ConformError):
-    """The error that the user interrupted the command."""
+    """The exception raised if the user interrupted the command."""
 
     exit_code = ExitCode.INCOMPLETE.value
 

@@ -35,7 +35,7 @@ from opinfo.device import Device, has_pointers, has_storage, has_strides
 
 
 class Wrong(Exception):
-    """The error that an API exists but returned a wrong result. Its text describes the result."""
+    """The exception raised if an API exists but returned a wrong result. Its text describes the result."""
 
 
 def described(question: Question) -> Descriptor:

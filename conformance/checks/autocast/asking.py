@@ -70,8 +70,8 @@ def asked(
 
 
 def observed(device: Device, op: str, region: torch.dtype) -> str | None:
-    """Returns the policy of an op on a device (the name of the autocast list whose ops behave alike), derived from its
-    result dtypes; None if every call of the op raises. ``region`` is the dtype of the autocast region."""
+    """Returns the policy of an op on a device, derived from its result dtypes: the name of the autocast list whose ops
+    behave in this way. None if every call of the op raises. ``region`` is the dtype of the autocast region."""
     high, low = asked(device, op, [FLOAT32], region), asked(device, op, [region], region)
     if high.error is not None and low.error is not None:
         plain = asked(device, op, [FLOAT32], None)

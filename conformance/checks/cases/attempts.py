@@ -106,7 +106,7 @@ def collector_paused() -> Iterator[None]:
 def as_it_was(context: Context) -> Iterator[None]:
     """Restores the current device and the current streams after the block, whatever the check did to them.
 
-    State that the device cannot report is not restored; other clauses fail for that.
+    State that the device cannot report is not restored; other clauses check that the device reports its state.
     """
     with contextlib.ExitStack() as restored:
         if context.accelerated:

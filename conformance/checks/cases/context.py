@@ -54,7 +54,7 @@ _SHORTER = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The location of the device's descriptor and of the modules that a check uses, for a process that starts fresh."""
+    """The location of the device's descriptor and of the modules that a check uses. A fresh process loads them from there."""
 
     device: str = ""  # a registered name
     path: str = ""  # or the path of a descriptor
@@ -221,7 +221,8 @@ class Context:
 
     @property
     def accelerated(self) -> bool:
-        """True if this device is the current accelerator, the only device for which torch.accelerator has functions."""
+        """True if this device is the current accelerator. torch.accelerator has functions only for the current
+        accelerator."""
         current = torch.accelerator.current_accelerator()
         return current is not None and current.type == self.kind
 
@@ -356,14 +357,15 @@ class Context:
         needed: bool = True,
         released_first: bool = False,
     ) -> Hold:
-        """Returns a context manager that occupies a stream (the current one by default) until it is released::
+        """Returns a context manager that occupies a stream (the current one by default) until the stream is released::
 
             with context.hold(stream):
                 ...           # queue work and observe: the stream is still occupied here
 
-        If the descriptor declares only ``busy``, which lasts a fixed time, the stream is occupied for ``patience``
-        milliseconds. If the work was already done when the case looked, the case is tried again with more patience. A
-        gate opens by itself after ``limit`` seconds and fails the case, because the host was blocked.
+        A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
+        opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
+        the stream for a fixed time, ``patience`` milliseconds; if that work was already done when the case looked, the
+        case is tried again with more patience.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
@@ -447,8 +449,8 @@ class Context:
         ``function`` is defined at module level; its arguments and its result are Python literals. The checks of the
         child count as checks of this case, and a check that fails in the child fails this case. The result says how the
         process ended, what it printed and what the function returned. With ``fresh=True`` the child imports the
-        device's module itself, and nothing in the child has used the device before. Without ``spawned=True`` the child
-        may be forked from a process that has loaded torch but has not used the device.
+        device's module itself and has not used the device before the function starts. Without ``spawned=True`` the
+        child may be forked from a process that has loaded torch but has not used the device.
         """
         result = in_process(
             *(function, arguments, self.where, self.seed, self.default),

@@ -86,7 +86,7 @@ class Search:
     cut: bool = field(default=False, init=False)  # True if shrinking ran out of time
 
     def takes(self) -> bool:
-        """Returns True if one more program is to be run."""
+        """Returns True, and counts the program, if the search has time to run one more program."""
         if time.monotonic() > self.end:
             self.cut = bool(self.wanted)
             return False
@@ -95,7 +95,7 @@ class Search:
         return True
 
     def passes_over(self, program: Program, error: Exception) -> bool:
-        """Returns True if this failure of a program is to be ignored."""
+        """Returns True if the failure ``error`` of a program is to be ignored."""
         if isinstance(error, (NotShown, ConformError)):
             self.unshown += not self.wanted
             return True
@@ -116,8 +116,8 @@ class Trial:
         self.found: tuple[Program, Exception] | None = None  # the smallest failing program
 
     def begin(self) -> bool:
-        """Counts one more program and returns True. Returns False if the search is over and no more program is to be
-        run."""
+        """Counts one more program and returns True. Returns False if the random search is over, so that no program may
+        run any more."""
         if self.context.search is not None and not self.context.search.takes():
             return False
         self.count += 1

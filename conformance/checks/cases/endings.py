@@ -9,7 +9,7 @@ from devices.failure import Failure, Kind
 
 
 class CheckFailed(AssertionError):
-    """The error that the device broke the clause. ``failure`` describes the failure as data."""
+    """The exception raised if the device broke the clause. ``failure`` describes the failure as data."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -22,16 +22,16 @@ class CheckFailed(AssertionError):
 
 
 class NotShown(Exception):
-    """The error that a precondition of the check was not met, so that nothing was judged. The cell becomes an error."""
+    """The exception raised if a precondition of the check was not met, so that nothing was judged. The cell becomes an error."""
 
 
 class NotDeclared(NotShown):
-    """The error that the check needs something that the descriptor does not declare. The cell becomes unsupported by
+    """The exception raised if the check needs something that the descriptor does not declare. The cell becomes unsupported by
     declaration."""
 
 
 class Blocked(NotShown):
-    """The error that the check cannot be made because the device breaks the clause ``by``, on which the check depends."""
+    """The exception raised if the check cannot be made because the device breaks the clause ``by``, on which the check depends."""
 
     def __init__(self, by: str, text: str) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class Blocked(NotShown):
 
 
 class NotInFlight(Blocked):
-    """The error that queued work was already done when the check looked. The case is tried again with longer work."""
+    """The exception raised if queued work was already done when the check looked. The case is tried again with longer work."""
 
     def __init__(self, text: str) -> None:
         super().__init__("streams.query", text)

@@ -40,8 +40,8 @@ class Hold:
     def __init__(
         self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
     ) -> None:
-        """Sets up the hold. Without a gate the stream is occupied for ``milliseconds``, which ``release`` does not
-        shorten."""
+        """Prepares to occupy a stream. Without a gate the stream is then occupied for ``milliseconds``, which
+        ``release`` does not shorten."""
         self._device, self._milliseconds, self._limit = opened, milliseconds, limit
         self._check, self.stream = check, stream
         self.holds = opened.descriptor.gate is not None or opened.descriptor.busy is not None
@@ -78,7 +78,8 @@ class Hold:
             self.release()
 
     def must_be_in_flight(self) -> None:
-        """Verifies that the stream is still occupied, or was until it was released. Raises NotInFlight otherwise.
+        """Verifies that the stream is still occupied, or that it was occupied until its release. Raises NotInFlight
+        otherwise.
 
         A stream held by a gate needs no query; other clauses judge a wrong ``query``. Raises CheckFailed if the gate
         opened by itself because the host was blocked.
@@ -212,8 +213,8 @@ class WaitingCall:
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """Returns the result of a call that may have to wait for held work. The work is released once the thread of the
-    call had a chance to run."""
+    """Returns the result of a call that may have to wait for a held stream. The stream is released once the thread of
+    the call had a chance to run."""
     with hold, WaitingCall(function) as call:
         call.is_early()  # the call returns now or waits for the stream
         hold.must_be_in_flight()

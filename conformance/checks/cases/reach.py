@@ -23,7 +23,8 @@ _MOST = 200
 
 @dataclass
 class Reach:
-    """The coverage of the programs of a case. ``table`` contains all entries that the programs can cover."""
+    """The coverage of the random programs of a case. ``table`` contains all pairs of instructions and all states that
+    the programs can cover."""
 
     table: frozenset[Key]
     missing: set[Key] = field(init=False)
@@ -47,14 +48,14 @@ class Walk(Protocol[Instruction]):
         """Returns at least one randomly drawn instruction that may come next."""
 
     def reaches(self, instruction: Instruction) -> set[Key]:
-        """Returns the entries of coverage that an instruction adds if it comes next."""
+        """Returns the pairs of instructions and the states that an instruction adds to the coverage if it comes next."""
 
     def take(self, instruction: Instruction) -> None:
         """Appends an instruction to the program."""
 
 
 def reached(walk: Walk[Instruction], program: Iterable[Instruction]) -> set[Key]:
-    """Returns the entries of coverage that a whole program covers."""
+    """Returns the pairs of instructions and the states that a whole program covers."""
     found: set[Key] = set()
     for instruction in program:
         found |= walk.reaches(instruction)
@@ -68,8 +69,8 @@ def steered(
     length: int,
     begin: Callable[[Random], tuple[Walk[Instruction], Any]],
 ) -> Iterator[tuple[Any, list[Instruction]]]:
-    """Yields programs of at most ``length`` instructions that cover the missing entries, each as a pair (value,
-    program). The value is the second one that ``begin`` returned for the program."""
+    """Yields further programs of at most ``length`` instructions that together cover the missing pairs and states. Each
+    program is yielded after the second value that ``begin`` returned for it."""
     random, missing = Random(seed), set(reach.missing)
     for _ in range(_MOST):
         if not missing:

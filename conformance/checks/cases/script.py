@@ -313,8 +313,8 @@ def _source_of(name: str) -> str | None:
 
 @cache
 def _imported(text: str) -> tuple[str, ...]:
-    """Returns what a module imports outside of ``if TYPE_CHECKING:``: the names of imported modules, and the packages
-    from which the module imports names other than modules."""
+    """Returns the names of the modules that the source code of a module imports outside of ``if TYPE_CHECKING:``. A
+    package is included if names other than modules are imported from it."""
     found: list[str] = []
     for source, several, one in _IMPORT.findall(_FOR_TYPES.sub("", text)):
         for name in re.findall(r"(?:^|,)\s*([\w.*]+)", re.sub(r"#.*", "", several or one)):

@@ -74,7 +74,7 @@ _MOST_BYTES = 2**23
 
 
 class NotPlaced(Exception):
-    """The error that a tensor could not be copied to the device, so that the clauses that need it cannot be checked."""
+    """The exception raised if a tensor could not be copied to the device, so that the clauses that need it cannot be checked."""
 
     def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
         super().__init__(f"copying an input to the device raised {in_a_line(cause)}")
@@ -82,7 +82,7 @@ class NotPlaced(Exception):
 
 
 class EndsProcess(Exception):
-    """The error that the next step ended a process in an earlier attempt, so that the step is not repeated."""
+    """The exception raised if the next step ended a process in an earlier attempt, so that the step is not repeated."""
 
 
 #: The largest tolerance, relative and absolute, that torch's database may set for float32 gradients.
@@ -344,8 +344,8 @@ class ItemContext:
 
     @contextmanager
     def running(self, *clauses: str) -> Iterator[CellRecord]:
-        """Runs the checks of clauses that share their calls, under the guard: a context manager that yields the record
-        of the first wanted clause. The time is divided among all of the clauses.
+        """Returns a context manager that guards the checks of clauses which share their calls, and yields the record of
+        the first selected clause. The time of the block is divided among the clauses.
 
         An exception of the device in a step of the check ends the clauses: NotImplementedError makes them unsupported;
         any other exception marks them as blocked by the clause that checks that step. An exception of this project's
@@ -384,9 +384,8 @@ class ItemContext:
     # -- inputs
 
     def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
-        """Yields the sample on the device, in every case of the covering set (the list of layouts that every plan uses)
-        that gives it a different layout, or in the cases that the sample names. If ``only`` is given, other cases are
-        left out."""
+        """Yields the sample on the device, once in each different layout of the covering set (the layouts that every
+        plan uses), or in the layouts that the sample names. With ``only``, yields just the layouts with these names."""
         key = sample.index, sample.layouts
         if key not in self._distinct:
             self._distinct[key] = self._cases_of(sample)

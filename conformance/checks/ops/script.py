@@ -84,7 +84,7 @@ if __name__ == "__main__":
 
 
 class NotCarried(Exception):
-    """The error that a function uses a name whose definition cannot be copied into a script."""
+    """The exception raised if a function uses a name whose definition cannot be copied into a script."""
 
 
 @dataclass
@@ -209,19 +209,20 @@ def report(found: Iterable[Any]) -> None:
 
 
 class NotApplicable(Exception):
-    """The check does not apply to this op or dtype, so nothing was checked."""
+    """The exception raised if the check does not apply to this op or dtype, so that nothing was checked."""
 
 
 class NotForThisDevice(NotApplicable):
-    """The check needs something that the descriptor does not declare."""
+    """The exception raised if the check needs something that the descriptor does not declare."""
 
 
 class NotReturned(NotApplicable):
-    """The checked call raised an exception (the ``__cause__``), which other clauses judge."""
+    """The exception raised if the checked call raised an exception (the ``__cause__``), which other clauses judge."""
 
 
 class WrongAlready(NotApplicable):
-    """A single call already gives wrong values, which other clauses judge, so a check of several calls is pointless."""
+    """The exception raised if a single call already gives wrong values. Other clauses judge a single call, so a check
+    of several calls would add nothing."""
 
 
 def report_check(check: Any, *given: Any, **parameters: Any) -> None:

@@ -124,8 +124,8 @@ def ranges(places: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:
-    """Returns tables that list the cells of a level. To need few tables, ops (or cases) with the same clauses and
-    dtypes share one."""
+    """Returns the tables of a level's file that list these cells. Ops (or cases) with the same clauses and dtypes share
+    a table, so that the file needs few tables."""
     dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
     for clause, op, dtype in sorted(cells):
         dtypes[op, clause].append(dtype)

@@ -29,11 +29,11 @@ _PLACES = ("first", "rest", "target")
 
 
 class NotEncodable(ConformError):
-    """The error that an argument cannot be written as plain JSON data."""
+    """The exception raised if an argument cannot be written as plain JSON data."""
 
 
 class NotRebuilt(ConformError):
-    """The error that the data is not a valid call or program, because another version wrote it or somebody edited it."""
+    """The exception raised if the data is not a valid call or program, because another version wrote it or somebody edited it."""
 
 
 def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:

@@ -131,7 +131,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """A message of the subprocess: a turn begins, or a turn has ended with these counts."""
+    """A message of the subprocess: a turn (the visit of one item) begins, or has ended with these counts."""
 
     position: int
     counts: Counts
@@ -153,7 +153,8 @@ Message = Turn | Found | None
 
 
 class Turns:
-    """The order in which items have their turns. The order depends only on the items and the seed.
+    """The order in which a search visits its items (an op and dtype, or a case). The order depends only on the items
+    and the seed.
 
     Ops and cases are visited in passes; each pass has an order of its own.
     """
@@ -164,7 +165,8 @@ class Turns:
         self.cases = [item for item in items if not item.dtype]
 
     def at(self, position: int) -> tuple[Item, int, int]:
-        """Returns the item of a turn, the number of its pass, and its place in that pass."""
+        """Returns the item that turn number ``position`` visits, the number of the pass over all items, and the place
+        of the item in that pass."""
         items, turn = self.ops or self.cases, position
         if self.ops and self.cases:
             whole, rest = divmod(position, OPS_BEFORE_A_CASE + 1)
@@ -206,8 +208,8 @@ _WRITING = frozenset(
 
 def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
     """Returns the items without the cells that the manifest expects to fail, because further failing layouts of those
-    cells are not news. If stray writes are expected, all clauses that write are left out: in random layouts the op
-    would write past the guard bytes and crash the subprocess elsewhere."""
+    cells add no information. If stray writes are expected, all clauses that write are left out: in random layouts the
+    op would write past the guard bytes and crash the subprocess elsewhere."""
     kept: list[Item] = []
     for op, dtype, clauses in items:
         broken = {c for c in clauses if matcher.expect(CellKey(c, op, dtype)) is not None}

@@ -321,5 +321,5 @@ def kind_of_failure(failure: Failure) -> str:
 
 
 def batch_seed(seed: int, visit: int, cell: CellKey) -> int:
-    """Returns the seed of a case's programs in a pass."""
+    """Returns the seed of the random programs of a case in pass number ``visit``."""
     return Random(f"{seed}:{visit}:{cell.clause}:{cell.op}").getrandbits(63)

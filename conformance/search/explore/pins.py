@@ -25,8 +25,8 @@ from opinfo.samples import draw
 
 
 def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
-    """Checks the pinned examples of an item whose clauses are selected, and records the results in the cells of
-    ``ctx``."""
+    """Checks the pinned examples of an op and dtype, as far as their clauses are selected, and records the results in
+    the cells of ``ctx``."""
     subject = Subject(ctx.op, ctx.dtype, ctx.device, 0, ctx.known)
     subject.__dict__.update(samples=ctx.samples, traits=ctx.traits, strides=ctx.strides)
     applying = set(SUITE.applying(ctx.traits))
@@ -110,8 +110,8 @@ def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pin
 
 
 def _name_of(pin: Pinned) -> CallKey:
-    """Returns the call key of a pinned example. The example counts as a sample with a negative number, which no sample
-    of the plan has."""
+    """Returns the key of the call of a pinned example. The example counts as a sample with a negative number, which no
+    sample of the plan has."""
     return CallKey(-1 - int(pin.id, 16), pin.layout)
 
 

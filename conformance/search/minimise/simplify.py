@@ -25,8 +25,8 @@ Vector = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The vectors from all zeros to ``bounds``. ``build`` returns the call that belongs to a vector, or None if the
-    vector has none."""
+    """A space of simpler calls: the integer vectors from all zeros to ``bounds``. ``build`` returns the call that
+    belongs to a vector, or None if the vector has none."""
 
     bounds: Vector
     build: Callable[[Vector], Candidate | None]

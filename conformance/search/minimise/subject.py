@@ -43,7 +43,8 @@ class Candidate:
 
     @property
     def case(self) -> Case:
-        """The layouts of the inputs as one Case. Its name is a single layout if all inputs have the same layout."""
+        """The layouts of the inputs as a Case of opinfo.layouts. Its name is a single layout if all inputs have the
+        same layout."""
         same = self.first == self.rest or len(self.sample.tensors) < 2
         name = self.first.id if same else f"{self.first.id}/{self.rest.id}"
         return Case(name, self.first, self.rest)
@@ -77,12 +78,12 @@ class Subject:
 
     @cached_property
     def drawn(self) -> list[Sample]:
-        """All samples of the op in torch's database, as far as a plan considers them."""
+        """All samples of the op in torch's database from which a plan may choose."""
         return draw(self.op, self.dtype)
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """The samples that a plan takes."""
+        """The samples of the op that a plan runs."""
         return samples_of(self.op, self.dtype, self.count, self.device.descriptor.dtypes)
 
     @cached_property
@@ -91,7 +92,7 @@ class Subject:
 
     @cached_property
     def strides(self) -> StrideReference:
-        """The source of expected strides, without a cache file, because each candidate is needed only once."""
+        """The reference for the strides of results, without a cache file, because each candidate is needed only once."""
         return StrideReference(self.device.descriptor.torch_type, None)
 
     def run(
@@ -100,7 +101,8 @@ class Subject:
         clauses: Sequence[str],
         checks: Sequence[OpCheck] = SUITE.op_checks,
     ) -> dict[str, CellRecord]:
-        """Makes the checks of these clauses on one candidate. Returns the records by clause."""
+        """Makes the checks of the given clauses on one candidate (a call in one layout). Returns the records of the
+        cells by clause."""
         case, target = (candidate.case,), (candidate.target,)
         context = self._context([candidate.sample], clauses, case, target)
         run_checks(context, checks)
@@ -158,7 +160,8 @@ class Subject:
         cases: tuple[Case, ...] | None = None,
         targets: tuple[AnyLayout, ...] | None = None,
     ) -> ItemContext:
-        """Returns the context for checks of these clauses, in the plan's layouts unless others are given."""
+        """Returns the ItemContext for checks of the given clauses. The layouts are those of the plan unless ``cases``
+        and ``targets`` are given."""
         if cases is not None:  # the given layouts replace those of the samples
             samples = [replace(each, layouts=None) for each in samples]
         return ItemContext(

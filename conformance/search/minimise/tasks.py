@@ -75,8 +75,8 @@ class Orders(msgspec.Struct, Generic[_Given], frozen=True):
 def in_turn(
     target: str, bench: Bench, tasks: Sequence[_Given], restarts: int
 ) -> Iterator[tuple[_Given, Any]]:
-    """Yields each task with the one message that a subprocess sends for it, or with the Ended of the subprocess if the
-    task killed it. Only that task is lost.
+    """Yields each task with the one message that a subprocess sends for it, or with an Ended object if the task killed
+    the subprocess. Only that task is lost.
 
     Raises ChildDied if the device cannot be opened, or after more than ``restarts`` restarts. If the device had been
     opened before, opening it is tried twice, because a driver may need a moment after a crash.
