@@ -180,7 +180,7 @@ class Replaced:
 
     @property
     def is_op(self) -> bool:
-        """Whether torch-function modes see calls of the original, so that calls on the device can be told from others."""
+        """Whether torch-function modes see calls of the original, so that calls on the device can be distinguished from others."""
         if isinstance(self.torch, types.FunctionType):
             return self.torch in get_testing_overrides()
         return not isinstance(self.torch, (type, types.ModuleType))

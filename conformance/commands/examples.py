@@ -66,7 +66,7 @@ def minimise(
     except ChildDied as death:
         raise ConformError(f"the process that minimises {death}") from None
     if answer.example is None:
-        raise NotMinimised(f"{key}: {answer.why}")
+        raise NotMinimised(answer.why)
     folder = output or run or Path("conform-results") / "minimised"
     script = folder / write_repro(folder, key, answer.script)
     click.echo(str(key))

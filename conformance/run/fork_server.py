@@ -155,7 +155,7 @@ def _load() -> None:
 
 
 def may_copy(waiting: int = 0) -> bool:
-    """Whether a copy of this process works, which has so many threads that only wait for messages.
+    """Returns whether a fork of this process works. ``waiting`` is the number of its threads that only wait for messages.
 
     Threads that end themselves before a fork (OpenBLAS registers that with ``pthread_atfork``) are started again
     when they are needed. So a first copy is made, and the threads that are left after it count. The copy says whether

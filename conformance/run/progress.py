@@ -159,6 +159,8 @@ class Progress:
     def abandon(self) -> None:
         """No item has run: leave the folder as it was."""
         self.close(complete=False)
+        for journal in (self._folder / "journal").glob("*"):
+            journal.unlink(missing_ok=True)
         for folder in (self._folder / "journal", self._folder):
             with contextlib.suppress(OSError):  # something is in it
                 folder.rmdir()

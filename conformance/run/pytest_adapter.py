@@ -59,7 +59,14 @@ def add_options(parser: pytest.Parser) -> None:
             kind = {"action": "store_true"}
         group = parser.getgroup(option.group)
         group.addoption(option.name, dest=option.dest, help=option.help, **kind)
-    parser._groups[:] = [*(g for g in parser._groups if g not in before), *before]
+    ours = [group for group in parser._groups if group not in before]
+    parser._groups[:] = [*ours, *before]
+    # From 9.1 on, pytest prints argparse's own groups; the first one holds the positional arguments.
+    if (optparser := getattr(parser, "optparser", None)) is not None:
+        titles = {group.name for group in ours}
+        first, *rest = optparser._action_groups
+        rest.sort(key=lambda group: group.title not in titles)
+        optparser._action_groups[:] = [first, *rest]
 
 
 #: Options, and settings in an ini file, with which other plugins run a test again until it passes, or leave tests out:

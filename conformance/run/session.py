@@ -387,11 +387,12 @@ class Session:
         count = len({item_of(c) for c in self.selected})
         plan, request = self.plan, self.request
         lines = [
-            f"device {plan.device}, plan {plan.spec.name} ({plan.hash}): {len(self.selected):,} cells in {count:,} items",
+            f"device {plan.device}, plan {plan.spec.name} ({plan.hash}): "
+            f"{number(len(self.selected), 'cell')} in {number(count, 'item')}",
             f"expectations {self.expectations or 'none'}",
         ]
         if request.resume:
-            lines.append(f"resumed: {len(self.outcomes):,} cells were done before")
+            lines.append(f"resumed: {number(len(self.outcomes), 'cell')} done before")
         if request.selection:
             lines.append(f"partial run ({', '.join(request.selection)})")
         if request.ops is not None or request.dtypes is not None:

@@ -20,6 +20,7 @@ from conformance.suites import SEARCHED, suite_of
 from devices.cell import CallKey, CellKey, Outcome, Verdict
 from devices.files import file_name, write_whole
 from reports.causes import causes
+from reports.gate import number
 from reports.junit import one_line
 from reports.model import CellResult
 
@@ -81,7 +82,8 @@ def with_examples(
     tasks = tasks_of(results.values(), families, most)
     if not tasks:
         return results
-    say(f"minimising {len(tasks):,} new failures …")
+    failures = number(len(tasks), "new failure")
+    say(f"minimising {failures} …")
     started, found, count = time.monotonic(), dict(results), 0
     try:
         for answer in minimised(bench, tasks):
@@ -95,7 +97,7 @@ def with_examples(
     except ChildDied as death:
         say(f"minimising ended early: the subprocess {death}")
     seconds = time.monotonic() - started
-    say(f"minimised {count:,} of {len(tasks):,} new failures in {seconds:.1f} s")
+    say(f"minimised {count:,} of {failures} in {seconds:.1f} s")
     return found
 
 

@@ -16,7 +16,6 @@ else:
 
 #: A manifest that expects a failure of a cell which passes.
 _LISTED = """\
-format = 1
 [[expect]]
 clause = "layout.values"
 op = "median"

@@ -425,8 +425,8 @@ class Watch(Guard):
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """The cell that is charged for this call, which ended a process; or for those before it, if there were so many
-        that no other is tried."""
+        """Returns the cell that is charged for this call, which ended a process. If the item has already lost the allowed
+        number of processes, returns the cell that was charged for the earlier calls."""
         if (cell := self._guilty.calls.get(call)) is not None:
             self._gone.append(cell)
             return cell

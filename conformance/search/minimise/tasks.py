@@ -105,7 +105,7 @@ def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
     often."""
     for task, said in in_turn(_TARGET, bench, tasks, _RESTARTS):
         if isinstance(said, Ended):
-            yield Answer(task, why=f"the process that minimised the cell {said.how}")
+            yield Answer(task, why=f"{task.cell}: the process that minimised the cell {said.how}")
         else:
             yield msgspec.convert(said, Answer)
 
@@ -143,13 +143,15 @@ def solve(subject: Subject, task: Task) -> Answer:
 
     clause = task.cell.clause
     if clause not in SUITE.applying(subject.traits):
-        return Answer(task, why=f"{clause} does not apply to {task.cell.op}[{task.cell.dtype}]")
+        return Answer(task, why=f"{task.cell}: the clause does not apply to this op and dtype")
     smallest = subject.run_all(clause).smallest if task.failure is None else None
     wanted = smallest.failure if smallest is not None else task.failure
     start = start_of(subject, clause, wanted) if wanted is not None else None
     if start is None and smallest is not None and isinstance(smallest.repro, CallScript):
         start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:
-        return Answer(task, why="the cell does not fail again in a new process")
+        if task.failure is None and smallest is None:
+            return Answer(task, why=f"{task.cell} passes; there is nothing to minimise")
+        return Answer(task, why=f"{task.cell}: the failure does not occur again in a new process")
     found = Search(subject, clause, *start).run()
     return Answer(task, found.example, found.script)
