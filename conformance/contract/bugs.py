@@ -131,7 +131,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         imitated = self.fault or self.patch or self.imitation
         if not (self.clauses and imitated) and not self.why:
             raise ValueError(
-                "expected clauses and a fault that imitates the bug, or the reason for their absence in 'why'"
+                "expected clauses and a fault that imitates the bug, or a 'why' that explains why there are none"
             )
         if self.missed and not imitated:
             raise ValueError(
@@ -160,8 +160,8 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Returns True if the bug could make this cell fail.
 
         If the failing ``layouts`` are known, a bug that depends on strides is ruled out if contiguous tensors fail too.
-        A bug of one kind of dtype is ruled out in cells of another kind, except that a bug of a floating-point dtype
-        such as float32 is never ruled out by the dtype.
+        A bug of one kind of dtype is ruled out in cells of another kind, except that a bug of float32 or float64 is
+        never ruled out by the dtype.
         """
         if cell.clause not in self.clauses:
             return False
