@@ -1,12 +1,14 @@
-"""The contract, and the suites that test a device against it. Importing this package needs no torch.
+"""The contract for PyTorch devices, and the suites that test a device against the contract. Importing this package
+needs no torch.
 
-What a vendor's package imports::
+A vendor's descriptor imports these names::
 
     from conformance import Descriptor, Tolerance, common_facts
 
-The packages ``devices``, ``opinfo`` and ``reports`` belong to the suite. Their names are common ones, so a folder of the
-user's may have the same name and come first in ``sys.path``. This module therefore has them imported from where the suite
-is installed, whatever ``sys.path`` says. Every process of the suite imports it first.
+The packages ``devices``, ``opinfo`` and ``reports`` belong to the suite. Their names are common words, so a folder of
+the user may have the same name and come first in ``sys.path``. This module therefore makes Python import the three
+packages from the folder in which the suite is installed, whatever ``sys.path`` says. Every process of the suite imports
+this module first.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _OURS: Final = frozenset({"devices", "opinfo", "reports"})
 
 
 class _Ours:
-    """Finds the suite's packages beside this one."""
+    """An import finder for the packages of the suite, which stand beside the package ``conformance``."""
 
     @classmethod
     def find_spec(
@@ -35,7 +37,8 @@ class _Ours:
 
 
 def _put_ours_first() -> None:
-    """Raises ImportError if another package of the same name is imported already: Python cannot hold both."""
+    """Makes Python look for the packages of the suite before any other. Raises ImportError if another package of the
+    same name is imported already, because Python cannot hold both."""
     for name in sorted(_OURS & sys.modules.keys()):
         folders = [*getattr(sys.modules[name], "__path__", ())]
         if os.path.realpath(folders[0] if folders else "") != str(_ROOT / name):

@@ -423,7 +423,7 @@ def test_wrapped_text_is_one_line(tmp_path: Path) -> None:
         ('"op"', '"cell"', r"Invalid enum value 'cell' - at `\$\.unit`"),
         ('["strides"]', '["stride"]', "unknown capability 'stride'; did you mean 'strides'"),
         ('["strides"]', '"strides"', r"Expected `array`, got `str` - at `\$\.requires`"),
-        ('["strides"]', '["strides", "strides"]', "'requires' names something twice"),
+        ('["strides"]', '["strides", "strides"]', "'requires' names a capability twice"),
         ('"It holds."', '" "', r"matching regex .* - at `\$\.statement`"),
         ('"a header"', '""', r"matching regex .* - at `\$\.source`"),
         ('"layout.values"', '"layout.unheard_of"', "no planted fault makes this clause fail"),

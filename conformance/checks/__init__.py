@@ -1,1 +1,1 @@
-"""The parts that all checks are built from, both for calls of ops and for cases of behaviour."""
+"""The code that all checks share: calls of ops, test cases of device behaviour, time limits and subprocesses."""

@@ -1,4 +1,5 @@
-"""Records what happens in each cell: the comparisons made, the failures, and the resulting outcome."""
+"""Records the result of each cell (a clause and an op with a dtype, or a clause and a case): the number of comparisons,
+the failures, and the outcome."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ VALUES, VARIANTS = "layout.values", "layout.variants"
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failure as a cell keeps it, with the number of elements of its inputs (the smallest failure is shown)
-    and the function that writes its repro script."""
+    """A failure as a cell stores it, with the number of elements of its inputs (reports show the smallest failure) and
+    the function that writes its repro script."""
 
     failure: Failure
     size: int = 0
@@ -44,8 +45,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A call that left nothing to judge, because it raised or returned wrong values. ``why`` is the reason as
-    reports show it; ``by`` is the clause that judges the call."""
+    """A call whose result could not be judged, because the call raised or returned wrong values. ``why`` is the reason
+    as reports show it; ``by`` is the clause that judges the call."""
 
     why: str
     by: str = VALUES
@@ -53,14 +54,16 @@ class Unread:
 
     @classmethod
     def of(cls, error: BaseException, by: str = VALUES) -> Unread:
-        """Builds the record of a call that raised."""
+        """Builds the record of a call that raised the exception ``error``."""
         kind, text = type(error).__name__, first_line(error)
-        return cls(f"every call raised, the first {kind}: {text}", by, (kind, text))
+        return cls(
+            f"every call raised an exception; the first was {kind}: {text}", by, (kind, text)
+        )
 
 
 @dataclass(slots=True)
 class CellRecord:
-    """The record of one cell so far."""
+    """The results of one cell while its checks run."""
 
     key: CellKey
     checks: int = 0
@@ -86,8 +89,7 @@ class CellRecord:
     ulps_at: str = ""
 
     def measure(self, ulps: float, at: str) -> None:
-        """Keeps the largest error, in units in the last place (ULP), and the operands at which it
-        occurred."""
+        """Keeps the largest error, in units in the last place (ULP), and the operands at which it occurred."""
         if self.ulps is None or ulps > self.ulps:
             self.ulps, self.ulps_at = min(ulps, MOST_ULPS), at
 
@@ -109,28 +111,27 @@ class CellRecord:
             self.failures.append(failed)
 
     def refuse(self, exc: BaseException) -> None:
-        """Records that the device does not implement the call. Only the first line of the message is kept,
-        because torch appends a list of all kernels registered for the op."""
+        """Records that the device does not implement the call, which raised ``exc``. Only the first line of the message
+        is kept, because torch appends a list of all kernels registered for the op."""
         self.unsupported.append((type(exc).__name__, first_line(exc)))
 
     def error(self, text: str) -> None:
-        """Records that the check itself could not be made, which is an error of this suite and not of the
-        device."""
+        """Records that the check itself could not be made, which is an error of this suite and not of the device."""
         self.errors.append(text)
         self.troubles += 1
 
     def pass_over(self, why: str) -> None:
-        """Records that something was not tried because the descriptor does not declare it. Marks the whole
-        cell as unsupported if nothing else was judged."""
+        """Records that something was not tried because the descriptor does not declare it. If the cell has no checks
+        and no failures yet, the whole cell becomes unsupported."""
         if self.checks or self.failures:
             self.note(why)
         else:
             self.untried = f"by declaration: {why}"
 
     def block(self, by: str, text: str, exc: tuple[str, str] | None = None) -> None:
-        """Records that the device made the check impossible by breaking the clause ``by``. ``exc`` is the
-        type and the text of the exception that it raised. If ``by`` is the clause of this cell, the cell
-        fails instead."""
+        """Records that the check could not be made because the device broke the clause ``by``. ``exc`` is the type and
+        the text of the exception that the device raised. If ``by`` is the clause of this cell, the cell fails instead.
+        """
         if by == self.key.clause:
             raises, said = exc or (None, None)
             found = Failure(kind=Kind.RAISED, detail=text, raises=raises, said=said)
@@ -142,8 +143,7 @@ class CellRecord:
 
     @property
     def smallest(self) -> Failed | None:
-        """The failure to show: the one with the fewest elements, then the one with the shortest layout
-        name."""
+        """The failure to show: the one with the fewest elements, and among those the one with the shortest layout name."""
         return min(self.failures, key=lambda f: (f.size, len(f.failure.layout)), default=None)
 
     def _also(self, shown: Failed | None) -> tuple[Failure, ...]:
@@ -156,17 +156,19 @@ class CellRecord:
 
     @property
     def declared(self) -> bool:
-        """True if nothing was tried because of the descriptor or because the machine has too few devices."""
+        """True if no check was tried, because the descriptor does not declare a capability or because the machine has
+        too few devices."""
         found = self.checks or self.failures or self.unsupported or self.blocked or self.errors
         return bool(self.undeclared or (self.untried and not found))
 
     def outcome(self) -> Outcome:
-        """The outcome so far. A cell without an executed check is never a pass."""
+        """Returns the outcome of the cell so far. A cell without an executed check never passes."""
         return self._outcome_and_note()[0]
 
     def _outcome_and_note(self) -> tuple[Outcome, str]:
-        """Returns the outcome and the note. Missing capabilities come first, then pinned examples that could
-        not be built, so that no expected failure hides them, then failures, whose messages need no note."""
+        """Returns the outcome and the note that explains it. Missing capabilities are tested first, then pinned
+        examples that could not be built (so that no expected failure hides them), then failures, whose messages need no
+        note."""
         if self.undeclared:
             why = f"by declaration: the descriptor does not declare {self.undeclared}"
             return Outcome.UNSUPPORTED, why
@@ -190,12 +192,12 @@ class CellRecord:
         return Outcome.PASS, f"{NOTED}{'; '.join(self.notes)}" if self.notes else ""
 
     def note(self, text: str) -> None:
-        """Adds a remark, which is shown if the cell passes."""
+        """Adds a remark, which reports show if the cell passes."""
         if text not in self.notes:
             self.notes.append(text)
 
     def told(self) -> CellOutcome:
-        """Returns the report of the cell that a worker sends."""
+        """Returns the report of the cell that a worker sends to the controller."""
         if (left := self.unread) is not None and not self.checks:
             if left.raised is not None and left.raised[0] == NotImplementedError.__name__:
                 self.unsupported.append(left.raised)
@@ -242,11 +244,12 @@ def _way(failure: Failure) -> tuple[Kind, str | None, str]:
 
 
 class Recorder:
-    """The cells of one item (op, dtype, suite). Clauses that were not selected have no record.
+    """The records of the cells of one item (an op and dtype, in one suite). Clauses that were not selected have no
+    record.
 
-    ``undeclared`` maps a clause to the capabilities that it requires and the device does not declare.
-    ``untried`` maps a clause to another reason for not trying it. ``get`` returns no record for these
-    clauses, so no check runs for them.
+    ``undeclared`` maps a clause to the capabilities that the clause requires and the device does not declare.
+    ``untried`` maps a clause to another reason for not trying the clause. ``get`` returns None for the clauses of both,
+    so no check runs for them.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Work in another process: start it, receive its messages, limit its time, and report how it ended.
+"""A subprocess that does some work: its start, its messages, its time limits, and how it ended.
 
-The child is a fresh interpreter in a new session. If the caller allows it and a copier is set, the child is
-instead forked from a process that has already loaded torch, which saves about two seconds. The child calls
-``module.function(orders, tell)``. ``orders`` arrive as JSON on stdin. Each ``tell(message)`` sends one JSON
-value to the parent through a separate pipe, so that the output of a backend does not interfere; stdout and
-stderr are kept. The child and every process in its session are killed when the child exceeds a limit or the
-parent no longer needs it.
+The child is a fresh interpreter in a new session. If the caller allows it and a copier is set, the child is instead
+forked from a process that has already loaded torch, which saves about two seconds. The child calls
+``module.function(orders, tell)``. ``orders`` arrive as JSON on stdin. Each ``tell(message)`` sends one JSON value to
+the parent through a separate pipe, so that the output of a backend does not interfere; stdout and stderr are kept. The
+child and every process in its session are killed when the child exceeds a limit or the parent no longer needs the
+child.
 
-Imports only the standard library, the clock and ConformError, because repro scripts contain this module.
+The module imports only the standard library, the clock and ConformError, because repro scripts contain it.
 """
 
 from __future__ import annotations
@@ -50,29 +50,31 @@ serve(given, pipe)
 
 
 class NoCopy(Exception):
-    """No process can be forked, or the copier does not answer. A fresh interpreter is started instead."""
+    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not respond. The
+    caller starts a fresh interpreter instead."""
 
 
 class Copier(Protocol):
-    """Forks copies of a process that has loaded torch and has used no device."""
+    """An object that forks copies of a process which has loaded torch and has used no device."""
 
     def start_child(self, stdin: int, output: int, pipe: int) -> Process:
-        """Returns a forked copy with these file descriptors, in a session of its own. The copy executes the
-        line of Python that it reads from stdin. Raises NoCopy."""
+        """Returns a forked copy with these file descriptors, in a session of its own. The copy reads one line of Python
+        from stdin and executes it. Raises NoCopy if no copy can be forked."""
 
 
 _copier: Copier | None = None
 
 
 def use_copier(copier: Copier | None) -> None:
-    """Sets the copier that this process and its forks use from now on; None for none."""
+    """Sets the copier that this process and its forks use from now on. With None, children are fresh interpreters."""
     global _copier
     _copier = copier
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The seconds for which a child may run before it is killed, counting only time in which it could run."""
+    """The time limits of a child, in seconds. The child is killed if it exceeds one. Only time in which the child could
+    run counts."""
 
     start: float = 180.0  # until it is ready or sends a message; includes loading torch
     silence: float = math.inf  # after that, between two messages
@@ -82,11 +84,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended.
+    """The way in which a process ended.
 
-    ``status`` is the exit status, negative for the signal that killed the process. It is None if the process
-    had to be killed because it exceeded a limit; ``late`` then names the limit. ``printed`` is the text that
-    the process wrote to stdout and stderr.
+    ``status`` is the exit status, negative for the signal that killed the process. It is None if the process had to be
+    killed because it exceeded a limit; ``late`` then says which limit. ``printed`` is the text that the process wrote
+    to stdout and stderr.
     """
 
     status: int | None
@@ -100,7 +102,7 @@ class Ended:
 
     @property
     def signal(self) -> str:
-        """The name of the signal that killed the process, such as SIGSEGV; empty if none did."""
+        """The name of the signal that killed the process, such as SIGSEGV; empty if no signal did."""
         if self.status is None or self.status >= 0:
             return ""
         try:
@@ -110,7 +112,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """How the process ended, as the end of a sentence: "was killed by SIGSEGV"."""
+        """The way in which the process ended, as the end of a sentence: "was killed by SIGSEGV"."""
         if self.status is None:
             return self.late or "ended with an unknown status"
         return (
@@ -119,8 +121,8 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last line that the process printed, which usually describes a crash. If faulthandler printed a
-        stack, the innermost frame."""
+        """The last line that the process printed, which usually describes a crash. If faulthandler printed a stack, the
+        innermost frame of that stack."""
         lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
         frames = (line for line in lines if self.signal and line.startswith('File "'))
         return next(frames, lines[-1] if lines else "")[:300]
@@ -131,7 +133,7 @@ class Ended:
 
 
 class ChildDied(ConformError):
-    """A child failed, was killed, or exceeded a limit."""
+    """The exception raised if a child failed, was killed, or exceeded a limit."""
 
     exit_code = 3
 
@@ -149,10 +151,10 @@ class Child:
                 ...
         child.ended.how
 
-    Leaving the block kills a child that still runs; ``wait()`` inside the block waits for its end.
-    ``preamble`` is Python code that the child executes before it imports any module of this project.
-    ``copied=True`` allows the child to be forked instead of started as a fresh interpreter, if it has neither
-    a preamble nor an environment.
+    Leaving the block kills a child that still runs; ``wait()`` inside the block waits for the end of the child.
+    ``preamble`` is Python code that the child executes before it imports any module of this project. ``copied=True``
+    allows the child to be forked instead of started as a fresh interpreter, if it has neither a preamble nor an
+    environment.
     """
 
     target: str
@@ -237,12 +239,12 @@ class Child:
 
     @property
     def ended(self) -> Ended:
-        """How the child ended. Available after the block was left or ``wait()`` has returned."""
+        """The way in which the child ended. Available after the block was left or ``wait()`` has returned."""
         assert self._ended is not None, "the child still runs"
         return self._ended
 
     def _line(self) -> bytes | None:
-        """Returns the next line that the child sends; None at its end or when it exceeds a limit."""
+        """Returns the next line that the child sends; None when the child has ended or exceeds a limit."""
         while b"\n" not in self._held:
             if not self._clock.wait(self._has_said, min(self._end, self._patience)):
                 self._late = self._over()
@@ -265,7 +267,8 @@ class Child:
         return f"had not ended after {self.limits.total:g} s"
 
     def _finish(self) -> Ended:
-        """Kills the child if it still runs, reads its output, and closes everything."""
+        """Kills the child if it still runs, reads its output, closes the pipes and files, and returns how the child
+        ended."""
         if self._ended is None:
             status = self._process.poll()
             if status is None:
@@ -295,8 +298,8 @@ def messages(child: Child) -> Iterator[Any]:
 
 
 def ask(child: Child) -> tuple[Any, Ended]:
-    """Returns the first message of a child (None if it sent none) and how the child ended. It may fail after
-    its answer."""
+    """Returns the first message of a child (None if the child sent none) and how the child ended. The child may still
+    fail after its message."""
     with child:
         return next(iter(child), None), child.wait()
 
@@ -305,15 +308,16 @@ def ask(child: Child) -> tuple[Any, Ended]:
 
 
 class Tell:
-    """Sends messages to the parent. Forks of the child cannot send: the pipe is closed in them, so that the
-    parent notices the end of the child itself."""
+    """A function object that sends messages from the child to the parent. Forks of the child cannot send: the pipe is
+    closed in them, so that the parent notices the end of the child itself."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
         os.register_at_fork(after_in_child=self._close)
 
     def ready(self) -> None:
-        """Tells the parent that preparation is over, so that the other limits apply from now on."""
+        """Tells the parent that the preparation is over, so that the limits for the work apply from now on instead of
+        the limit for the start."""
         self._send(b"\n")
 
     def __call__(self, message: Any) -> None:
@@ -330,9 +334,9 @@ class Tell:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """On Linux: makes the kernel kill this process when the process that started it ends, even if that
-    process is killed. Otherwise a hanging child would keep the device or a processor busy. ``parent`` is the
-    id of the starting process, if known."""
+    """Makes the Linux kernel kill this process when its parent process ends, even if the parent is killed; does nothing
+    on other systems. Otherwise a hanging child would keep the device or a processor busy. ``parent`` is the process id
+    of the parent, if known."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid() if parent is None else parent
@@ -349,7 +353,7 @@ def serve(given: Mapping[str, Any], pipe: int) -> None:
 
 
 def execute(code: str, tell: Tell) -> None:
-    """Executes a program and sends the value of its variable ``told`` as the message."""
+    """Executes the source code of a program and sends the value of its variable ``told`` as the message."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, "<program>", "exec"), names)
     tell(names["told"])

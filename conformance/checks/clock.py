@@ -1,12 +1,12 @@
-"""Measures the time in which a process could run. Time limits count this time, not the time spent waiting for
-a processor.
+"""A clock that counts only the time in which a process could run. The suite's time limits count this time, not the time
+spent waiting for a processor.
 
-On a busy machine a process gets a processor late. Linux counts, for each thread, how long it was ready to run
-and had to wait: the second number of /proc/PID/task/TID/schedstat, in ns
-(https://docs.kernel.org/scheduler/sched-stats.html). A thread that sleeps, for a lock or for I/O, does not
-wait for a processor. So a hang counts in full, and on a quiet machine all time counts.
+On a busy machine a process has to wait for a processor. Linux counts, for each thread, how long the thread was ready to
+run and had to wait: the second number of /proc/PID/task/TID/schedstat, in ns
+(https://docs.kernel.org/scheduler/sched-stats.html). A thread that sleeps, for a lock or for I/O, does not wait for a
+processor. So a hang counts in full, and on a quiet machine all time counts.
 
-Imports only the standard library, because repro scripts contain this module.
+The module imports only the standard library, because repro scripts contain it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class Process(Protocol):
 
 
 def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, float]) -> float:
-    """Returns how many of these seconds passed without any thread waiting for a processor. ``before`` and
-    ``now`` map each thread's id to the seconds it had waited in total, at the start and at the end.
+    """Returns how many of the elapsed ``seconds`` passed without any thread waiting for a processor. ``before`` and
+    ``now`` map each thread id to the total seconds that the thread had waited, at the start and at the end of the
+    period.
 
-    The thread that waited longest counts: the others slept or waited at the same time. The result can be
-    negative, because the kernel adds a wait only when the wait is over.
+    Only the thread that waited longest is subtracted, because the other threads waited or slept during the same time.
+    The result can be negative, because the kernel adds a wait only when the wait is over.
     """
     return seconds - max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
 
@@ -56,15 +57,17 @@ def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, flo
 def could_run_elsewhere(
     seconds: float, before: Mapping[int, float], now: Mapping[int, float]
 ) -> float:
-    """Like ``could_run``, but computed from the processor time in seconds that each process had used at the
-    start and at the end."""
+    """Returns an estimate of the elapsed ``seconds`` in which a process could run, for systems that do not report
+    waiting times: the processor time that was used, but at least the fraction LEAST_ELSEWHERE of ``seconds``.
+    ``before`` and ``now`` map each process id to the processor time in seconds that the process had used, at the start
+    and at the end of the period."""
     used = max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
     return max(used, seconds * LEAST_ELSEWHERE)
 
 
 def waited(process: int) -> dict[int, float]:
-    """Returns the seconds that each thread of a process and of its descendants has waited for a processor so
-    far, by thread id. Empty if there is no such process."""
+    """Returns the seconds that each thread of a process and of its descendants has waited for a processor so far, by
+    thread id. Empty if the process does not exist."""
     found: dict[int, float] = {}
     processes = [process]
     while processes:
@@ -78,8 +81,8 @@ def waited(process: int) -> dict[int, float]:
 
 
 def ready(process: int) -> dict[int, int]:
-    """Returns the threads of a process that are running or ready to run, with the processor time in ns that
-    each has used. Empty if the system does not report this."""
+    """Returns the threads of a process that are running or ready to run, with the processor time in ns that each has
+    used, by thread id. Empty if the system does not report thread states."""
     found: dict[int, int] = {}
     tasks = f"/proc/{process}/task"
     with suppress(OSError):
@@ -98,8 +101,8 @@ def _words(path: str) -> list[bytes]:
 
 
 def used(process: int, table: str | None = None) -> dict[int, float]:
-    """Returns the seconds of processor time that a process and its descendants have used so far, by process
-    id. ``table`` is the output of ``ps``; by default ``ps`` is run."""
+    """Returns the seconds of processor time that a process and its descendants have used so far, by process id.
+    ``table`` is the output of ``ps``; by default ``ps`` is run."""
     if table is None:
         command = ["ps", "-A", "-o", "pid=,ppid=,time="]
         try:
@@ -120,7 +123,7 @@ def used(process: int, table: str | None = None) -> dict[int, float]:
 
 
 def _seconds(text: str) -> float:
-    """Parses ``[[days-]hours:]minutes:seconds``, the format of ``ps``, into seconds."""
+    """Converts ``[[days-]hours:]minutes:seconds``, the format of ``ps``, to seconds."""
     days, _, rest = text.rpartition("-")
     total = 0.0
     for part in rest.split(":"):
@@ -129,7 +132,7 @@ def _seconds(text: str) -> float:
 
 
 def waits_are_told() -> bool:
-    """True if this system reports how long a thread has waited for a processor."""
+    """Returns True if this system reports how long a thread has waited for a processor."""
     with suppress(OSError, IndexError):
         return int(_words("/proc/self/schedstat")[0]) > 0
     return False
@@ -140,7 +143,7 @@ Look = Callable[[int], Mapping[int, float]]
 
 
 class Clock:
-    """Counts the seconds in which a process (this one by default) and its descendants could run."""
+    """A clock that counts the seconds in which a process (by default the current one) and its descendants could run."""
 
     def __init__(self, process: int | None = None, look: Look | None = None) -> None:
         self._process = os.getpid() if process is None else process
@@ -149,13 +152,13 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        """Starts again at 0."""
+        """Sets the clock to 0."""
         self._counted = self._passed = 0.0
         self._seen, self._at = self._look(self._process), time.monotonic()
 
     def add(self, seconds: float) -> float:
-        """Adds the seconds that passed since the last look, as far as they count. Returns the same value as
-        ``now``."""
+        """Counts the given elapsed seconds, except the time in which the process could not run. Returns the same value
+        as ``now``."""
         seen = self._look(self._process)
         self._counted += self._count(seconds, self._seen, seen)
         self._passed += seconds
@@ -167,8 +170,8 @@ class Clock:
         return self.add(time.monotonic() - self._at)
 
     def wait(self, ready: Callable[[float], object], until: float) -> bool:
-        """Calls ``ready(seconds)``, which waits at most that long, until it returns a true value. Returns
-        False if the clock reaches ``until`` first."""
+        """Calls ``ready(seconds)``, which waits at most that long, until it returns a true value. Returns False if the
+        clock reaches ``until`` first."""
         left = until - self.now()
         while not ready(min(max(left, 0.0), _LOOK)):
             if left <= 0.0:
@@ -178,8 +181,8 @@ class Clock:
 
 
 class Turns:
-    """Tells whether every other thread of this process had its turn: a thread is asleep, or has run since it
-    was first seen ready."""
+    """A detector of whether every other thread of this process had a chance to run: each thread is asleep, or has run
+    since it was first seen ready to run."""
 
     def __init__(self, look: Callable[[int], Mapping[int, int]] = ready) -> None:
         self._look, self._process, self._me = look, os.getpid(), threading.get_native_id()
@@ -192,8 +195,8 @@ class Turns:
 
 
 def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
-    """True if ``done()`` becomes true before every thread of this process had its turn and this process could
-    run for ``seconds``. Work that nothing holds up is done by then, however busy the machine is."""
+    """Returns True if ``done()`` becomes true before every thread of this process had a chance to run and the process
+    could run for ``seconds``. Work that nothing blocks is done by then, however busy the machine is."""
     clock, turns = Clock(), Turns()
     while not done():
         now, over = clock.now(), turns.over()
@@ -204,7 +207,7 @@ def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
 
 
 def ends_within(child: Process, seconds: float) -> bool:
-    """True if a process ends before it could run for this many seconds, counted from now."""
+    """Returns True if a process ends before it could run for this many seconds, counted from now."""
 
     def has_ended(waiting: float) -> bool:
         with suppress(subprocess.TimeoutExpired):

@@ -1,5 +1,5 @@
-"""What a check reports to the process that runs it: which clauses begin, which call comes next, and when they
-are done."""
+"""The interface by which a check tells the process that runs it which clauses begin, which call comes next, and when
+the clauses are done."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import Final
 from conformance.checks.cells import CellRecord
 from devices.cell import CallKey
 
-#: Names used in place of a layout for the calls that come before the others of a sample: putting contiguous
-#: inputs on the device, and calling the function with whose result its variants are compared.
+#: Names used in place of a layout for the calls that come first for a sample: copying its contiguous inputs to
+#: the device, and calling the op's function, with whose result the op's variants are compared.
 INPUTS: Final = "inputs"
 FUNCTION: Final = "function"
 
 
 def allows(only: CallKey, call: CallKey) -> bool:
-    """True if a call is the ``only`` one, or one that has to come before it."""
+    """Returns True if a call is the ``only`` one that may be made, or a call that must precede it."""
     before = call.layout == INPUTS or (call.layout == FUNCTION and call.sample == only.sample)
     return call == only or before
 
 
 class Guard:
-    """A guard that does nothing, for use outside a run (tests, minimising, exploring). During a run
-    ``conformance.run`` provides a guard that survives crashes and hangs."""
+    """A guard that allows every call and does nothing else, for use outside a run (tests, minimising, exploring).
+    During a run ``conformance.run`` provides a guard that survives crashes and hangs."""
 
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
     ) -> None:
-        """Announces a group of clauses that share their calls. ``records`` are the records of the selected
-        clauses. The group may take at least ``at_least`` seconds, even if its time limit is lower."""
+        """Announces a group of clauses that share their calls. ``records`` are the records of the selected clauses. The
+        group may take at least ``at_least`` seconds, even if its time limit is lower."""
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
-        """True if the group may make this call, whose result is judged for ``clauses`` (by default for all
-        clauses of the group). False if the same call crashed or hung a process before."""
+        """Returns True if the group may make this call, whose result is judged for ``clauses`` (by default for all
+        clauses of the group). Returns False if the same call crashed or hung a process before."""
         return True
 
     def judging(self, clause: str) -> None:
-        """Announces that the result of the call is about to be judged for this clause, which may read from
-        the device."""
+        """Announces that the result of the call is about to be judged for a clause. Judging may read from the device."""
 
     def done(self) -> None:
         """Announces that the group has finished."""

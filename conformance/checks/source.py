@@ -6,7 +6,7 @@ import ast
 
 
 def bound(alias: ast.alias) -> str:
-    """Returns the name that an import binds."""
+    """Returns the name that an import statement binds for one of its aliases."""
     return alias.asname or alias.name.partition(".")[0]
 
 
@@ -27,8 +27,8 @@ def names_of(node: ast.stmt) -> list[str]:
 
 
 def text_of(node: ast.stmt, lines: list[str]) -> str:
-    """Returns the source of a module-level statement with its decorators, or with the comment above an
-    assignment."""
+    """Returns the source code of a module-level statement, including the decorators of a definition or the comment
+    above an assignment."""
     first = node.lineno
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         first = min([first, *(each.lineno for each in node.decorator_list)])

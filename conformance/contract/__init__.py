@@ -1,6 +1,6 @@
-"""The contract as data: every clause that a device either satisfies or fails. Needs no torch.
+"""The contract as data: every clause (a statement that a device either satisfies or fails). Needs no torch.
 
-``clauses/<family>.toml`` holds the clauses; ``page.py`` renders the page that people read.
+``clauses/<family>.toml`` holds the clauses; ``page.py`` renders docs/contract.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEVELS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_WORDS.levels
 
 
 class Status(Word):
-    """Whether the suite checks the clause yet."""
+    """The state of a clause: the suite checks the clause, or a check is only planned."""
 
     CHECKED = "checked"
     PLANNED = "planned"
@@ -78,7 +78,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     f" (known: {listing(CAPABILITIES)})"
                 )
         if len(set(self.requires)) < len(self.requires):
-            raise ValueError(f"'requires' names something twice: {list(self.requires)}")
+            raise ValueError(f"'requires' names a capability twice: {list(self.requires)}")
         if self.status is Status.CHECKED and not self.faults:
             raise ValueError(
                 "no planted fault makes this clause fail: declare one in devices/simulated/faults.toml,"
@@ -97,21 +97,22 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def provisional(self) -> bool:
-        """Whether the clause is reported without gating."""
+        """True if failures of the clause are reported but do not turn the gate red."""
         return self.provisional_since is not None
 
     @property
     def simulated_faults(self) -> tuple[str, ...]:
-        """Planted faults of the simulated device that make the clause fail."""
+        """The names of the planted faults of the simulated device that make the clause fail."""
         return BY_CLAUSE.get(self.id, ())
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """All planted faults that make the clause fail: the simulated device's, then the wrapped device's."""
+        """The names of all planted faults that make the clause fail: those of the simulated device, then those of the
+        wrapped device of the tests."""
         return (*self.simulated_faults, *self.wrapped_faults)
 
     def snapshot(self) -> dict[str, Any]:
-        """The clause as values that JSON can hold."""
+        """Returns the clause as values that JSON can represent."""
         return {
             "id": self.id,
             "family": self.family,
@@ -132,7 +133,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _join(table: msgspec.Struct, *texts: str) -> None:
-    """Put each text on one line, as a table may wrap its texts freely."""
+    """Puts the texts of the named fields on one line each, because a TOML table may wrap its texts freely."""
     for name in texts:
         msgspec.structs.force_setattr(table, name, " ".join(getattr(table, name).split()))
 
@@ -145,9 +146,9 @@ class Contract:
     families: Mapping[str, Family]
 
     def select(self, globs: Iterable[str]) -> tuple[Clause, ...]:
-        """The clauses that match at least one of the globs, in the order of the contract.
+        """Returns the clauses that match at least one of the globs, in the order of the contract.
 
-        Raises ConformError for a glob that matches no clause: it is probably misspelt.
+        Raises ConformError for a glob that matches no clause: the glob is probably misspelt.
         """
         chosen: set[str] = set()
         for glob in globs:
@@ -158,7 +159,8 @@ class Contract:
         return tuple(clause for clause in self.clauses.values() if clause.id in chosen)
 
     def snapshot(self) -> dict[str, Any]:
-        """The contract as values that JSON can hold, for a run's record and ``conform contract --json``."""
+        """Returns the contract as values that JSON can represent, for the record of a run and ``conform contract
+        --json``."""
         return {
             "families": [
                 {"name": name, **msgspec.to_builtins(family)}
@@ -175,19 +177,20 @@ class Contract:
 
 @cache
 def load() -> Contract:
-    """The contract of this suite, read once. Raises ConformError if a file is malformed."""
+    """Returns the contract of this suite, which is read only once. Raises ConformError if a file is malformed."""
     return read(_FOLDER / "clauses", FAMILIES)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The file of one family. Its clauses are converted one by one, so that an error can name the clause."""
+    """The content of the file of one family. Its clauses are converted one by one, so that an error message can name
+    the clause."""
 
     family: Family
     clause: list[dict[str, Any]]
 
 
 def read(folder: Path, families: Sequence[str]) -> Contract:
-    """Read ``<family>.toml`` of each family, in order, and check every field.
+    """Reads the file ``<family>.toml`` of each family in a folder, checks every field, and returns the contract.
 
     Raises ConformError for the first mistake found.
     """
@@ -215,10 +218,10 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
 
 
 def misdated(clauses: Iterable[Clause], version: str) -> list[str]:
-    """One sentence for each clause that may not be provisional in this version of the suite.
+    """Returns one sentence for each clause that may not be provisional in this version of the suite.
 
-    A clause is provisional in one minor version only. A clause that is written after the release of
-    ``version`` may name the next minor version.
+    A clause is provisional in one minor version only. A clause that is written after the release of ``version`` may
+    name the next minor version.
     """
     major, minor = (int(part) for part in version.split(".")[:2])
     wrong = []

@@ -1,4 +1,4 @@
-"""``python -m conformance.contract``: the contract as docs/contract.md shows it."""
+"""The command ``python -m conformance.contract``, which prints the contract as the Markdown text of docs/contract.md."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Public bugs of real devices, and the clauses that notice them. Needs no torch.
+"""Public bugs of real devices, and the clauses whose checks detect them. Needs no torch.
 
-``bugs.toml`` holds the bugs. An entry says what was wrong, and names a fault that imitates the bug: a planted fault of the
-simulated device, or a fault that ``tests/bugs`` puts in front of an op.
+``bugs.toml`` holds the bugs. An entry says what was wrong, and names a fault that imitates the bug: a planted fault of
+the simulated device, or a fault that ``tests/bugs`` puts in front of an op.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ Then = Literal[
 class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault of one op that imitates a bug. ``tests/bugs/imitations.py`` puts the fault in front of the op.
 
-    The fault strikes in calls whose operand number ``arg`` (any operand if ``arg`` is None) meets every condition in
-    ``when``, and which pass the argument ``keyword`` if one is named. With ``of`` = ``input`` or ``cotangent``, the fault is in
-    the gradient: the conditions are those of the input or the cotangent, and ``alone`` means that not every operand requires
-    a gradient.
+    The fault occurs in a call whose operand number ``arg`` (any operand if ``arg`` is None) meets every condition in
+    ``when``. If ``keyword`` names an argument, the call must also pass that argument. ``of`` says where the fault is:
+    in the result of the call, or in the gradient of an ``input`` or for a ``cotangent``; the conditions are then those
+    of the input or the cotangent. In a gradient, the condition ``alone`` means that at least one operand does not
+    require a gradient.
     """
 
     op: Text = ""  # of torch's database; by default the first of the entry's ops
@@ -78,13 +79,13 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         if bool(MEASURED & set(self.when)) != (self.past is not None):
             raise ValueError(
-                f"expected 'past' together with one of the conditions {listing(MEASURED)}, and only then"
+                f"expected 'past' if and only if 'when' has one of the conditions {listing(MEASURED)}"
             )
         if self.then == "ignored" and not self.keyword and self.of == "call":
             raise ValueError("expected the name of the ignored argument in 'keyword'")
 
     def __str__(self) -> str:
-        """The imitation in words: ``mul[float32]: read_base where operand 1 is offset``."""
+        """Returns the imitation in words: ``mul[float32]: read_base where operand 1 is offset``."""
         kind = "operand" if self.of == "call" else self.of
         one = (
             "an operand" if kind == "operand" else "an input" if kind == "input" else "a cotangent"
@@ -101,7 +102,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One public bug. The fields are the keys of its ``[[bug]]`` table."""
+    """One public bug of a real device. The fields are the keys of its ``[[bug]]`` table."""
 
     reference: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?#\d+$")]  # "pytorch#139006"
     backend: Text
@@ -122,7 +123,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         if bool(self.fault) + bool(self.patch) + (self.imitation is not None) > 1:
-            raise ValueError("expected one of 'fault', 'imitation' and 'patch'")
+            raise ValueError("expected at most one of 'fault', 'imitation' and 'patch'")
         if self.fault and self.fault not in FAULTS:
             raise ValueError(
                 f"the simulated device has no fault '{self.fault}'{suggestion(self.fault, FAULTS)}"
@@ -130,7 +131,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         imitated = self.fault or self.patch or self.imitation
         if not (self.clauses and imitated) and not self.why:
             raise ValueError(
-                "expected clauses and a fault that imitates the bug, or a 'why' that says why there are none"
+                "expected clauses and a fault that imitates the bug, or a 'why' that explains why there are none"
             )
         if self.missed and not imitated:
             raise ValueError(
@@ -138,7 +139,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
         if self.imitation is not None and not self.imitation.op:
             if not self.ops:
-                raise ValueError("expected 'ops', or an 'op' in the imitation")
+                raise ValueError("expected an 'op' in the imitation, because the bug has no 'ops'")
             named = msgspec.structs.replace(self.imitation, op=self.ops[0])
             msgspec.structs.force_setattr(self, "imitation", named)
         msgspec.structs.force_setattr(self, "statement", " ".join(self.statement.split()))
@@ -150,16 +151,17 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def imitated(self) -> str:
-        """The fault that imitates the bug, in words; empty if there is none."""
+        """The fault that imitates the bug, in words; empty if no fault does."""
         if self.patch:
             return self.patch.replace("_", " ")
         return f"planted fault {self.fault}" if self.fault else str(self.imitation or "")
 
     def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> bool:
-        """Whether the bug could make this cell fail.
+        """Returns True if the bug could make this cell fail.
 
-        If the failing ``layouts`` are known, a bug that depends on strides is ruled out if contiguous tensors fail too. A bug of
-        one kind of dtype is ruled out in cells of another kind; a bug of float32 is not.
+        If the failing ``layouts`` are known, a bug that depends on strides is ruled out if contiguous tensors fail too.
+        A bug of one kind of dtype is ruled out in cells of another kind, except that a bug of float32 or float64 is
+        never ruled out by the dtype.
         """
         if cell.clause not in self.clauses:
             return False
@@ -173,13 +175,13 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return not cell.dtype or imitated in (kind, "float")
 
     def snapshot(self) -> dict[str, Any]:
-        """The bug as values that JSON can hold."""
+        """Returns the bug as values that JSON can represent."""
         return {**msgspec.to_builtins(self), "url": self.url}
 
 
 @dataclass(frozen=True, slots=True)
 class Bugs:
-    """All bugs by reference, in the order of the file."""
+    """All bugs by reference (tracker and issue number), in the order of the file."""
 
     by_reference: Mapping[str, Bug]
 
@@ -187,11 +189,12 @@ class Bugs:
         return iter(self.by_reference.values())
 
     def seen_in(self, cell: CellKey, layouts: Collection[str] = ()) -> tuple[Seen, ...]:
-        """The bugs of real devices that could make this cell fail in these layouts."""
+        """Returns the bugs of real devices that could make this cell fail in these layouts."""
         return tuple(Seen(b.reference, b.backend, b.url) for b in self if b.seen_in(cell, layouts))
 
     def select(self, word: str) -> tuple[Bug, ...]:
-        """The bugs of a clause (or a glob of clauses), a backend, or a family. Raises ConformError if there are none."""
+        """Returns the bugs that belong to a clause (or a glob of clauses), a backend or a family. Raises ConformError
+        if no bug does."""
         found = tuple(
             bug
             for bug in self
@@ -207,7 +210,8 @@ class Bugs:
 
 
 def _kind(dtype: str) -> str:
-    """The kind of numbers that a dtype holds; half-precision floats are a kind of their own."""
+    """Returns the kind of numbers that a dtype holds, such as "int" for int8. Half-precision floats are a kind of their
+    own, "half"."""
     if dtype in ("float16", "bfloat16"):
         return "half"
     name = dtype.rstrip("0123456789")
@@ -215,19 +219,19 @@ def _kind(dtype: str) -> str:
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole file. Bugs are converted one by one, so that an error can name the bug."""
+    """The content of bugs.toml. Bugs are converted one by one, so that an error message can name the bug."""
 
     bug: list[dict[str, Any]]
 
 
 @cache
 def bugs() -> Bugs:
-    """The bugs that this suite knows, read once. Raises ConformError if the data is malformed."""
+    """Returns the bugs of bugs.toml, which is read only once. Raises ConformError if the file is malformed."""
     return read(_FILE, load())
 
 
 def read(path: Path, contract: Contract) -> Bugs:
-    """Read a file of bugs, and check every field. Raises ConformError for the first mistake found."""
+    """Reads a file of bugs, checks every field, and returns the bugs. Raises ConformError for the first mistake found."""
     found: dict[str, Bug] = {}
     for number, table in enumerate(read_toml(path, _File, ConformError).bug, start=1):
         where = f"{path}: bug {table.get('reference', number)!r}"
@@ -244,6 +248,6 @@ def read(path: Path, contract: Contract) -> Bugs:
 
 
 def is_planned(bug: Bug, contract: Contract) -> bool:
-    """Whether all clauses of the bug are planned, so that nothing can notice the bug yet."""
+    """Returns True if all clauses of the bug are planned, so that no check can detect the bug yet."""
     states = {contract.clauses[clause].status for clause in bug.clauses}
     return states == {Status.PLANNED}

@@ -1,4 +1,4 @@
-"""Renders docs/contract.md, the contract as people read it, from ``page.md.jinja``."""
+"""Renders docs/contract.md, the page that describes the contract, from the template ``page.md.jinja``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def markdown(contract: Contract) -> str:
 
 
 def _prose(text: str) -> str:
-    """``text`` with characters escaped that Markdown would take for markup, except in code between backticks."""
+    """Returns ``text`` with the characters escaped that Markdown would treat as markup, except in code between
+    backticks."""
     parts = text.replace("|", r"\|").split("`")
     for position in range(0, len(parts), 2):  # odd parts are code between backticks
         prose = parts[position].replace("*", r"\*").replace("<", "&lt;")
@@ -56,7 +57,7 @@ def _prose(text: str) -> str:
 
 
 def _threads(text: str) -> str:
-    """``text`` with its issue and pull-request numbers linked to PyTorch's tracker."""
+    """Returns ``text`` with its issue and pull-request numbers linked to PyTorch's tracker."""
     return _THREAD.sub(r"[pytorch/pytorch#\1](https://github.com/pytorch/pytorch/issues/\1)", text)
 
 

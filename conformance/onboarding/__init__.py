@@ -1,1 +1,2 @@
-"""``conform init``: asks a device that has no descriptor what it supports, and writes its folder."""
+"""``conform init``: finds out what a device without a descriptor supports, and writes a folder with the device's
+descriptor and manifest."""

@@ -1,4 +1,4 @@
-"""The files that `conform init` writes, as texts: descriptor.py and expected.toml. Pure functions."""
+"""Functions that return the texts of the files that ``conform init`` writes: descriptor.py and expected.toml."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DESCRIPTOR: Final = Path(__file__).with_name("descriptor.py.jinja")
 
 
 def descriptor(question: Question, reply: Reply, day: date | None = None) -> str:
-    """The descriptor.py of a device that answered."""
+    """Returns the text of descriptor.py for a device, from the ``reply`` to the questions of ``conform init``."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
@@ -43,7 +43,8 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
 
     def declared(known: Iterable[str], works: Container[str]) -> list[str]:
-        """What works, and what is there: its clauses fail until it is right."""
+        """Returns the names that the descriptor declares: those that work, and those that exist with a wrong result.
+        The clauses of the latter fail until the result is right."""
         return [each for each in known if each in works or each in reply.wrong]
 
     answers = reply.capabilities
@@ -80,8 +81,12 @@ def manifest(
     until: date,
     reasons: Mapping[CellKey, str] = MappingProxyType({}),
 ) -> str:
-    """The expected.toml of the failing cells, and of those that are ``flaky`` ``until`` a day. ``apart`` are cells that
-    no block can describe, with the reason. ``reasons`` are drafts, by cause: blocks with the same one stand together."""
+    """Returns the text of expected.toml, the manifest of expected failures.
+
+    ``failing`` holds the cells that fail in every run, and ``flaky`` those that fail in some; their blocks expire on
+    the day ``until``. ``apart`` maps the failing cells that no block can describe to the reason. ``reasons`` maps cells
+    to drafted reasons, one for each presumed cause; blocks with the same reason stand together.
+    """
     count = "one run" if runs == 1 else f"{runs} runs"
     lines = [
         f"# Expected failures of `{name}`, written by `conform init` on {day.isoformat()} from {count} of plan quick.",
@@ -108,21 +113,23 @@ def manifest(
 
 
 def way_of(result: CellResult) -> tuple[object, ...]:
-    """What a block says of how a cell fails: outcome, layouts, exception."""
+    """Returns the properties by which a block of the manifest describes how a cell fails: outcome, layouts and
+    exception type."""
     return result.outcome, result.layouts, result.raises
 
 
 def at_large(result: CellResult) -> CellResult:
-    """The result without layouts and exception, so that its block allows any."""
+    """Returns the result without its layouts and exception type, so that its block in the manifest allows any layout
+    and any exception."""
     return msgspec.structs.replace(result, layouts=(), raises=None)
 
 
 def _groups(
     failing: Iterable[CellResult], reasons: Mapping[CellKey, str]
 ) -> Iterable[list[CellResult]]:
-    """Group the cells that have the same cause, fail in the same way and have the same dtypes.
+    """Yields groups of failing cells that have the same cause, fail in the same way and have the same dtypes.
 
-    The dtypes matter because a block describes every combination of its ops and dtypes.
+    The dtypes must be the same because a block of the manifest describes every combination of its ops and dtypes.
     """
     of_op: dict[tuple[object, str], list[CellResult]] = defaultdict(list)
     groups: dict[object, list[CellResult]] = defaultdict(list)
@@ -135,7 +142,7 @@ def _groups(
 
 
 def _joined(blocks: Iterable[Block]) -> Iterable[Block]:
-    """Join blocks that differ only in their clauses."""
+    """Joins blocks of the manifest that differ only in their clauses."""
     clauses: dict[Block, tuple[str, ...]] = defaultdict(tuple)
     for block in blocks:
         clauses[replace(block, clause=())] += block.clause

@@ -1,4 +1,5 @@
-"""``conform init``: ask a device that has no descriptor what it supports, and write its folder."""
+"""The command ``conform init``: finds out what a device without a descriptor supports, runs the suite on the device,
+and writes a folder with the device's descriptor and manifest."""
 
 from __future__ import annotations
 
@@ -50,13 +51,13 @@ _TO_END: Final = 60.0
 
 
 class Unreachable(ConformError):
-    """The device, its module or a run on it does not work."""
+    """The exception raised if the device, its Python module or a run of the suite on the device does not work."""
 
     exit_code = ExitCode.INFRASTRUCTURE.value
 
 
 class Interrupted(ConformError):
-    """The user interrupted the command."""
+    """The exception raised if the user interrupted the command."""
 
     exit_code = ExitCode.INCOMPLETE.value
 
@@ -78,17 +79,18 @@ class InitOptions:
 
     @property
     def draft(self) -> Path:
-        """The path of the manifest that judges every run but the first."""
+        """The path of the drafted manifest that holds the expected failures for every run but the first."""
         return self.folder / _RUNS / "expected.toml"
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """The options of `conform run` that select cells."""
+        """The options of ``conform run`` that select cells."""
         shard = ("--shard=1/6",) if self.quick else ()
         return (*shard, *((f"--ops={self.ops}",) if self.ops else ()))
 
     def question(self) -> Question:
-        """The device to ask, checked. Raises ConformError."""
+        """Checks the options that name the device, and returns the device as a Question. Raises ConformError for an
+        invalid option."""
         _matched(
             r"[a-z][a-z0-9_-]*",
             self.name,
@@ -116,7 +118,8 @@ def _matched(pattern: str, text: str, wanted: str) -> re.Match[str]:
 
 
 def begin(options: InitOptions, say: Say) -> int:
-    """Write the folder. Returns the exit code; raises ConformError."""
+    """Writes the folder of a device: the descriptor, the runs of the suite and the manifest. Returns the exit code of
+    the command; raises ConformError if the folder cannot be completed."""
     try:
         return _begun(options, say)
     except KeyboardInterrupt:
@@ -151,7 +154,8 @@ def _begun(options: InitOptions, say: Say) -> int:
 
 
 def _look_at(folder: Path) -> None:
-    """Remove temporary files of an interrupted init. Raises ConformError if the folder holds files of others."""
+    """Removes temporary files of an interrupted ``conform init`` from a folder. Raises ConformError if the folder holds
+    a complete description of a device, or files that ``conform init`` did not write."""
     held = list(folder.iterdir()) if folder.exists() else []
     for each in held:
         if re.fullmatch(_HALF_WRITTEN, each.name):
@@ -168,10 +172,10 @@ def _look_at(folder: Path) -> None:
 
 
 def _written(folder: Path) -> str:
-    """Which files the folder has so far, as a clause of a message."""
+    """Returns a clause for messages that says which files the folder has so far."""
     if not (folder / "descriptor.py").exists():
         return "nothing was written"
-    return f"{folder} has the descriptor, and no manifest yet"
+    return f"{folder} contains the descriptor, but no manifest yet"
 
 
 def _describe(options: InitOptions, question: Question, path: Path, say: Say) -> None:
@@ -191,7 +195,7 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     )
     if reply.wrong:
         say(
-            "  declared although the result was wrong, so that their clauses fail until it is right:"
+            "  declared although their results were wrong; their clauses fail until the results are right:"
         )
     for name, seen in reply.wrong.items():
         say(f"    {name}: {seen}")
@@ -202,7 +206,7 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
 
 
 def _without_us(question: Question) -> str:
-    """A command line with the first steps that must work on the device: import, copy, add."""
+    """Returns a command line with the first steps that must work on the device: import the module, copy a tensor, add."""
     imports = ", ".join(filter(None, ("torch", question.module)))
     call = f"{question.module}.{question.init}(); " if question.init else ""
     code = f'import {imports}; {call}x = torch.ones(2).to("{question.torch_type}"); print((x + x).cpu())'
@@ -218,11 +222,12 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _run(options: InitOptions, which: int, say: Say) -> Run:
-    """Run plan quick in a subprocess. The first run has no expectations; the other runs have the drafted manifest."""
+    """Runs the plan ``quick`` in a subprocess and returns the run. The first run expects no failures; the other runs
+    expect those in the drafted manifest."""
     results = (options.folder / _RUNS / f"run-{which}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     expectations = "none" if which == 1 else str(options.draft.absolute())
-    what = "" if which == 1 else " with these failures expected"
+    what = "" if which == 1 else ", expecting the failures of run 1"
     say(
         f"run {which} of {options.runs}: plan quick{what}, {number(options.workers, 'worker')}; log: {log}"
     )
@@ -259,7 +264,8 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
 
 
 def _watched(command: list[str], log: Path, say: Say) -> int:
-    """Run a command, with its output in a log. Report the progress four times, with an estimate of the rest."""
+    """Runs a command with its output in the file ``log``, and returns the exit status. Reports the progress up to four
+    times, with an estimate of the remaining time."""
     began, quarters = time.monotonic(), 1
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
@@ -277,7 +283,8 @@ def _watched(command: list[str], log: Path, say: Say) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run that is still going, so that it can be resumed: by SIGTERM, then by SIGKILL."""
+    """Ends a running process by SIGTERM, after which the run can be resumed, and by SIGKILL if the process does not end
+    in time."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -289,7 +296,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
-    """Write the manifest, and say what to do next. Returns 0 if the gate is green with the manifest, else 1."""
+    """Writes the manifest and tells the user what to do next. Returns 0 if the gate is green with the manifest, else 1."""
     path = options.folder / "expected.toml"
     text, apart = _draft(options, runs)
     known = {layout for run in runs for result in run.results.values() for layout in result.layouts}
@@ -302,7 +309,7 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     with _writing(path):
         write_whole(path, text)
     flaky = sum(block.outcome is ExpectedOutcome.FLAKY for block in manifest.blocks)
-    more = f", {flaky} of them flaky, for {_FLAKY_DAYS} days" if flaky else ""
+    more = f", {flaky} of them for flaky cells; these expire in {_FLAKY_DAYS} days" if flaky else ""
     say(f"wrote {path}: {number(len(manifest.blocks), 'block')}{more}")
     again = ["conform", "run", "-n", str(options.workers), *options.selection]
     command = shlex.join([*again, f"--descriptor={options.folder}"])
@@ -311,15 +318,15 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
             f"cells in no block: {len(apart)}, so the gate is red; the end of the manifest lists them"
         )
     elif options.runs > 1:
-        say("with this manifest the last run is green")
+        say("with this manifest the gate of the last run is green")
     else:
         say("with this manifest the run is green; without --fast, a second run finds flaky cells")
-    say(f"Next: replace each 'triage:' with the cause. To run it again: `{command}`")
+    say(f"Next: replace each 'triage:' with the cause. To run the suite again: `{command}`")
     return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value
 
 
 def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, str]]:
-    """Returns the text of the manifest, and the failing cells in no block, each with the reason."""
+    """Returns the text of the manifest, and the failing cells that are in no block, each with the reason."""
     agreed, flaky, apart = agreement(runs)
     today = date.today()
     until = today + timedelta(days=_FLAKY_DAYS)
@@ -329,7 +336,7 @@ def _draft(options: InitOptions, runs: list[Run]) -> tuple[str, dict[CellKey, st
 
 
 def _failing(run: Run) -> list[CellKey]:
-    """The cells that fail, expected or not."""
+    """Returns the cells of a run that fail, whether the failure was expected or not."""
     return [
         key
         for key, each in run.results.items()
@@ -342,10 +349,10 @@ Failing = dict[CellKey, CellResult]
 
 
 def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
-    """Sort the failing cells of several runs.
+    """Sorts the failing cells of several runs into three groups.
 
     Returns the cells that fail in every run, the cells that pass in some runs and fail in others, and the remaining
-    cells, each with the reason why no block can describe it.
+    cells, each with the reason why no block of the manifest can describe it.
     """
     agreed: Failing = {}
     flaky: Failing = {}
@@ -355,7 +362,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
         outcomes = {each.outcome for each in results}
         failed = next(each for each in results if each.outcome is not Outcome.PASS)
         if len(results) < len(runs):
-            apart[key] = "it has no outcome in one of the runs"
+            apart[key] = "the cell has no outcome in one of the runs"
         elif outcomes == {Outcome.PASS, Outcome.FAIL}:
             flaky[key] = drafting.at_large(failed)
         elif len(outcomes) > 1:
@@ -368,7 +375,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
             same = len({drafting.way_of(each) for each in results}) == 1
             agreed[key] = failed if same else drafting.at_large(failed)
     missing = {key for run in runs for key in run.missing if key in set(run.parsed.selected)}
-    apart |= dict.fromkeys(sorted(missing), "it has no outcome")
+    apart |= dict.fromkeys(sorted(missing), "the cell has no outcome")
     return (
         {key: each for key, each in agreed.items() if key not in apart},
         {key: each for key, each in flaky.items() if key not in apart},
@@ -377,7 +384,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
 
 
 def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
-    """The cells of a run that this manifest does not make green."""
+    """Returns the cells of a run for which the gate is red although the manifest is applied."""
     matcher = Matcher(manifest.active({name: str(value) for name, value in run.plan.facts.items()}))
     return {
         key

@@ -1,9 +1,9 @@
-"""Find out which capabilities and dtypes of a device work.
+"""Probes that find out which capabilities and dtypes of a device work.
 
 A probe calls the API of a capability and looks at the result. Constructing an object is not enough: on a CPU-only build
 ``torch.Stream()`` succeeds. An API that raises, or that reports that it is not available, counts as absent. An API with
-an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite decides whether
-the device fulfils a clause.
+an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite decides
+whether the device fulfils a clause.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from opinfo.device import Device, has_pointers, has_storage, has_strides
 
 
 class Wrong(Exception):
-    """The API exists, but its result is wrong. The text describes the result."""
+    """The exception raised if an API exists but returned a wrong result. Its text describes the result."""
 
 
 def described(question: Question) -> Descriptor:
-    """The descriptor of the device to ask. Raises ConformError."""
+    """Returns the descriptor of the device that a Question names; a minimal one if the device has no descriptor. Raises
+    ConformError if the descriptor cannot be loaded."""
     if question.path:
         return registry.load_file(Path(question.path))
     if not question.torch_type:
@@ -58,7 +59,8 @@ def described(question: Question) -> Descriptor:
 
 
 def _facts_of(torch_type: str) -> dict[str, str]:
-    """The facts that every machine knows, and ``torch.<type>.get_device_name`` if there is one."""
+    """Returns the facts that are available on every machine (such as torch's version), and the result of
+    ``torch.<type>.get_device_name`` if that function exists."""
     name = None
     with suppress(Exception):  # no module, no such function, or another signature: it is not known
         name = str(torch.get_device_module(torch_type).get_device_name(0)).strip()
@@ -66,14 +68,14 @@ def _facts_of(torch_type: str) -> dict[str, str]:
 
 
 def _count_of(torch_type: str) -> int:
-    """The result of ``torch.<type>.device_count``; 1 if there is no such function."""
+    """Returns the result of ``torch.<type>.device_count``; 1 if the function does not exist."""
     with suppress(Exception):  # as above
         return max(1, int(torch.get_device_module(torch_type).device_count()))
     return 1
 
 
 def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
-    """Yields the questions about facts, capabilities and dtypes, each with its name."""
+    """Yields the name and the function of each probe of a device: for facts, capabilities, dtypes and measurements."""
     yield FIRST_USE, first_use
     yield "facts", lambda device: dict(device.descriptor.facts())
     yield "device_count", lambda device: int(device.descriptor.device_count())
@@ -86,8 +88,8 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
 
 
 def probe(device: Device, answered: Container[str], say: Callable[[Said], None]) -> None:
-    """Ask an open device the questions that have no answer yet. Reports each question before it is asked, because it may
-    end the process."""
+    """Runs the probes of an open device that have no answer yet, and sends each answer through ``say``. The name of
+    each probe is sent before the probe runs, because the probe may end the process."""
     for name, question in questions(device):
         if name in answered:
             continue
@@ -104,7 +106,7 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
 
 
 def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
-    """Seconds by which the first call of an op takes longer than the second: the maximum over four ops."""
+    """Returns the seconds by which the first call of an op takes longer than the second: the maximum over four ops."""
     now = now or Clock().now
     given = device.to_device(torch.full((4, 4), 0.5))
     longer = 0.0
@@ -119,7 +121,8 @@ def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
 
 
 def granularity(device: Device) -> int:
-    """Bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if the device has no such statistics."""
+    """Returns the bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if the device has no such
+    statistics."""
     with suppress(Exception):  # as above: it is no capability of its own
         before = torch.accelerator.memory.memory_allocated(device.torch_device)
         held = device.to_device(torch.zeros(1, dtype=torch.uint8))
@@ -129,7 +132,7 @@ def granularity(device: Device) -> int:
 
 
 def flushes_subnormals(device: Device) -> list[str]:
-    """The dtypes in which a subnormal number times 1 is 0."""
+    """Returns the names of the dtypes in which a subnormal number times 1 is 0 on the device."""
     found = []
     for dtype in ("float16", "bfloat16", "float32", "float64"):
         kind = getattr(torch, dtype)
@@ -145,7 +148,8 @@ def flushes_subnormals(device: Device) -> list[str]:
 
 
 def autocast_lists(device: Device) -> dict[str, list[str]]:
-    """The ops for which autocast differs from torch's common lists, by what autocast does; empty without autocast."""
+    """Returns the ops that autocast treats in another way than torch's common lists say, grouped by the policy that was
+    observed (see conformance/checks/autocast/lists.py). Empty if the device has no autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}
     holds = {name for name in ("float16", "bfloat16") if _tried(device, name)}
@@ -159,7 +163,8 @@ def _tried(device: Device, dtype: str) -> bool:
 
 
 def _holds(device: Device, dtype: str) -> bool:
-    """Whether the device allocates tensors of a dtype and converts them to and from float32."""
+    """Returns True if the device allocates tensors of a dtype and converts them to and from float32. Raises Wrong if a
+    conversion gives wrong values."""
     kind = getattr(torch, dtype)
     values = torch.tensor([0.0, 1.0, 1.0])
     want = values.to(kind).to(torch.float32)  # not 0, 1, 1 where the dtype has no zero
@@ -175,12 +180,13 @@ def _holds(device: Device, dtype: str) -> bool:
 
 
 def _module(device: Device) -> Any:
-    """The device's module, such as ``torch.cuda`` for "cuda"."""
+    """Returns the torch module of the device's type, such as ``torch.cuda`` for "cuda"."""
     return torch.get_device_module(device.torch_device.type)
 
 
 def _of_accelerator(question: Callable[[Device], bool]) -> Callable[[Device], bool]:
-    """Make the answer False unless torch.accelerator is this device: its functions are about the accelerator only."""
+    """Decorates a probe that uses torch.accelerator. The probe then returns False if the device is not the current
+    accelerator, because torch.accelerator has functions for the current accelerator only."""
 
     def asked(device: Device) -> bool:
         current = torch.accelerator.current_accelerator()
@@ -211,7 +217,9 @@ def _timed_events(device: Device) -> bool:
     end.record(stream)
     end.synchronize()
     took = start.elapsed_time(end)
-    return _seen(took >= 0, f"elapsed_time() between two events was {took}")
+    return _seen(
+        took >= 0, f"expected elapsed_time() between two events to be at least 0, found {took}"
+    )
 
 
 @_of_accelerator
@@ -238,7 +246,9 @@ def _generator(device: Device) -> bool:
             torch.rand(8, generator=source, device=device.torch_device, dtype=torch.float32)
         )
 
-    return _seen(torch.equal(draw(), draw()), "two draws with one seed differed")
+    return _seen(
+        torch.equal(draw(), draw()), "two draws of random numbers with the same seed differed"
+    )
 
 
 def _dlpack(device: Device) -> bool:
@@ -254,11 +264,13 @@ def _serialization(device: Device) -> bool:
     file.seek(0)
     read = torch.load(file, weights_only=True)
     if read.device.type != given.device.type:
-        return _seen(False, f"a tensor on {given.device} was loaded on {read.device}")
+        return _seen(
+            False, f"a tensor that was saved on {given.device} was loaded on {read.device}"
+        )
     found = device.from_device(read)
     return _seen(
         torch.equal(found, torch.arange(4.0)),
-        f"a tensor of 0, 1, 2, 3 was loaded as {found.tolist()}",
+        f"a tensor that was saved as 0, 1, 2, 3 was loaded as {found.tolist()}",
     )
 
 
@@ -274,7 +286,7 @@ def _graphs(device: Device) -> bool:
     after = device.from_device(given).sum().item()
     return _seen(
         before == 0 and after == 4,
-        f"the sum of 4 zeros was {before} after the capture of add_(1) and {after} after its replay",
+        f"the sum of a tensor of 4 zeros was {before} after add_(1) was captured and {after} after the replay; expected 0 and 4",
     )
 
 
@@ -297,8 +309,9 @@ def _properties(device: Device) -> bool:
 
 
 def _autocast(device: Device) -> bool:
-    """Whether an autocast region can be entered. ``is_autocast_available`` alone is not enough: it is True for each device
-    type with a dispatch key for autocast, and the backend's module is asked only when the region is entered."""
+    """Returns True if an autocast region can be entered. ``is_autocast_available`` alone is not enough: it is True for
+    each device type with a dispatch key for autocast, and torch calls the backend's module only when the region is
+    entered."""
     kind = device.torch_device.type
     if not torch.amp.is_autocast_available(kind):
         return False

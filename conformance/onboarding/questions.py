@@ -1,5 +1,5 @@
-"""Ask devices what they support. Each device is asked in a subprocess, which may crash or hang; this process needs no
-torch."""
+"""Functions that ask devices what they support. Each device is probed in a subprocess, which may crash or hang; the
+calling process needs no torch."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from devices.torch_version import NoTorch, require_torch
 PATIENCE = 180.0
 #: Seconds for one question.
 EACH = 20.0
-#: Asks how much longer the first call of an op takes than the second.
+#: The name of the probe for how much longer the first call of an op takes than the second.
 FIRST_USE = "first_use"
-#: Asks by how many bytes the allocator's statistics rise for a tensor of one byte.
+#: The name of the probe for the bytes by which the allocator's statistics rise for a tensor of one byte.
 GRANULARITY = "granularity"
-#: Asks in which dtypes the device treats subnormal numbers as zeros.
+#: The name of the probe for the dtypes in which the device treats subnormal numbers as zeros.
 SUBNORMALS = "flushes_subnormals"
-#: Asks for which ops autocast differs from torch's common lists.
+#: The name of the probe for the ops for which autocast differs from torch's common lists.
 AUTOCAST = "autocast_lists"
 
 
 def allowance(longer: float) -> float:
-    """Seconds to allow for the first use of an op, if the first call of a small op took ``longer`` seconds more.
+    """Returns the seconds to allow for the first use of an op, if the first call of a small op took ``longer`` seconds
+    more than the second.
 
-    A large op may take ten times as long to compile. The result is a multiple of ten; 0 if ``longer`` is below 0.1, because
-    then nothing was compiled.
+    A large op may take ten times as long to compile. The result is a multiple of ten; 0 if ``longer`` is below 0.1,
+    because then nothing was compiled.
     """
     return 10.0 * math.ceil(longer) if longer >= 0.1 else 0.0
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device to ask: a registered one (``name``), a descriptor (``path``), or a device without a descriptor
-    (``torch_type``, if needed ``module`` and ``init``; ``name`` is then the name to give it)."""
+    """The device to probe: a registered one (``name``), one with a descriptor file (``path``), or one without a
+    descriptor (``torch_type``, and if needed ``module`` and ``init``; ``name`` is then the name that the new device
+    gets)."""
 
     name: str = ""
     path: str = ""
@@ -48,11 +50,12 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What the device answered.
+    """The results of the probes of a device.
 
-    ``capabilities`` are True, False, or None if there is no way to ask. ``facts`` are the descriptor's. ``raised``
-    names the exception of a capability, a dtype or ``device_count``. ``wrong`` describes the wrong result of an API that
-    exists. ``left_behind`` lists the side effects of importing the device's module.
+    ``capabilities`` maps each capability to True, False, or None if no probe exists. ``facts`` are the facts that the
+    descriptor returns. ``raised`` maps a capability, a dtype or ``device_count`` to the exception that its probe
+    raised. ``wrong`` describes the wrong result of an API that exists. ``left_behind`` lists the side effects of
+    importing the device's module.
     """
 
     capabilities: dict[str, bool | None] = {}
@@ -73,17 +76,17 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class Reply(Answers, frozen=True):
-    """The answers. If the device could not be asked, ``error`` says why."""
+    """The results of the probes of a device. If the device could not be probed, ``error`` says why."""
 
     error: str = ""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A message of the subprocess: it begins a question, or the question is ``over`` with an ``answer``, an exception
+    """A message of the subprocess: a probe begins, or the probe is ``over`` with an ``answer``, an exception
     (``raised``) or a ``wrong`` result.
 
-    A message with an empty name and ``over`` ends the conversation; its ``raised`` then says why the device cannot be
-    opened. Before the first question, ``step`` names what the subprocess does.
+    A message with an empty name and ``over`` is the last one; its ``raised`` then says why the device cannot be opened.
+    Before the first probe, ``step`` names the step that the subprocess is about to take.
     """
 
     name: str = ""
@@ -95,10 +98,11 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def ask(question: Question, each: float = EACH) -> Reply:
-    """Ask one device. Each question has ``each`` seconds, and more if the device compiles kernels.
+    """Runs the probes of one device in a subprocess and returns the results. Each probe has ``each`` seconds, and more
+    if the device compiles kernels.
 
-    If a question ends the process or hangs, the reply says so, and a new process asks the remaining questions. If the
-    device cannot be asked at all, the reply's ``error`` says why.
+    If a probe ends the process or hangs, the reply says so, and a new process runs the remaining probes. If the device
+    cannot be probed at all, the reply's ``error`` says why.
     """
     try:
         require_torch()
@@ -159,6 +163,6 @@ def _reply(answers: dict[str, Said]) -> Reply:
 
 
 def ask_all(questions: list[Question]) -> list[Reply]:
-    """Ask several devices, two at a time."""
+    """Runs the probes of several devices, at most two devices in parallel, and returns one reply for each."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return list(pool.map(ask, questions))

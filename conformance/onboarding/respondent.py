@@ -1,4 +1,4 @@
-"""The subprocess that asks a device. It reports each step before the step begins, because a step may end the process."""
+"""The subprocess that probes a device. It reports each step before the step begins, because a step may end the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from devices.errors import ConformError, with_cause
 
 
 def serve(orders: Any, tell: Tell) -> None:
-    """Answer the questions that have no answer yet. A ConformError becomes part of the last message."""
+    """Runs the probes that have no answer yet, and sends the answers through ``tell``. A ConformError becomes part of
+    the last message."""
 
     def say(said: Said) -> None:
         tell(msgspec.to_builtins(said))

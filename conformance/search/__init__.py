@@ -1,1 +1,1 @@
-"""Examples that are not in the plan: smaller examples of a failure, and random ones."""
+"""Searches for examples that are not in the plan: smaller examples of a failure, and random examples."""

@@ -1,4 +1,4 @@
-"""After a run: minimises new failures, and writes repro scripts of cells that crashed, hung or ended in an
+"""Work that follows a run: minimises new failures, and writes repro scripts of cells that crashed, hung or ended in an
 error."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_repro(folder: Path, cell: CellKey, text: str) -> str:
 
 
 def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], text: str) -> str:
-    """Writes a script into ``inside/<clause>``. Returns its path relative to ``folder``."""
+    """Writes a script into ``inside/<clause>`` of a folder. Returns its path relative to the folder."""
     name = file_name("-".join(filter(None, names)))
     path = Path(inside, clause, f"{name}.py")
     write_whole(folder / path, text)
@@ -52,8 +52,8 @@ def write_script(folder: Path, inside: str, clause: str, names: Iterable[str], t
 
 
 def tasks_of(every: Collection[CellResult], families: Mapping[str, str], most: int) -> list[Task]:
-    """Returns up to ``most`` regressions to minimise: first one failure of each cause, then a second one of
-    each, and so on."""
+    """Returns up to ``most`` regressions to minimise: first one failure of each cause, then a second failure of each
+    cause, and so on."""
     new = [
         r
         for r in every
@@ -77,7 +77,7 @@ def with_examples(
     most: int,
     say: Say,
 ) -> dict[CellKey, CellResult]:
-    """Returns the results with the minimised examples. The scripts of the examples replace those in the
+    """Returns the results with the minimised examples of new failures. The scripts of the examples replace those in the
     results folder."""
     tasks = tasks_of(results.values(), families, most)
     if not tasks:
@@ -105,8 +105,8 @@ def with_examples(
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """A cell that crashed, hung or ended in an error. ``seconds`` is its time limit; ``call`` is the call
-    that caused it, if known."""
+    """A cell that crashed, hung or ended in an error. ``seconds`` is its time limit; ``call`` is the call that caused
+    the end, if known."""
 
     cell: CellKey
     message: str
@@ -120,9 +120,9 @@ def with_repros(
 ) -> dict[CellKey, CellResult]:
     """Returns the results with a repro script for each unfinished cell.
 
-    The script makes the cell's last call, its case, or the whole cell in a child process, and reports how the
-    child ended. The scripts are written in a subprocess, because the device may already fail when the inputs
-    of a script are made.
+    The script makes the cell's last call, its case, or the whole cell in a child process, and reports how the child
+    ended. The scripts are written in a subprocess, because the device may already fail when the inputs of a script are
+    made.
     """
     found = dict(results)
     for cell, text in _scripts(bench, cells):
@@ -165,7 +165,7 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
 
 
 def serve(given: object, tell: Tell) -> None:
-    """Runs in the subprocess: sends the script of each cell in turn, or an empty string if there is none."""
+    """Runs in the subprocess: sends the script of each cell in turn, or an empty string for a cell without a script."""
     from conformance.checks.cases.script import has_source, script_of_case
     from conformance.search.minimise.subject import Subject
     from conformance.suites import find_case

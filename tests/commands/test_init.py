@@ -344,7 +344,7 @@ def test_cells_that_no_block_can_describe_are_in_none() -> None:
 def test_a_cell_without_an_outcome_is_in_no_block() -> None:
     run = a_run(failed(ADD), failed(CONV, Verdict.MISSING, outcome=Outcome.NOT_RUN))
     agreed, _, apart = agreement([run])
-    assert list(agreed) == [ADD] and apart == {CONV: "it has no outcome"}
+    assert list(agreed) == [ADD] and apart == {CONV: "the cell has no outcome"}
     assert set(CELLS) > {ADD, CONV}
 
 

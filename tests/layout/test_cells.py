@@ -97,7 +97,7 @@ def test_a_blocked_cell_names_the_clause_that_must_hold_first() -> None:
         (
             Unread.of(RuntimeError("no"), "autograd.first"),
             Outcome.BLOCKED,
-            "blocked by autograd.first: every call raised, the first RuntimeError: no",
+            "blocked by autograd.first: every call raised an exception; the first was RuntimeError: no",
         ),
         (Unread.of(NotImplementedError("no")), Outcome.UNSUPPORTED, "NotImplementedError: no"),
         (Unread("wrong already"), Outcome.BLOCKED, "blocked by layout.values: wrong already"),
@@ -183,7 +183,7 @@ def test_a_call_that_names_a_dtype_which_is_not_declared_may_be_refused() -> Non
         device=SimpleNamespace(descriptor=SimpleNamespace(dtypes=frozenset({"float32"})))
     )
     for named, why in (
-        (torch.float64, "a call has float64 as its dtype argument"),
+        (torch.float64, "the dtype argument of a call is float64"),
         (torch.float32, ""),
         (1, ""),
     ):

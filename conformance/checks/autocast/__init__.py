@@ -1,1 +1,2 @@
-"""torch's autocast lists for all devices, a call of each listed op, and the policy that a device shows for it."""
+"""The ops in torch's autocast lists for all devices, the arguments for a call of each op, and functions that find out
+which list a device follows for an op."""

@@ -1,4 +1,4 @@
-"""Finds out how a device's autocast treats an op: calls the op inside and outside of an autocast region."""
+"""Finds out how a device's autocast treats an op, by calling the op inside and outside of an autocast region."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FLOAT32 = torch.float32
 
 @dataclass
 class Answer:
-    """The results of a call, or the exception that it raised."""
+    """The results of a call, or the exception that the call raised."""
 
     results: tuple[torch.Tensor, ...] = ()
     error: Exception | None = None
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Return the names of the dtypes of the floating-point results."""
+        """The names of the dtypes of the floating-point results."""
         return tuple(str(each.dtype)[6:] for each in self.results if each.is_floating_point())
 
     @property
@@ -40,7 +40,7 @@ def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def lower_dtypes(device: Device) -> list[torch.dtype]:
-    """Return the lower-precision dtypes (bfloat16, float16) that the device declares."""
+    """Returns the lower-precision dtypes (bfloat16, float16) that the device declares."""
     declared = device.descriptor.dtypes
     return [getattr(torch, name) for name in ("bfloat16", "float16") if name in declared]
 
@@ -54,8 +54,9 @@ def asked(
     computed: torch.dtype | None = None,
     **named: Any,
 ) -> Answer:
-    """Call an op whose operands take the dtypes ``given`` in turn, under autocast with the dtype ``region``, or without
-    autocast if it is None. If ``computed`` is set, the operands are cast to it before the call."""
+    """Calls an op under autocast with the dtype ``region``, or without autocast if ``region`` is None, and returns the
+    results. The operands take the dtypes in ``given`` in turn; if ``computed`` is set, they are cast to that dtype
+    before the call."""
     arguments = ARGUMENTS[op](Operands(device, given, computed))
     kind = device.torch_device.type
     try:
@@ -69,7 +70,8 @@ def asked(
 
 
 def observed(device: Device, op: str, region: torch.dtype) -> str | None:
-    """Return the policy of an op on a device, derived from its result dtypes; None if every call of the op raises."""
+    """Returns the policy of an op on a device, derived from its result dtypes: the name of the autocast list whose ops
+    behave in this way. None if every call of the op raises. ``region`` is the dtype of the autocast region."""
     high, low = asked(device, op, [FLOAT32], region), asked(device, op, [region], region)
     if high.error is not None and low.error is not None:
         plain = asked(device, op, [FLOAT32], None)
@@ -88,9 +90,9 @@ def observed(device: Device, op: str, region: torch.dtype) -> str | None:
 
 
 def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[str]]:
-    """Return the ops whose policy on the device differs from torch's common lists, grouped by the observed policy. Only
-    policies that are the same for all of ``lowers`` count. An op of the promote list that also promotes without autocast
-    looks like an unlisted op, so it is not reported."""
+    """Returns the ops whose policy on the device differs from torch's common lists, grouped by the observed policy.
+    Only policies that are the same for all of ``lowers`` count. An op of the promote list that also promotes without
+    autocast looks like an unlisted op, so it is not reported."""
     found: dict[str, list[str]] = {}
     alike = {("float32_by_default", "float32"), ("promote", "unlisted")}
     for op, policy in POLICY.items():
@@ -107,8 +109,8 @@ def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[s
 
 
 def _promotes(device: Device, op: str, lowers: Sequence[torch.dtype]) -> bool:
-    """Return True if the op gives float32 for a float32 and a lower-precision operand. If a call raises or gives another
-    dtype, return True only if the op is not in the promote list."""
+    """Returns True if the op gives float32 for a float32 and a lower-precision operand. If a call raises or gives
+    another dtype, returns True only if the op is not in the promote list."""
     for lower in lowers:
         for given in ([FLOAT32, lower], [lower, FLOAT32]):
             answer = asked(device, op, given, lower)

@@ -1,4 +1,4 @@
-"""Arguments for a call of each op in autocast's lists, and of some ops that are in none."""
+"""Arguments for a call of each op in autocast's lists, and of some ops that are in none of the lists."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from opinfo.device import Device
 
 
 class Operands:
-    """Creates the operands of a call on the device. The operands take the dtypes in turn. ``shift`` changes their values;
-    ``cast``, if set, is the dtype to which they are cast."""
+    """A factory of the operands of a call on the device. The operands take the dtypes in ``dtypes`` in turn. ``shift``
+    changes their values; ``cast``, if set, is the dtype to which they are cast."""
 
     def __init__(
         self,
@@ -25,7 +25,8 @@ class Operands:
         self.made = 0
 
     def __call__(self, *shape: int) -> torch.Tensor:
-        """Return an operand with unsorted values from 0.1 to 0.9 that are not exact in a lower precision."""
+        """Returns an operand of this shape with unsorted values from 0.1 to 0.9 that are not exact in a lower
+        precision."""
         made = self.device.to_device(self.values(shape))
         self.made += 1
         return made if self.cast is None else made.to(self.cast)
@@ -37,13 +38,13 @@ class Operands:
         return values.add_(0.1003).reshape(shape).to(dtype)
 
     def whole(self, *values: int) -> torch.Tensor:
-        """Return an integer tensor on the device; autocast does not cast integers."""
+        """Returns an integer tensor on the device; autocast does not cast integers."""
         return self.device.to_device(torch.tensor(values))
 
 
 class Leaves(Operands):
-    """Operands that require gradients, multiplied by ``factor``. A cast is part of their graph; ``leaves`` keeps the tensors
-    before the cast."""
+    """A factory of operands that require gradients, with values multiplied by ``factor``. A cast is part of their
+    autograd graph; ``leaves`` keeps the tensors before the cast."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ def _cell(gates: int, states: int) -> Arguments:
 
 
 def _image(*arguments: Any, dims: int = 2) -> Arguments:
-    """Return a function that creates the arguments of an op on one image with ``dims`` spatial dimensions."""
+    """Returns a function that creates the arguments of an op on one image with ``dims`` spatial dimensions."""
     return lambda t: (t(1, 2, *[4] * dims), *arguments)
 
 
@@ -256,7 +257,8 @@ ARGUMENTS: Final[dict[str, Arguments]] = {
 
 
 def overload(name: str) -> Callable[..., Any]:
-    """Return the op overload for a name in a list, such as "pow.Scalar"; a name without a dot means the default overload."""
+    """Returns the op overload for a name in a list, such as "pow.Scalar"; a name without a dot means the default
+    overload."""
     packet, _, last = name.partition(".")
     found: Callable[..., Any] = getattr(getattr(torch.ops.aten, packet), last or "default")
     return found

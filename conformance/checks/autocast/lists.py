@@ -1,4 +1,4 @@
-"""torch's autocast lists for all devices (ATen/autocast_mode.h), and some ops that are in none of them.
+"""The ops in torch's autocast lists for all devices (ATen/autocast_mode.h), and some ops that are in none of the lists.
 
 A descriptor declares where a device's own lists differ. tests/autocast/test_lists.py compares this module with torch's
 header.

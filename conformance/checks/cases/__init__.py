@@ -1,2 +1,2 @@
-"""What the behaviour suites share: cases as data, the context that each check receives, and the functions
-that run cases."""
+"""The framework for the suites that test device behaviour: cases as data, the context that each check receives, and the
+functions that run cases."""

@@ -1,5 +1,5 @@
-"""Runs the check of a case and records the result. If the work in flight finished too soon, the check runs
-again with more work."""
+"""Runs the check of a case and returns the result. If the queued work finished before the check could observe it, the
+check runs again with more work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PATIENCE = (50.0, 250.0, 1000.0, 4000.0)
 def attempt(
     case: Case, device: Device, where: Where, search: ProgramSearch | None = None
 ) -> Attempt:
-    """Runs the check of a case, in a subprocess if the case requires one. With ``search``, programs are drawn
-    as part of that random search."""
+    """Runs the check of a case and returns the result. The check runs in a subprocess if the case requires one. With
+    ``search``, its programs are drawn as part of that random search."""
     if case.own_process:
         made = in_its_own_process(case, where, device.descriptor.first_time)
     else:
@@ -91,8 +91,8 @@ def in_its_own_process(
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disables garbage collection in the block. Otherwise reference cycles left by an earlier case could be
-    freed while this case reads the allocator's counters."""
+    """Disables garbage collection in the block. Otherwise reference cycles left by an earlier case could be freed while
+    this case reads the allocator's counters."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -106,7 +106,7 @@ def collector_paused() -> Iterator[None]:
 def as_it_was(context: Context) -> Iterator[None]:
     """Restores the current device and the current streams after the block, whatever the check did to them.
 
-    State that the device cannot report is not restored; other clauses fail for that.
+    State that the device cannot report is not restored; other clauses check that the device reports its state.
     """
     with contextlib.ExitStack() as restored:
         if context.accelerated:
@@ -121,8 +121,8 @@ def as_it_was(context: Context) -> Iterator[None]:
 
 
 def reproduce(case: Case, where: Where, dies: bool = False) -> int:
-    """The main function of a repro script: runs the check as a run of the suite does, and prints the result.
-    Runs the check in a subprocess if it ``dies``, that is, crashes or hangs its process.
+    """Runs the check of a case as a run of the suite does, and prints the result. This is the main function of a repro
+    script. If the check ``dies`` (crashes or hangs its process), it runs in a subprocess.
 
     Returns 0 if the check passes now, 1 if it fails, 2 if nothing could be judged.
     """

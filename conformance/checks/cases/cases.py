@@ -1,4 +1,4 @@
-"""Cases and suites as data: which checks exist and what each check needs. Imports no torch."""
+"""Cases and suites as data: which checks exist and what each check needs. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Check = TypeVar("_Check", bound=Callable[..., None])
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The programs that a case draws. Each program is a tuple of literals.
+    """The functions that handle the random programs of a case. Each program is a tuple of literals.
 
-    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run.
-    ``told(*program)`` returns the program as text for people. ``validate(*program)`` raises an exception if
-    the literals are not a valid program of the case, for example because somebody edited a pinned program.
-    ``source(descriptor, *program)`` returns straight-line Python that defines a function ``program(context)``
-    and uses names of the module of ``replay``; a repro script shows and runs this code.
+    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run. ``told(*program)``
+    returns the program as text for people. ``validate(*program)`` raises an exception if the literals are not a valid
+    program of the case, for example because somebody edited a pinned program. ``source(descriptor, *program)`` returns
+    straight-line Python that defines a function ``program(context)`` and uses names of the module of ``replay``; a
+    repro script shows and runs this code.
     """
 
     replay: Callable[..., None]
@@ -32,10 +32,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One named check of a clause. Each case is one cell.
+    """One named check of a clause. The result of each case is one cell.
 
-    ``check(context, *arguments)`` uses ``context.check`` and similar methods. It is a function at module
-    level, not a closure, so that a repro script can contain it. ``arguments`` are literals.
+    ``check(context, *arguments)`` uses ``context.check`` and similar methods. It is a function at module level, not a
+    closure, so that a repro script can contain it. ``arguments`` are literals.
     """
 
     clause: str
@@ -64,12 +64,12 @@ class Case:
             )
 
     def anew(self, seed: int, programs: int) -> Case:
-        """Returns a copy of a drawn case with another seed and another number of programs."""
+        """Returns a copy of a case that draws programs, with another seed and another number of programs."""
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
     def id(self) -> str:
-        """The full name, clause::name. It also seeds the random numbers of the case."""
+        """The full name of the case, ``clause::name``. It also seeds the random numbers of the case."""
         return f"{self.clause}::{self.name}"
 
     @property
@@ -80,13 +80,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class OpCheck:
-    """A clause that is judged for every op and dtype that it applies to.
+    """The checks of a clause that is judged for every op and dtype to which it applies.
 
     ``applies`` takes :class:`opinfo.samples.Traits` and needs no run of the device. ``checks`` take the
-    :class:`conformance.checks.ops.context.ItemContext` of an op and dtype; one check may serve several
-    clauses. ``untried`` takes the descriptor and the name of an op and returns why the op is not tried on the
-    device, as declared; an empty string means that the op is tried. ``always`` maps an op's name, or its kind
-    in torch's database, to dtypes that every plan includes.
+    :class:`conformance.checks.ops.context.ItemContext` of an op and dtype; one check may serve several clauses.
+    ``untried`` takes the descriptor and the name of an op and returns the declared reason for not trying the op on the
+    device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
+    to dtypes that every plan includes.
     """
 
     clause: str
@@ -102,20 +102,20 @@ class OpCheck:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The cases and op checks of one package."""
+    """The cases and op checks of one package of conformance/suites."""
 
     name: str
     cases: tuple[Case, ...] = ()
     op_checks: tuple[OpCheck, ...] = ()
 
     def applying(self, traits: Any) -> Iterator[str]:
-        """Yields the clauses that apply to an op and dtype with these :class:`opinfo.samples.Traits`, in
-        order."""
+        """Yields the clauses that apply to an op and dtype with these :class:`opinfo.samples.Traits`, in the order of
+        the suite's op checks."""
         return (check.clause for check in self.op_checks if check.applies(traits))
 
 
 class Cases(list[Case]):
-    """Collects the cases of a module. ``kind`` is the kind of failures for which a check names none::
+    """A list that collects the cases of a module. ``kind`` is the kind of failures for which a check names none::
 
         cases = Cases(Kind.ORDER)
 
@@ -123,8 +123,8 @@ class Cases(list[Case]):
         def true_when_done(context: Context) -> None:
             ...
 
-    The name of the case is the name of its function. ``over`` makes several cases of one function: it maps
-    the name of each case to the arguments that the function takes after the context.
+    The name of the case is the name of its function. ``over`` makes several cases of one function: it maps the name of
+    each case to the arguments that the function takes after the context.
     """
 
     def __init__(self, kind: Kind = Kind.STATE) -> None:
@@ -149,8 +149,7 @@ class Cases(list[Case]):
 
 
 def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
-    """Returns the cases of several modules, in order. Raises ValueError if two cases of a clause have the
-    same name."""
+    """Returns the cases of several modules, in order. Raises ValueError if two cases of a clause have the same name."""
     cases = tuple(chain.from_iterable(modules))
     for (clause, name), count in Counter((case.clause, case.name) for case in cases).items():
         if count > 1:
@@ -159,8 +158,8 @@ def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def not_here(case: Case, capabilities: frozenset[str], indices: int) -> str:
-    """Why a case is not tried on a device with these capabilities and this many indices. Empty if the case is
-    tried."""
+    """Returns the reason why a case is not tried on a device with these capabilities and this many indices. Empty if
+    the case is tried."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"

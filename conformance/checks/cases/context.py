@@ -1,7 +1,8 @@
-"""What a case receives: the device, checks, ways to keep the device busy, and subprocesses.
+"""The context that a case receives: the device, functions that make checks, functions that keep the device busy, and
+subprocesses.
 
-Imports only torch, the standard library and the modules that open a device, because every repro script
-contains this module.
+The module imports only torch, the standard library and the modules that open a device, because every repro script
+contains it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _SHORTER = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """How a fresh process finds the device's descriptor and the modules that the check uses."""
+    """The location of the device's descriptor and of the modules that a check uses. A fresh process loads them from there."""
 
     device: str = ""  # a registered name
     path: str = ""  # or the path of a descriptor
@@ -62,8 +63,7 @@ class Where:
 
     @property
     def preamble(self) -> str:
-        """Python code that makes the modules of the repro script importable in a fresh process; empty without
-        a script."""
+        """Python code that makes the modules of the repro script importable in a fresh process; empty without a script."""
         if not self.script:
             return ""
         return (
@@ -74,7 +74,7 @@ class Where:
         )
 
     def described(self) -> Descriptor:
-        """Returns the descriptor of the device. Raises ConformError if there is none."""
+        """Returns the descriptor of the device. Raises ConformError if it cannot be found."""
         if self.module:
             found = importlib.import_module(self.module).DESCRIPTOR
         else:
@@ -95,8 +95,8 @@ class ProgramSearch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The values of ``torch.accelerator.memory.memory_stats`` for one device index. Values are in bytes
-    unless the name says otherwise."""
+    """The values of ``torch.accelerator.memory.memory_stats`` for one device index. Values are in bytes unless the name
+    says otherwise."""
 
     all: Mapping[str, int]
 
@@ -134,12 +134,12 @@ class Counters:
 
 @dataclass
 class Context:
-    """One attempt at one case.
+    """The object through which the check of a case uses the device and reports results, for one attempt at the case.
 
-    ``seed`` is the id of the case. ``patience`` is the duration in milliseconds of work that must be in
-    flight, on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
-    far. ``search`` is set during a random search. ``default`` is the kind of every failure for which the
-    check names no kind.
+    ``seed`` is the id of the case. ``patience`` is the duration in milliseconds of work that must be in flight (queued
+    and not yet done), on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
+    far. ``search`` is set during a random search. ``default`` is the kind of every failure for which the check names no
+    kind.
     """
 
     opened: Device
@@ -179,7 +179,7 @@ class Context:
         return torch.device(self.kind, index)
 
     def named(self, index: int = 0) -> torch.device:
-        """The device of this index as the ``device`` attribute of a tensor shows it: "cpu" has no index."""
+        """Returns the device of an index as the ``device`` attribute of a tensor shows it: "cpu" has no index."""
         return self.device if self.kind == "cpu" else self.at(index)
 
     def has(self, capability: str) -> bool:
@@ -187,15 +187,15 @@ class Context:
 
     @property
     def module(self) -> Any:
-        """The device's own module: ``torch.cuda`` for "cuda"."""
+        """The torch module of the device's type, such as ``torch.cuda`` for "cuda"."""
         return torch.get_device_module(self.kind)
 
     def own(self, role: str) -> Any:
-        """Returns the function of the device's own module that serves ``role``, as the descriptor declares.
-        Roles are the names in ``FUNCTIONS`` of devices/descriptor.py.
+        """Returns the function of the device's own module that serves ``role``, as the descriptor declares. Roles are
+        the names in ``FUNCTIONS`` of devices/descriptor.py.
 
-        Raises CheckFailed if the module lacks the declared function, and DescriptorError if the descriptor
-        declares no function for the role, because then nothing can be judged.
+        Raises CheckFailed if the module lacks the declared function, and DescriptorError if the descriptor declares no
+        function for the role, because then nothing can be judged.
         """
         name = self.descriptor.function(role)
         try:
@@ -221,7 +221,7 @@ class Context:
 
     @property
     def accelerated(self) -> bool:
-        """True if this device is the current accelerator. torch.accelerator knows only the current
+        """True if this device is the current accelerator. torch.accelerator has functions only for the current
         accelerator."""
         current = torch.accelerator.current_accelerator()
         return current is not None and current.type == self.kind
@@ -240,9 +240,9 @@ class Context:
     ) -> None:
         """Makes one comparison and counts it. Raises CheckFailed if ``holds`` is false.
 
-        ``text`` says what is wrong if the comparison fails, for example "the copy lost the strides". It does
-        not depend on the arguments of the check, because failures with the same text are grouped. ``at`` says
-        for which arguments the check failed.
+        ``text`` says what is wrong if the comparison fails, for example "the copy lost the strides". It does not depend
+        on the arguments of the check, because failures with the same text are grouped. ``at`` says for which arguments
+        the check failed.
         """
         self.checks += 1
         if not holds:
@@ -263,7 +263,7 @@ class Context:
         self.check(found == expected, text, expected=expected, found=found, kind=kind, at=at)
 
     def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str, at: str = "") -> None:
-        """Checks that two tensors have the same bits, shape and dtype. Either may be on the device."""
+        """Checks that two tensors have the same bits, shape and dtype. Either tensor may be on the device."""
         there = self.from_device(found) if found.device.type == self.kind else found
         want = self.from_device(expected) if expected.device.type == self.kind else expected
         if there.dtype != want.dtype:
@@ -302,8 +302,8 @@ class Context:
         match: str | None = None,
         **named: Any,
     ) -> BaseException:
-        """Checks that a call raises one of these exception types, with a message in which ``match`` is found.
-        Returns the exception."""
+        """Checks that a call raises one of these exception types, with a message in which the pattern ``match`` is
+        found. Returns the exception."""
         result: Any = None
         try:
             result, kind = function(*arguments, **named), Kind.NOT_RAISED
@@ -324,8 +324,7 @@ class Context:
         )
 
     def ended_well(self, result: Result, text: str) -> None:
-        """Checks that a function run by ``child`` raised no exception and that its process exited with status
-        0."""
+        """Checks that a function run by ``child`` raised no exception and that its process exited with status 0."""
         self.checks += 1
         if result.raised or not (result.answered and result.ended.well):
             found = f"the exception {result.raised}" if result.raised else str(result.ended)
@@ -336,10 +335,10 @@ class Context:
         self.notes.append(text)
 
     def must(self, happened: object, text: str, by: str = "") -> None:
-        """Requires a precondition of the check. It is not counted as a check.
+        """Requires a precondition of the check, which is not counted as a check.
 
-        ``text`` says what is wrong if ``happened`` is false. The case is then blocked by the clause ``by``,
-        which demands the precondition of the device. Without ``by`` the case fails.
+        ``text`` says what is wrong if ``happened`` is false. The case is then blocked by the clause ``by``, which
+        demands the precondition of the device. Without ``by`` the case fails.
         """
         if happened:
             return
@@ -358,21 +357,20 @@ class Context:
         needed: bool = True,
         released_first: bool = False,
     ) -> Hold:
-        """Returns a context manager that occupies a stream (the current one by default) until it is
-        released::
+        """Returns a context manager that occupies a stream (the current one by default) until the stream is released::
 
             with context.hold(stream):
                 ...           # queue work and observe: the stream is still occupied here
 
-        If the descriptor declares only ``busy``, which lasts a fixed time, the stream is occupied for
-        ``patience`` milliseconds. If the work was already done when the case looked, the case is tried again
-        with more patience. A gate opens by itself after ``limit`` seconds and fails the case, because the
-        host was blocked.
+        A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
+        opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
+        the stream for a fixed time, ``patience`` milliseconds; if that work was already done when the case looked, the
+        case is tried again with more patience.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
-        ``hold.waits`` and ``hold.check`` do nothing. Of two holds, the one that is ``released_first`` gets
-        the shorter time.
+        ``hold.waits`` and ``hold.check`` do nothing. Of two holds, the one that is ``released_first`` gets the shorter
+        time.
         """
         limit *= self.descriptor.time_scale
         milliseconds = self.patience / _SHORTER if released_first else self.patience
@@ -384,12 +382,12 @@ class Context:
         return hold
 
     def ends(self, what: Any, seconds: float = SOON) -> bool:
-        """True if the work of a stream or an event finishes within this time, by its ``query``. Nothing may
-        hold it up."""
+        """Returns True if ``query`` of a stream or an event becomes True within ``seconds``. The caller must ensure
+        that nothing blocks the work."""
         return ends(what, seconds * self.descriptor.time_scale)
 
     def is_capturing(self, stream: Any) -> bool:
-        """True if a stream is capturing a graph. Before torch 2.12 torch.Stream cannot be asked, so the
+        """Returns True if a stream is capturing a graph. Before torch 2.12 torch.Stream has no ``is_capturing``, so the
         function of the device's own module is called with the stream as the current one."""
         said = getattr(stream, "is_capturing", None)
         if said is not None:
@@ -405,8 +403,8 @@ class Context:
         return torch.Stream(device=self.at(index), **options)
 
     def streams(self, count: int = 2) -> list[Any]:
-        """Returns this many different streams of the device's pool. The case is blocked by streams.identity
-        if two are the same."""
+        """Returns ``count`` different streams of the device's pool. The case is blocked by the clause streams.identity
+        if two of them are the same."""
         made = [self.stream() for _ in range(count)]
         distinct = len({each.stream_id for each in made}) == count
         self.must(distinct, f"some of {count} new streams are the same", by="streams.identity")
@@ -428,11 +426,11 @@ class Context:
 
     @property
     def granularity(self) -> int:
-        """The number of bytes to which the allocator rounds up a request, as declared in the descriptor."""
+        """The number of bytes to a multiple of which the allocator rounds up a request, as declared in the descriptor."""
         return self.descriptor.granularity or self.descriptor.alignment
 
     def bytes_of(self, count: int, index: int = 0) -> torch.Tensor:
-        """Returns an uninitialized block of this many bytes."""
+        """Returns an uninitialized tensor of ``count`` bytes on the device."""
         return torch.empty(count, dtype=torch.uint8, device=self.at(index))
 
     # -- threads and processes
@@ -448,12 +446,11 @@ class Context:
     ) -> Result:
         """Runs ``function(context, *arguments)`` in a subprocess and returns its result.
 
-        ``function`` is defined at module level; its arguments and its result are Python literals. The checks
-        of the child count as checks of this case, and a check that fails in the child fails this case. The
-        result says how the process ended, what it printed and what the function returned. With ``fresh=True``
-        the child imports the device's module itself and nothing in it has used the device before. Without
-        ``spawned=True`` the child may be forked from a process that has loaded torch but has not used the
-        device.
+        ``function`` is defined at module level; its arguments and its result are Python literals. The checks of the
+        child count as checks of this case, and a check that fails in the child fails this case. The result says how the
+        process ended, what it printed and what the function returned. With ``fresh=True`` the child imports the
+        device's module itself and has not used the device before the function starts. Without ``spawned=True`` the
+        child may be forked from a process that has loaded torch but has not used the device.
         """
         result = in_process(
             *(function, arguments, self.where, self.seed, self.default),
@@ -483,7 +480,7 @@ def _at(found: str, at: str) -> str:
 
 @dataclass(slots=True)
 class Attempt:
-    """The outcome of one check. ``checks`` is the number of comparisons made."""
+    """The outcome of one attempt at a check. ``checks`` is the number of comparisons made."""
 
     checks: int = 0
     failure: Failure | None = None
@@ -536,11 +533,11 @@ def in_process(
     spawned: bool = False,
     first_time: Callable[[float], float] = float,
 ) -> Result:
-    """Runs ``function(context, *arguments)`` in a subprocess; see ``Context.child``. ``first_time`` is the
-    descriptor's function of that name.
+    """Runs ``function(context, *arguments)`` in a subprocess and returns its result; see ``Context.child``.
+    ``first_time`` is the descriptor's function of that name, which extends a time limit for the first use of the
+    device.
 
-    Waits until the process ends, even after its answer, because a case may check that the process exits
-    cleanly.
+    Waits until the process ends, even after its answer, because a case may check that the process exits cleanly.
     """
     module = SCRIPT if function.__module__ == "__main__" else function.__module__
     name = function.__qualname__

@@ -1,8 +1,7 @@
-"""Programs drawn by hypothesis: always the same ones in a plan, new ones in a random search. Failing programs
-are shrunk and written as straight-line code.
+"""Random programs (sequences of device operations) drawn by hypothesis: always the same ones in a plan, new ones in a
+random search. Failing programs are shrunk and written as straight-line code.
 
-Hypothesis is imported inside functions, because a repro script may contain this module and must run without
-hypothesis.
+Hypothesis is imported inside functions, because a repro script may contain this module and must run without hypothesis.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ SHRINKING = 120.0
 
 
 def pinned(programs: int, **more: Any) -> Any:
-    """Returns hypothesis settings for a search that depends only on its seed: no database, no deadline, this
-    many programs."""
+    """Returns hypothesis settings for a search that depends only on its seed: no database, no deadline, and
+    ``programs`` examples."""
     from hypothesis import HealthCheck, Phase, Verbosity, settings
 
     return settings(
@@ -51,8 +50,8 @@ def pinned(programs: int, **more: Any) -> Any:
 
 
 def search(strategy: Any, holds: Callable[[Any], None], seed: int, programs: int) -> None:
-    """Calls ``holds`` with this many drawn programs. Raises the exception of the smallest program that
-    fails."""
+    """Calls ``holds`` with ``programs`` examples of a hypothesis strategy. Raises the exception of the smallest example
+    that fails."""
     from hypothesis import given
     from hypothesis import seed as seeded
 
@@ -62,16 +61,16 @@ def search(strategy: Any, holds: Callable[[Any], None], seed: int, programs: int
 
 
 def _nobody(*_: Any) -> None:
-    """The default callback; does nothing."""
+    """Does nothing. This is the default callback."""
 
 
 @dataclass
 class Search:
     """A random search through the programs of one case.
 
-    Failures of a ``known`` kind are ignored. After the first failure of another kind only failures of that
-    same kind count, so that shrinking keeps the failure. Programs that prove nothing are counted; they
-    neither fail nor end the search.
+    Failures of a ``known`` kind are ignored. After the first failure of another kind only failures of that same kind
+    count, so that shrinking keeps the failure. Programs that prove nothing (for example because the work finished too
+    early) are counted; they neither fail nor end the search.
     """
 
     kind_of: Callable[[BaseException], str]  # names the kind of a program's failure
@@ -87,7 +86,7 @@ class Search:
     cut: bool = field(default=False, init=False)  # True if shrinking ran out of time
 
     def takes(self) -> bool:
-        """True if one more program is to be run."""
+        """Returns True, and counts the program, if the search has time to run one more program."""
         if time.monotonic() > self.end:
             self.cut = bool(self.wanted)
             return False
@@ -96,7 +95,7 @@ class Search:
         return True
 
     def passes_over(self, program: Program, error: Exception) -> bool:
-        """True if this failure of a program is to be ignored."""
+        """Returns True if the failure ``error`` of a program is to be ignored."""
         if isinstance(error, (NotShown, ConformError)):
             self.unshown += not self.wanted
             return True
@@ -108,7 +107,7 @@ class Search:
 
 
 class Trial:
-    """The programs of one case, tried one after the other."""
+    """The programs of one case, which are run one after the other."""
 
     def __init__(self, context: Context, drawn: Drawn) -> None:
         self.context = context
@@ -117,15 +116,16 @@ class Trial:
         self.found: tuple[Program, Exception] | None = None  # the smallest failing program
 
     def begin(self) -> bool:
-        """Counts one more program. False if the search is over and no more program is to be run."""
+        """Counts one more program and returns True. Returns False if the random search is over, so that no program may
+        run any more."""
         if self.context.search is not None and not self.context.search.takes():
             return False
         self.count += 1
         return True
 
     def run(self, program: Program, part: Callable[[], Any]) -> bool:
-        """Runs a program, or the part of it that was drawn last. Returns whether the program may continue.
-        Raises the program's failure."""
+        """Runs a program, or the part of it that was drawn last. Returns whether the program may continue. Raises the
+        program's failure."""
         search = self.context.search
         try:
             part()
@@ -140,8 +140,8 @@ class Trial:
         return True
 
     def fails_alike(self, program: Program, part: Callable[[], Any]) -> bool:
-        """True if a smaller program fails with the same type of exception. It then becomes the program that
-        was found."""
+        """Runs a program that is smaller than the failing one. If it fails with the same type of exception, keeps it as
+        the failing program and returns True."""
         if self.found is None or not self.begin():
             return False
         before = self.found
@@ -159,8 +159,8 @@ class Trial:
         whole: Callable[[Sequence[Any]], Program],
         run: Callable[[Sequence[Any]], Any],
     ) -> None:
-        """Removes steps that the failure does not need, first many at once and then one by one. ``whole``
-        builds the program from steps; ``run`` runs steps."""
+        """Removes the steps of the failing program that the failure does not need, first many at once and then one by
+        one. ``whole`` builds a program from steps; ``run`` runs steps."""
         at_once = max(1, len(steps) // 2)
         while True:
             before = len(steps)
@@ -184,32 +184,34 @@ class Trial:
         return True
 
     def steered(self, programs: Iterable[Any], holds: Callable[[Any], None]) -> None:
-        """Runs further programs, which reach the states and pairs that the random ones missed. A random
-        search skips them."""
+        """Runs ``programs``, which were generated to cover the states and pairs of instructions that the random
+        programs missed. A random search skips them."""
         for program in programs if self.context.search is None else ():
             holds(program)
 
     def must_have_reached(self, reach: Reach) -> None:
-        """Stores the coverage of the drawn programs for the report. Raises NotShown if an entry of the table
+        """Stores the coverage of the drawn programs for the report. Raises NotShown if an entry of the coverage table
         was not reached, which is an error of this suite and not of the device."""
         if self.context.search is None:
             self.context.reached = str(reach)
             if reach.missing:
-                raise NotShown(f"the drawn programs do not cover the whole table: {reach}")
+                raise NotShown(
+                    f"the drawn programs do not cover every entry of the coverage table: {reach}"
+                )
 
     def must_have_run(self, programs: int) -> None:
-        """Requires that at least this many programs ran. A random search has no such minimum."""
+        """Requires that at least ``programs`` programs ran. A random search has no such minimum."""
         if self.context.search is None:
             text = f"{self.count} programs ran; expected {programs}"
             self.context.must(self.count >= programs, text)
 
     @contextmanager
     def shrunk(self, shorter: Callable[[Program], None] = _nobody) -> Iterator[None]:
-        """Wraps a search: the smallest failing program becomes the failure of the check, and the repro script
-        runs that program.
+        """Returns a context manager for a search: the smallest failing program becomes the failure of the check, and
+        the repro script runs that program.
 
-        ``shorter`` may shorten the program further with ``fails_alike``. Raises CheckFailed, or NotShown if
-        the program proved nothing.
+        ``shorter`` may shorten the program further with ``fails_alike``. Raises CheckFailed, or NotShown if the program
+        proved nothing.
         """
         from hypothesis import errors
         from msgspec.structs import replace  # not available in a repro script
@@ -237,8 +239,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a program: a function that takes the run, and its other arguments by name. Made by
-    ``operation``."""
+    """One operation of a program: a function that takes the running program (``run``), and its other arguments by name.
+    Created by the decorator ``operation``."""
 
     function: Callable[..., None]
     given: dict[str, Any]
@@ -253,9 +255,8 @@ class Operation:
 
 
 def operation(function: Callable[Concatenate[Any, _Given], None]) -> Callable[_Given, Operation]:
-    """Decorator that makes a function usable both in runs and in scripts: ``free(3)`` then returns the
-    Operation that calls the function with ``(run, 3)``. Raises ValueError if there are too many or too few
-    arguments."""
+    """Decorates a function so that it can be used both in runs and in scripts: ``free(3)`` then returns the Operation
+    that calls the function ``free`` with ``(run, 3)``. Raises ValueError if there are too many or too few arguments."""
     _, *names = inspect.signature(function).parameters
 
     @wraps(function)
@@ -277,11 +278,11 @@ def settle(run: Any) -> None:
 
 
 def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:
-    """Returns operations as lines of Python, indented by ``depth`` levels: the body of each operation's
-    function with the arguments filled in.
+    """Returns operations as lines of Python, indented by ``depth`` levels: the body of each operation's function with
+    the arguments filled in.
 
-    ``run.context`` becomes ``context``. An entry of a table of the run, such as ``run.streams[1]``, becomes a
-    variable such as ``s1``; ``names`` maps each table to the prefix of its variables.
+    ``run.context`` becomes ``context``. An entry of a table of the run, such as ``run.streams[1]``, becomes a variable
+    such as ``s1``; ``names`` maps each table to the prefix of its variables.
     """
     lines = (ast.unparse(node) for each in operations for node in _body_of(each, names))
     return textwrap.indent("".join(f"{line}\n" for line in lines), "    " * depth)
@@ -298,13 +299,13 @@ def _body_of(operation: Operation, names: Mapping[str, str]) -> list[ast.stmt]:
 
 
 def _expression_of(value: Any) -> ast.expr:
-    """Returns the expression of a literal, or of a lambda that stands on a line of its own."""
+    """Returns the syntax tree of a literal, or of a lambda that stands on a line of its own."""
     text = inspect.getsource(value).strip().rstrip(",") if callable(value) else repr(value)
     return ast.parse(text, mode="eval").body
 
 
 class _Filled(ast.NodeTransformer):
-    """Substitutes an operation's arguments into the body of its function."""
+    """A transformer of syntax trees that substitutes an operation's arguments into the body of its function."""
 
     def __init__(self, given: Mapping[str, ast.expr], names: Mapping[str, str]) -> None:
         self.given = given

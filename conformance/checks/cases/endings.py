@@ -9,7 +9,7 @@ from devices.failure import Failure, Kind
 
 
 class CheckFailed(AssertionError):
-    """The device broke the clause. ``failure`` describes how, as data."""
+    """The exception raised if the device broke the clause. ``failure`` describes the failure as data."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -22,16 +22,16 @@ class CheckFailed(AssertionError):
 
 
 class NotShown(Exception):
-    """A precondition of the check was not met, so nothing was judged. The cell becomes an error."""
+    """The exception raised if a precondition of the check was not met, so that nothing was judged. The cell becomes an error."""
 
 
 class NotDeclared(NotShown):
-    """The check needs something that the descriptor does not declare. The cell becomes unsupported by
+    """The exception raised if the check needs something that the descriptor does not declare. The cell becomes unsupported by
     declaration."""
 
 
 class Blocked(NotShown):
-    """The check cannot be made because the device breaks the clause ``by``, which the check depends on."""
+    """The exception raised if the check cannot be made because the device breaks the clause ``by``, on which the check depends."""
 
     def __init__(self, by: str, text: str) -> None:
         super().__init__(text)
@@ -39,15 +39,15 @@ class Blocked(NotShown):
 
 
 class NotInFlight(Blocked):
-    """Work that should have been in flight was already done. The case is tried again with longer work."""
+    """The exception raised if queued work was already done when the check looked. The case is tried again with longer work."""
 
     def __init__(self, text: str) -> None:
         super().__init__("streams.query", text)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Returns the failure of a CheckFailed; for any other exception, a new failure that says which exception
-    was raised."""
+    """Returns the failure of a CheckFailed; for any other exception, a new failure that says which exception was
+    raised."""
     if isinstance(error, CheckFailed):
         return error.failure
     name = type(error).__name__
@@ -56,8 +56,8 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def shown(value: Any) -> str:
-    """Returns a value as short text for a message. Never raises, because repr() of a tensor runs kernels of a
-    device that may be broken."""
+    """Returns a value as short text for a message. Never raises, although repr() of a tensor runs kernels of a device
+    that may be broken."""
     try:
         text = repr(value)
     except Exception as error:  # printing a tensor runs kernels

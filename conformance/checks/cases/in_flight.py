@@ -1,9 +1,9 @@
-"""Work in flight: a stream that is held, with evidence that it is held, and calls in threads that may have to
-wait for it.
+"""Work in flight (queued and not yet done): a stream that is kept occupied, evidence that it is still occupied, and
+calls in threads that may have to wait for the stream.
 
-An event that must happen is waited for, and only the time in which the process could run counts towards the
-limit. An event that must not happen is watched for until every other thread of the process had its turn. So
-no verdict depends on how busy the machine is.
+For an event that must happen, the time limit counts only time in which the process could run. An event that must not
+happen is watched for until every other thread of the process had a chance to run. So no verdict depends on how busy the
+machine is.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ NOTHING_HELD = "work in flight was not checked: the descriptor declares neither 
 
 
 class Hold:
-    """Occupies a stream by the descriptor's ``gate`` or ``busy``. See ``Context.hold``."""
+    """A context manager that keeps a stream occupied, by the descriptor's ``gate`` or ``busy``. See ``Context.hold``."""
 
     def __init__(
         self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
     ) -> None:
-        """Without a gate the stream is occupied for ``milliseconds``, which ``release`` does not shorten."""
+        """Prepares to occupy a stream. Without a gate the stream is then occupied for ``milliseconds``, which
+        ``release`` does not shorten."""
         self._device, self._milliseconds, self._limit = opened, milliseconds, limit
         self._check, self.stream = check, stream
         self.holds = opened.descriptor.gate is not None or opened.descriptor.busy is not None
@@ -77,11 +78,11 @@ class Hold:
             self.release()
 
     def must_be_in_flight(self) -> None:
-        """Verifies that the stream is still occupied, or was until it was released. Raises NotInFlight if it
-        is not.
+        """Verifies that the stream is still occupied, or that it was occupied until its release. Raises NotInFlight
+        otherwise.
 
-        A stream held by a gate needs no query; other clauses judge a wrong ``query``. Raises CheckFailed if
-        the gate opened by itself because the host was blocked.
+        A stream held by a gate needs no query; other clauses judge a wrong ``query``. Raises CheckFailed if the gate
+        opened by itself because the host was blocked.
         """
         if self._opened_late:
             subject = "the host was blocked by work in flight"
@@ -96,7 +97,7 @@ class Hold:
             )
 
     def release(self) -> None:
-        """Lets the stream continue. Calling it again has no effect."""
+        """Lets the stream continue. A second call has no effect."""
         self._released = True
         self._open.set()
         if self._gate is not None:
@@ -104,28 +105,28 @@ class Hold:
             self._gate = None
 
     def check(self, seen: Callable[[], object], text: str) -> None:
-        """Checks what ``seen`` returns while the stream is held. Does nothing if no stream is held."""
+        """Checks that ``seen()`` returns a true value while the stream is held. Does nothing if no stream is held."""
         if self.holds:
             found = seen()
             self.must_be_in_flight()
             self._check(found, text)
 
     def pending(self, text: str, *what: Any) -> None:
-        """Checks that ``query`` is False for all of these streams and events while the stream is held."""
+        """Checks that ``query`` is False for all of the given streams and events while the stream is held."""
         self.check(lambda: not any(each.query() for each in what), text)
 
     def waits(self, what: Any, text: str) -> None:
-        """Checks that the work of a stream or an event does not finish while the held stream is occupied.
-        Does nothing if no stream is held."""
+        """Checks that the work of a stream or an event does not finish while the held stream is occupied. Does nothing
+        if no stream is held."""
         if self.holds:
             early = comes_to_be(what.query)
             self.must_be_in_flight()
             self._check(not early, text)
 
     def call(self, function: Callable[[], Any], seconds: float = 0.0) -> WaitingCall:
-        """Makes a call that may have to wait for the held stream, then releases the stream and lets the call
-        finish. The result's ``early`` is True if the call returned while the stream was held. With
-        ``seconds``, the call gets that much time to return early."""
+        """Makes a call that may have to wait for the held stream, then releases the stream and lets the call finish.
+        The result's ``early`` is True if the call returned while the stream was held. With ``seconds``, the call gets
+        that much time to return early."""
         with WaitingCall(function) as call:
             call.early = call.ended(seconds) if seconds else call.is_early()
             self.must_be_in_flight()
@@ -133,8 +134,8 @@ class Hold:
         return call
 
     def keeps_waiting(self, function: Callable[[], Any], text: str) -> None:
-        """Checks that a call does not return before the stream is released. Without a hold the call is only
-        made."""
+        """Checks that a call does not return before the stream is released. If no stream is held, the call is made
+        without a check."""
         call = self.call(function)
         if self.holds:
             self._check(not call.early, text)
@@ -146,7 +147,7 @@ class Hold:
 
 
 def ends(what: Any, seconds: float = SOON) -> bool:
-    """True if the work of a stream or an event finishes within this time, by its ``query``."""
+    """Returns True if ``query`` of a stream or an event becomes True within ``seconds``."""
 
     def is_done(waiting: float) -> bool:
         end = time.monotonic() + waiting
@@ -191,11 +192,11 @@ class WaitingCall:
             self.join()
 
     def is_early(self) -> bool:
-        """True if the call returns as soon as its thread had its turn, that is, without waiting."""
+        """Returns True if the call returns as soon as its thread had a chance to run, that is, without waiting."""
         return comes_to_be(lambda: not self.thread.is_alive())
 
     def ended(self, seconds: float) -> bool:
-        """True if the call ends within that time."""
+        """Returns True if the call ends within ``seconds``."""
 
         def has_ended(waiting: float) -> bool:
             self.thread.join(waiting)
@@ -204,8 +205,7 @@ class WaitingCall:
         return has_ended(0.0) or Clock().wait(has_ended, seconds)
 
     def join(self) -> None:
-        """Waits for the end of the call. Raises the exception of the call, or CheckFailed if the call does
-        not end."""
+        """Waits for the end of the call. Raises the exception of the call, or CheckFailed if the call does not end."""
         if not self.ended(self._limit):
             raise _still_running("a call did not end", self._limit)
         if self.error is not None:
@@ -213,8 +213,8 @@ class WaitingCall:
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """Returns the result of a call that may have to wait for held work. The work is released once the call
-    had its turn."""
+    """Returns the result of a call that may have to wait for a held stream. The stream is released once the thread of
+    the call had a chance to run."""
     with hold, WaitingCall(function) as call:
         call.is_early()  # the call returns now or waits for the stream
         hold.must_be_in_flight()
@@ -226,8 +226,8 @@ def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
 def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
     """Starts all functions at one barrier, each in its own thread. Returns their results in order.
 
-    Raises the exception of the first that raised, or CheckFailed if a function has not ended after
-    ``seconds``. Its thread keeps running, because a thread cannot be stopped from outside.
+    Raises the exception of the first function that raised, or CheckFailed if a function has not ended after
+    ``seconds``. The thread of such a function keeps running, because a thread cannot be stopped from outside.
     """
     barrier = threading.Barrier(len(functions))
 

@@ -1,9 +1,8 @@
-"""Coverage of drawn programs: pairs of consecutive instructions, and states. Also generates programs that
-cover the rest.
+"""Coverage of random programs: the pairs of consecutive instructions and the states that occur in them. Also generates
+programs that cover the missing entries.
 
-A few programs drawn at random miss rare pairs. So a case counts what its programs cover, and then adds
-steered programs: among several random instructions, the next one is always the one that covers the most
-missing entries.
+A few programs drawn at random miss rare pairs. So a case counts what its programs cover, and then adds steered
+programs: among several random instructions, the next one is always the one that covers the most missing entries.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ _MOST = 200
 
 @dataclass
 class Reach:
-    """The coverage of the programs of a case. ``table`` contains everything that they can cover."""
+    """The coverage of the random programs of a case. ``table`` contains all pairs of instructions and all states that
+    the programs can cover."""
 
     table: frozenset[Key]
     missing: set[Key] = field(init=False)
@@ -33,7 +33,7 @@ class Reach:
         self.missing = set(self.table)
 
     def __str__(self) -> str:
-        """The coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``."""
+        """Returns the coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``."""
         sorts = Counter(sort for sort, *_ in self.table - self.missing)
         told = [f"{sorts.pop('pair', 0)} pairs of instructions"]
         told += [f"{count} states of {sort}" for sort, count in sorted(sorts.items())]
@@ -48,14 +48,14 @@ class Walk(Protocol[Instruction]):
         """Returns at least one randomly drawn instruction that may come next."""
 
     def reaches(self, instruction: Instruction) -> set[Key]:
-        """Returns the coverage that an instruction adds if it comes next."""
+        """Returns the pairs of instructions and the states that an instruction adds to the coverage if it comes next."""
 
     def take(self, instruction: Instruction) -> None:
         """Appends an instruction to the program."""
 
 
 def reached(walk: Walk[Instruction], program: Iterable[Instruction]) -> set[Key]:
-    """Returns the coverage of a whole program."""
+    """Returns the pairs of instructions and the states that a whole program covers."""
     found: set[Key] = set()
     for instruction in program:
         found |= walk.reaches(instruction)
@@ -69,8 +69,8 @@ def steered(
     length: int,
     begin: Callable[[Random], tuple[Walk[Instruction], Any]],
 ) -> Iterator[tuple[Any, list[Instruction]]]:
-    """Yields programs of at most ``length`` instructions that cover the missing entries, each with the second
-    value that ``begin`` returned."""
+    """Yields further programs of at most ``length`` instructions that together cover the missing pairs and states. Each
+    program is yielded after the second value that ``begin`` returned for it."""
     random, missing = Random(seed), set(reach.missing)
     for _ in range(_MOST):
         if not missing:
@@ -92,9 +92,11 @@ def steered(
 
 
 def without(table: Iterable[Key], impossible: Mapping[Key, str]) -> frozenset[Key]:
-    """Returns a table without the entries that no program can cover; ``impossible`` maps each to the reason.
-    Raises ValueError if one is not in the table."""
+    """Returns a coverage table without the entries that no program can cover; ``impossible`` maps each of those to the
+    reason. Raises ValueError if one of those is not in the table."""
     whole = frozenset(table)
     if not whole.issuperset(impossible):
-        raise ValueError(f"not in the table: {sorted(set(impossible) - whole)}")
+        raise ValueError(
+            f"these impossible entries are not in the table: {sorted(set(impossible) - whole)}"
+        )
     return whole - set(impossible)

@@ -17,7 +17,7 @@ from opinfo.device import Device
 
 
 def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> None:
-    """Runs the check of a case, unless it is not tried on this device, and records the result."""
+    """Runs the check of a case, unless the case is not tried on this device, and records the result."""
     if record.undeclared:
         return
     record.untried = untried(case, device)
@@ -40,7 +40,7 @@ def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> No
 
 
 def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Where) -> Attempt:
-    """Runs a pinned program of a case. The caller counts the checks and records the failure."""
+    """Runs a pinned program of a case and returns the result. The caller counts the checks and records the failure."""
     assert case.drawn is not None
     made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
     if made.failure is None:
@@ -52,8 +52,7 @@ def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Whe
 def record_failure(
     case: Case, record: CellRecord, device: Device, made: Attempt, layout: str = ""
 ) -> None:
-    """Records that the device failed or refused a check, together with the function that writes the repro
-    script."""
+    """Records that the device failed or refused a check, together with the function that writes the repro script."""
     if made.refused is not None:
         record.refuse(NotImplementedError(made.refused))
     elif made.failure is not None:
@@ -65,6 +64,6 @@ def record_failure(
 
 
 def untried(case: Case, device: Device) -> str:
-    """Why a case is not tried on this device and machine. Empty if it is tried."""
+    """Returns the reason why a case is not tried on this device and machine. Empty if the case is tried."""
     indices = device.descriptor.device_count() if case.indices > 1 else 1
     return not_here(case, device.descriptor.capabilities, indices)

@@ -1,9 +1,8 @@
-"""Repro scripts of cases.
+"""Writes repro scripts of cases.
 
-A script reads from top to bottom: first the check that failed and the parts of its module that it uses,
-copied from the suite; then the call that makes the check. The other modules of the suite that they import
-(the context, the descriptor) are packed at the end, so that the script needs only torch and the device's
-module.
+A script starts with the check that failed and the parts of its module that it uses, copied from the suite. The call
+that makes the check follows. The other modules of the suite that they import (the context, the descriptor) are packed
+at the end, so that the script needs only torch and the device's module.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ _DIES = (
 
 
 def has_source(descriptor: Descriptor) -> bool:
-    """True if the device's descriptor is in a file, whose text the script then contains."""
+    """Returns True if the device's descriptor is in a file. A script then contains the text of that file."""
     return descriptor.folder is not None and (descriptor.folder / "descriptor.py").is_file()
 
 
@@ -149,8 +148,8 @@ def script_of_case(
 ) -> str:
     """Returns the repro script of a case on a device for which ``has_source`` is true. No run is needed.
 
-    ``message`` says what was wrong, and ``program`` is the drawn program that failed, if known. If the check
-    ``dies``, it crashes or hangs its process, so the script runs it in a subprocess.
+    ``message`` says what was wrong, and ``program`` is the drawn program that failed, if known. If the check ``dies``,
+    it crashes or hangs its process, so the script runs it in a subprocess.
     """
     assert descriptor.folder is not None
     file = descriptor.folder / "descriptor.py"
@@ -192,7 +191,7 @@ def script_of_case(
 
 
 def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
-    """Returns the arguments that make an equivalent Case: the fields on which judging depends."""
+    """Returns the source of the arguments that make an equivalent Case: only the fields on which the result depends."""
     given = [repr(case.clause), repr(case.name), name]
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
@@ -214,8 +213,8 @@ def _quiet(text: str) -> str:
 
 
 def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
-    """Returns the imports and the source that a module needs for these names: their definitions and,
-    recursively, every name of the module that they use."""
+    """Returns the imports and the source code of a module that the names in ``roots`` need: their definitions and,
+    recursively, those of every name of the module that they use."""
     text = _source_of(module)
     assert text is not None
     lines, tree = text.splitlines(), ast.parse(text)
@@ -255,7 +254,7 @@ def _names_in(tree: ast.AST) -> list[str]:
 
 
 def _plain(node: ast.stmt) -> ast.stmt:
-    """Returns a function without its ``@cases(...)`` decorators."""
+    """Returns a function definition without its ``@cases(...)`` decorators."""
     if isinstance(node, ast.FunctionDef):
         node.decorator_list = [
             each for each in node.decorator_list if not ast.unparse(each).startswith("cases(")
@@ -275,8 +274,8 @@ def _module_of(file: Path) -> str:
 
 
 def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields (name, source) of these modules and of all modules of this project that they import. A package
-    from which only modules are imported has an empty source."""
+    """Yields (name, source) of the named modules and of all modules of this project that they import. A package from
+    which only modules are imported has an empty source."""
     waiting, seen = list(names), set()
     packages: set[str] = set()
     while waiting:
@@ -293,8 +292,8 @@ def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _written_out(module: str, found: re.Match[str]) -> str:
-    """Replaces the reading of a TOML file next to the module by a literal, because a script has no other
-    files."""
+    """Returns the source of a literal that replaces the reading of a TOML file next to the module, because a script has
+    no other files."""
     path = _ROOT.joinpath(*module.split(".")).with_name(found["file"])
     return f"msgspec.convert({tomllib.loads(path.read_text(encoding='utf-8'))!r}, {found['kind']})"
 
@@ -314,8 +313,8 @@ def _source_of(name: str) -> str | None:
 
 @cache
 def _imported(text: str) -> tuple[str, ...]:
-    """Returns what a module imports, except under TYPE_CHECKING: module names, and packages from which more
-    than modules is imported."""
+    """Returns the names of the modules that the source code of a module imports outside of ``if TYPE_CHECKING:``. A
+    package is included if names other than modules are imported from it."""
     found: list[str] = []
     for source, several, one in _IMPORT.findall(_FOR_TYPES.sub("", text)):
         for name in re.findall(r"(?:^|,)\s*([\w.*]+)", re.sub(r"#.*", "", several or one)):

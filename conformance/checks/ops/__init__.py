@@ -1,1 +1,2 @@
-"""Checks of ops: calls with inputs in many layouts, the device's answers, and the functions that judge the answers."""
+"""Checks of ops: calls with inputs in many layouts, the results of the device, and the functions that judge the
+results."""

@@ -1,4 +1,5 @@
-"""Writes the repro script of one judged call of an op: the inputs, the call and the judgement, in this order."""
+"""Writes the repro script of one judged call of an op. The script contains the inputs, the call and the judgement, in
+this order."""
 
 from __future__ import annotations
 
@@ -30,14 +31,15 @@ from opinfo.layouts import Geometry
 
 
 class Setting(Protocol):
-    """The part of the item's context that a script needs: the op and its dtype. (``written`` also reads the device.)"""
+    """The part of the ItemContext that a script needs: the op and its dtype. (``written`` also reads the device.)"""
 
     op: Op
     dtype: str
 
 
 class Expected(Protocol):
-    """The part of a reference that a script needs: the call's inputs, and the source code of each part."""
+    """The part of a Reference (the expected result of a call) that a script needs: the call's inputs, and the source
+    code of each part."""
 
     @property
     def laid(self) -> Laid: ...
@@ -47,7 +49,7 @@ class Expected(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallScript:
-    """One judged call. Calling the object returns the text of the call's repro script."""
+    """One judged call of an op. Calling the object returns the text of the call's repro script."""
 
     setting: Setting
     clause: str
@@ -78,8 +80,8 @@ class CallScript:
         return written(self.setting, self._title, lines, [*functions, report], **given)
 
     def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
-        """Return the script for a call that did not finish: it makes the call in a subprocess, also judges it if ``judged``,
-        and reports how the process ended."""
+        """Returns the script for a call that did not finish. The script makes the call in a subprocess, also judges the
+        result if ``judged``, and reports how the process ended. ``seconds`` is the time limit of the subprocess."""
         start = f"main() if sys.argv[1:] else report_end({seconds!r})"
         if judged:
             return self._judged([report_end], start)
@@ -92,7 +94,8 @@ class CallScript:
         return f"{self.clause}: {self.setting.op.id}[{self.setting.dtype}], layout {self.layout}"
 
     def _call(self, functions: list[Any]) -> list[str]:
-        """Return the lines that create the inputs and make the call, and add the functions that they use to ``functions``."""
+        """Returns the lines of the script that create the inputs and make the call. Adds the functions that these lines
+        use to the list ``functions``."""
         functions += [self.procedure, Call, laid_out, dense]
         laid = self.laid
         geometries = [
@@ -130,7 +133,8 @@ class CallScript:
         ]
 
     def complete(self, failure: Failure) -> Failure:
-        """Return the failure with its call and the geometries of the call's inputs and targets added."""
+        """Returns the failure with its call added, and with the geometries (shape, strides and offset) of the call's
+        inputs and ``out=`` targets."""
         laid = self.laid
         inputs = zip(laid.sample.tensors, laid.geometries, strict=True)
         targets = (
@@ -148,7 +152,7 @@ class CallScript:
         )
 
     def call(self) -> str:
-        """Return the call in one line: ``torch.median(t[0], 0, out=…)``."""
+        """Returns the call as one line of text, such as ``torch.median(t[0], 0, out=…)``."""
         args, kwargs = placed(self.laid.sample.call)
         parts = [literal(each) for each in args]
         parts += [f"{name}={literal(value)}" for name, value in kwargs.items()]
@@ -161,7 +165,8 @@ class CallScript:
 
 
 def classes_in(given: Any) -> list[type]:
-    """Return this project's dataclasses whose instances appear in ``given``, because a script must define them."""
+    """Returns this project's dataclasses whose instances appear in ``given``, because a script must define these
+    classes."""
     if isinstance(given, (tuple, list)):
         return [found for each in given for found in classes_in(each)]
     if not is_dataclass(given) or isinstance(given, type):

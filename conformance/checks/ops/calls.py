@@ -1,4 +1,5 @@
-"""A call of an op, its inputs, and the device's answer. Repro scripts contain these functions, which need only torch."""
+"""A call of an op, its inputs, and the result of the device. Repro scripts contain these functions, which need only
+torch."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from opinfo.samples import Sample
 
 @dataclass(slots=True)
 class Call:
-    """A function, its input tensors, and the device on which it is called.
+    """A function, its input tensors, and the device on which the function is called.
 
-    ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values`` are
-    contiguous tensors on the CPU. ``inputs`` hold the same values on the device, inside guarded buffers if they are
-    strided. ``settle(result)`` waits until a result can be read. ``guarded`` is the class that lays a tensor out on the
-    device. ``storage`` and ``pointers`` say whether the device declares these capabilities.
+    ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values``
+    are contiguous tensors on the CPU. ``inputs`` hold the same values on the device; strided inputs lie inside guarded
+    buffers (larger buffers of known bytes, which show a write outside of the tensor). ``settle(result)`` waits until a
+    result can be read. ``guarded`` is the class that lays a tensor out on the device. ``storage`` and ``pointers`` say
+    whether the device declares these capabilities.
     """
 
     function: Callable[..., Any]
@@ -40,7 +42,8 @@ class Call:
 
 @dataclass(slots=True)
 class Answer:
-    """The result of a call, on the device and copied to the CPU (``read``), or the exception that the call raised."""
+    """The result of a call, on the device (``result``) and copied to the CPU (``read``), or the exception that the call
+    raised."""
 
     result: Any = None
     read: Any = None
@@ -59,7 +62,8 @@ def laid_out(
     move: Move,
     guarded: type[Guarded] = Guarded,
 ) -> list[Guarded | torch.Tensor]:
-    """Return the values on the device, inside a guarded buffer for each value that has a geometry."""
+    """Returns the values as tensors on the device. A value that has a geometry (shape, strides and offset) lies inside
+    a guarded buffer."""
     return [
         move(value) if geometry is None else guarded(value, geometry, move)
         for value, geometry in zip(values, geometries)
@@ -69,7 +73,8 @@ def laid_out(
 def repeated(
     values: Sequence[torch.Tensor], geometries: Sequence[Geometry | None]
 ) -> list[torch.Tensor]:
-    """Return the values that tensors of these geometries hold: along an expanded dimension, the first values are repeated."""
+    """Returns the values that tensors of these geometries hold: along an expanded dimension, the first values are
+    repeated."""
     found = []
     for value, geometry in zip(values, geometries):
         if geometry is not None and geometry.expanded is not None:
@@ -79,33 +84,35 @@ def repeated(
 
 
 def views(inputs: Iterable[Guarded | torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors that are passed to the op: the views of guarded inputs, and other inputs themselves."""
+    """Returns the tensors that are passed to the op: for a guarded input the view into its buffer, for any other input
+    the input itself."""
     return [each.view if isinstance(each, Guarded) else each for each in inputs]
 
 
 def container(form: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """Return the tensors as ``out=`` takes them: one tensor, a list or a tuple, as ``form`` says."""
+    """Returns the tensors in the form in which ``out=`` takes them: ``form`` is "tensor", "list" or "tuple"."""
     if form == "tensor":
         return tensors[0]
     return list(tensors) if form == "list" else tuple(tensors)
 
 
 def copies(call: Call) -> list[torch.Tensor]:
-    """Return contiguous copies of the call's values on the device."""
+    """Returns contiguous copies of the call's values on the device."""
     return [call.move(each.clone()) for each in call.values]
 
 
 def address(call: Call, tensor: torch.Tensor) -> int | None:
-    """Return the address of a tensor's first element; None if the device does not declare ``pointers``."""
+    """Returns the address of a tensor's first element; None if the device does not declare ``pointers``."""
     return tensor.data_ptr() if call.pointers else None
 
 
 def called(
     call: Call, read: bool = True, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
 ) -> Answer:
-    """Make the call and wait for its result, so that a late exception counts as the call's. If ``read``, copy the result to
-    the CPU; callers that do not judge values pass False, because reading a result that extends past its storage can end
-    the process. If ``form`` is given, the targets are passed as ``out=``."""
+    """Makes the call and waits for its result, so that a late exception counts as the call's. Returns the result or the
+    exception. If ``read``, the result is copied to the CPU; callers that do not judge values pass False, because
+    reading a result that extends past its storage can end the process. If ``form`` is given, the targets are passed as
+    ``out=``."""
     given = views(targets) if targets else []
     answer = Answer(targets=targets)
     if given:
@@ -125,7 +132,7 @@ def called(
 
 
 def damages(call: Call, answer: Answer) -> list[Damage | None]:
-    """Return the damage to the storage of each input, or None for an input whose bytes are unchanged."""
+    """Returns the damage to the storage of each input: None for an input whose bytes are unchanged."""
     if answer.damages is None:
         answer.damages = [
             None
@@ -139,12 +146,12 @@ def damages(call: Call, answer: Answer) -> list[Damage | None]:
 def differs(
     read: Any, want: Any, reference: Any, exact: Callable[[], Any] | None = None
 ) -> Wrong | None:
-    """Report how a result differs from the reference; None if it agrees within tolerance.
+    """Returns how a result (``read``) differs from the expected result (``want``); None if they agree within tolerance.
 
-    If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If an index may be
-    that of any of several equal elements, ``reference.named`` replaces indices by elements. If ``exact`` is given (the
-    result in float64), a result that is as close to it as the CPU's passes. For ill-conditioned ops, errors that one
-    rounding of the operands would cause are accepted.
+    If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If an index may
+    be that of any of several equal elements, ``reference.named`` replaces indices by elements. If ``exact`` is given
+    (the result in float64), a result that is as close to the exact one as the CPU's is accepted. For ill-conditioned
+    ops, errors that one rounding of the operands would cause are accepted.
     """
     views = []
     if (named := reference.named) is not None:
@@ -168,7 +175,7 @@ def differs(
 
 
 def elements_named(result: Any, operand: torch.Tensor, dim: int) -> Any:
-    """Replace the indices in a result, each of which may point to any of several equal elements.
+    """Replaces the indices in a result, each of which may point to any of several equal elements, by the elements.
 
     Returns the values, the elements at the indices, whether each index is in range, and whether the indices are all
     different. A result whose second tensor cannot be an index is returned unchanged.
@@ -195,18 +202,18 @@ def strided(result: Any) -> list[torch.Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Ambiguous:
-    """The verdict when two references disagree and the device agrees with neither."""
+    """The verdict that nothing can be judged, because two references disagree and the device agrees with neither."""
 
     text: str
 
 
-#: The verdicts of a judge, one for each comparison: None if it passed.
+#: The verdicts of a judge, one for each comparison: None if the comparison passed.
 Found = Iterator[Wrong | Ambiguous | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The tensors of one sample, laid out on the device as one case says."""
+    """The tensors of one sample, laid out on the device in the layouts of one case."""
 
     sample: Sample
     case: Case

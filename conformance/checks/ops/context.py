@@ -1,9 +1,10 @@
-"""The framework for checks of ops: holds one op and dtype and its samples, and makes and judges calls.
+"""The framework for checks of ops: holds one op and dtype with its samples, makes calls, and judges their results.
 
-A check has three parts. The *call* is data: a function, its arguments, and a geometry for each tensor. The *answer* is the
-device's result or exception. A *judge* is a function ``(call, answer, reference)`` that judges one clause: for each
-comparison it yields a fault or None. The framework makes each call once, passes the answer to every judge whose clause is
-wanted, and counts the checks. It knows nothing about clauses, and judges know nothing about devices.
+A check has three parts. The *call* is data: a function, its arguments, and a geometry (shape, strides and offset) for
+each tensor. The *answer* is the device's result or exception. A *judge* is a function ``(call, answer, reference)``
+that judges one clause: for each comparison it yields a fault or None. The framework makes each call once, passes the
+answer to every judge whose clause is wanted, and counts the checks. The framework does not depend on clauses, and
+judges do not depend on devices.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _MOST_BYTES = 2**23
 
 
 class NotPlaced(Exception):
-    """A tensor could not be copied to the device, so the clauses that need it cannot be checked."""
+    """The exception raised if a tensor could not be copied to the device, so that the clauses that need it cannot be checked."""
 
     def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
         super().__init__(f"copying an input to the device raised {in_a_line(cause)}")
@@ -81,7 +82,7 @@ class NotPlaced(Exception):
 
 
 class EndsProcess(Exception):
-    """The next step ended a process in an earlier attempt, so it is not repeated."""
+    """The exception raised if the next step ended a process in an earlier attempt, so that the step is not repeated."""
 
 
 #: The largest tolerance, relative and absolute, that torch's database may set for float32 gradients.
@@ -92,8 +93,8 @@ _SPOT = 50
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a reference that a script cannot write as a literal: its ``value`` or a function that computes it, the
-    source ``code`` (or a function that writes it), and the ``functions`` that the code uses."""
+    """A part of a Reference that a script cannot write as a literal: its ``value`` or a function that computes the
+    value, the source ``code`` (or a function that writes the code), and the ``functions`` that the code uses."""
 
     value: Any
     code: str | Callable[[], str]
@@ -105,10 +106,10 @@ NO_ANSWER = ValueAnswer(None)
 
 
 class Reference:
-    """The expected answer to a call, in parts. Each part is computed when a judge first reads it.
+    """The expected result of a call, in named parts. Each part is computed when a judge first reads it.
 
     A repro script contains the parts that its judge reads. ``parts`` adds parts to those defined here; if a part is a
-    function, it is called to compute the part.
+    function, the function is called to compute the part.
     """
 
     def __init__(self, ctx: ItemContext, laid: Laid, **parts: Any) -> None:
@@ -127,7 +128,7 @@ class Reference:
         return found
 
     def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
-        """Return the source text by which a script defines a part, and the functions and classes that the text uses."""
+        """Returns the source text by which a script defines a part, and the functions and classes that the text uses."""
         part = self._parts.get(name)
         if isinstance(part, Part):
             return part.code if isinstance(part.code, str) else part.code(), part.functions
@@ -166,7 +167,8 @@ class Reference:
 
     @property
     def roundings(self) -> float:
-        """The accepted error in roundings of the largest element (see ``opinfo.compare.difference``)."""
+        """The accepted error of an element, as a number of roundings of the largest element (see
+        ``opinfo.compare.difference``)."""
         return SUM_ROUNDINGS if "values.sums" in self.families else 0.0
 
     @property
@@ -181,7 +183,8 @@ class Reference:
 
     @property
     def allowed(self) -> list[torch.Tensor]:
-        """The accepted error of each tensor of the result, for an ill-conditioned op; otherwise empty."""
+        """The accepted error of each tensor of the result, element by element, for an ill-conditioned op; otherwise
+        empty."""
         if not self.conditioned:
             return []
         sample = self.laid.sample
@@ -199,7 +202,8 @@ class Reference:
 
     @property
     def named(self) -> Callable[[Any], Any] | None:
-        """A function that replaces indices by elements, if an index may be that of any of several equal elements; else None."""
+        """A function that replaces the indices in a result by elements, if an index may be that of any of several equal
+        elements; otherwise None."""
         if not self.families & {"values.any_index", "values.of_any"}:
             return None
         if "values.of_any" in self.families and (self._is_stable or self.ctx.apart(self.laid)):
@@ -213,7 +217,8 @@ class Reference:
 
     @property
     def _along(self) -> int:
-        """The dimension of a reduction, from the call's arguments. In ops such as topk, the argument k precedes it."""
+        """The dimension of a reduction, from the call's arguments. In ops such as topk, the argument ``k`` precedes the
+        dimension."""
         args, kwargs = self.laid.sample.call.args, self.laid.sample.call.kwargs
         place = 2 if "values.of_k" in self.families else 1
         return int(args[place] if len(args) > place else kwargs.get("dim", -1))
@@ -252,9 +257,10 @@ class Reference:
 
     @property
     def raises(self) -> bool:
-        """True if FakeTensor rejects this call both for the device and for a neutral device type. (For the device alone, it
-        may run the vendor's own Python code, which would excuse the vendor's bug.) If the meta device accepts the call,
-        FakeTensor is not run, because the meta device is faster and agrees with FakeTensor except for known ops."""
+        """True if FakeTensor rejects this call both for the device and for a neutral device type. (For the device
+        alone, FakeTensor may run the vendor's own Python code, which would excuse the vendor's bug.) If the meta device
+        accepts the call, FakeTensor is not run, because the meta device is faster and agrees with FakeTensor except for
+        known ops."""
         known = "strides.not_of_meta" in self.families
         if not known and self.ctx.stride_answer(self.laid, where="meta").outputs is not None:
             return False
@@ -264,14 +270,14 @@ class Reference:
 
     @property
     def specs(self) -> tuple[OutputSpec, ...] | None:
-        """The shapes and strides of FakeTensor's outputs; None if FakeTensor has no answer."""
+        """The shapes and strides of FakeTensor's outputs; None if FakeTensor returns none."""
         return self._fake.outputs
 
     @property
     def meta_specs(self) -> tuple[OutputSpec, ...] | None:
-        """The shapes and strides of the outputs on the meta device, which is faster than FakeTensor. None if the meta device
-        has no answer, or if FakeTensor must be used: for ops where both are known to differ, and for one call in 50 of
-        every op, to notice new differences."""
+        """The shapes and strides of the outputs on the meta device, which is faster than FakeTensor. None if the meta
+        device returns none, or if FakeTensor must be used: for ops where both are known to differ, and for one call in
+        50 of every op, to notice new differences."""
         spot = zlib.crc32(f"{self.laid.sample.index} {self.laid.case.id}".encode()) % _SPOT == 0
         if spot or "strides.not_of_meta" in self.families:
             return None
@@ -279,20 +285,23 @@ class Reference:
 
 
 def _error(answer: Any) -> Exception | None:
-    """Return the exception that the call raised, or that a judge met while it examined the answer; None if there is none."""
+    """Returns the exception that the call raised, or that a judge met while it examined the answer; None if there is
+    none."""
     return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
 
 
 def _unread(answer: Any, error: Exception) -> Unread:
-    """Return the reason why nothing was judged, and the clause that judges it: the one that the answer names, else
-    layout.variants for calls with ``out=`` and layout.values for others."""
+    """Returns the record of a call whose result could not be judged, with the clause that judges the exception: the
+    clause that the answer names, otherwise layout.variants for calls with ``out=`` and layout.values for all other
+    calls."""
     of_calls = VARIANTS if getattr(answer, "targets", ()) else VALUES
     return Unread.of(error, getattr(answer, "judged_by", "") or of_calls)
 
 
 @dataclass
 class ItemContext:
-    """Everything that a check of one op and dtype needs. The tensors of a sample are built once and shared by its checks."""
+    """Everything that the checks of one op and dtype need: samples, device, references and records. The tensors of a
+    sample are built once and shared by all checks."""
 
     op: Op
     dtype: str
@@ -327,19 +336,20 @@ class ItemContext:
 
     @property
     def common(self) -> list[Sample]:
-        """The samples for all checks, without those that are only for calls that write to no argument (``reads_only``)."""
+        """The samples for all checks. Samples with ``reads_only``, which are only for calls that write to no argument,
+        are left out."""
         return [sample for sample in self.samples if not sample.reads_only]
 
     # -- recording
 
     @contextmanager
     def running(self, *clauses: str) -> Iterator[CellRecord]:
-        """Run clauses that share their calls, under the guard. Yields the record of the first wanted clause; the time is
-        divided among all of them.
+        """Returns a context manager that guards the checks of clauses which share their calls, and yields the record of
+        the first selected clause. The time of the block is divided among the clauses.
 
         An exception of the device in a step of the check ends the clauses: NotImplementedError makes them unsupported;
-        any other exception marks them as blocked by the clause that checks that step. An exception of this project's code
-        is an error of the cells. In each case the run continues with the next clauses.
+        any other exception marks them as blocked by the clause that checks that step. An exception of this project's
+        code is an error of the cells. In each case the run continues with the next clauses.
         """
         wanted = [record for record in map(self.recorder.get, clauses) if record is not None]
         self.guard.begin(clauses, wanted)
@@ -356,7 +366,7 @@ class ItemContext:
                 elif exc.dtype in self.device.descriptor.dtypes:
                     record.block("device.capability", str(exc), spoken(exc.cause))
                 else:
-                    why = f"an input is {exc.dtype}, which the descriptor does not declare"
+                    why = f"an input has dtype {exc.dtype}, which the descriptor does not declare"
                     record.pass_over(why)
         except Exception as exc:  # from the device or from this project's code; neither passes
             for record in wanted:
@@ -374,8 +384,8 @@ class ItemContext:
     # -- inputs
 
     def laid_out(self, sample: Sample, only: frozenset[str] | None = None) -> Iterator[Laid]:
-        """Yield the sample in every case of the covering set that gives it a different layout, or in the cases that the
-        sample names. If ``only`` is given, other cases are left out."""
+        """Yields the sample on the device, once in each different layout of the covering set (the layouts that every
+        plan uses), or in the layouts that the sample names. With ``only``, yields just the layouts with these names."""
         key = sample.index, sample.layouts
         if key not in self._distinct:
             self._distinct[key] = self._cases_of(sample)
@@ -395,7 +405,7 @@ class ItemContext:
         return distinct((c for c in fits if self.device.takes(c.id)), operands)
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]:
-        """Return the numbers of the tensors that the call may change: self of an in-place op, running statistics in
+        """Returns the positions of the tensors that the call may change: self of an in-place op, running statistics in
         training, and the weight of embedding with ``max_norm``."""
         families = self.traits.families
         if "mutates.self" in families:
@@ -407,11 +417,12 @@ class ItemContext:
         return frozenset()
 
     def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
-        """Return the geometry of each of the sample's tensors in this case."""
+        """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a case."""
         return geometries_of(case, self._operands(sample))
 
     def _operands(self, sample: Sample) -> tuple[Operand, ...]:
-        """Return the sample's tensors as operands of a case. Tensors that the call may write to are never expanded."""
+        """Returns the sample's tensors as operands, from which a case computes geometries. Tensors that the call may
+        write to are never expanded."""
         mutable = self.mutable_inputs(sample)
         return tuple(
             Operand(
@@ -442,21 +453,24 @@ class ItemContext:
         return Laid(sample, case, geometries, inputs)
 
     def plain(self, sample: Sample) -> Laid:
-        """Return the sample with every tensor contiguous. Raises EndsProcess if laying it out ended a process before."""
+        """Returns the sample on the device with every tensor contiguous. Raises EndsProcess if laying the sample out
+        ended a process before."""
         return self.laid_as(sample, uniform(CONTIGUOUS))
 
     def first(self, sample: Sample) -> Laid:
-        """Return the sample in the first case. Raises EndsProcess if laying it out ended a process before."""
+        """Returns the sample on the device in the layouts of the first case. Raises EndsProcess if laying the sample
+        out ended a process before."""
         return self.laid_as(sample, self.cases[0])
 
     def laid_as(self, sample: Sample, case: Case) -> Laid:
-        """Return the sample in this case. Raises EndsProcess if laying it out ended a process before."""
+        """Returns the sample on the device in the layouts of a case. Raises EndsProcess if laying the sample out ended
+        a process before."""
         if not self.guard.call(CallKey(sample.index, INPUTS)):
             raise EndsProcess
         return self.lay(sample, case)
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a CPU tensor to the device. Raises NotPlaced if the copy fails or changes the dtype."""
+        """Returns a copy of a CPU tensor on the device. Raises NotPlaced if the copy fails or changes the dtype."""
         try:
             there = self.device.to_device(tensor)
         except Exception as exc:  # a vendor's copy may raise anything
@@ -467,20 +481,21 @@ class ItemContext:
         return there
 
     def release(self, sample: Sample) -> None:
-        """Drop a sample's buffers and references if they are too large to keep for the next clause. Small buffers are kept,
-        because allocating new pages costs more than copying into used ones."""
+        """Drops a sample's buffers and references if they are too large to keep for the next clause. Small buffers are
+        kept, because allocating new pages costs more than copying into used ones."""
         if sum(t.numel() * t.element_size() for t in sample.tensors) > _KEPT_BYTES:
             self.rebuild(sample)
             self._values = {k: v for k, v in self._values.items() if k[0] != sample.index}
 
     def rebuild(self, sample: Sample) -> None:
-        """Drop the sample's buffers, so that they are built again, for example because a call may have resized its tensors."""
+        """Drops the buffers of a sample, so that the next check builds new ones, for example because a call may have
+        resized the tensors."""
         self._built = {k: v for k, v in self._built.items() if k[0] != sample.index}
 
     # -- calls
 
     def call(self, laid: Laid, function: Callable[..., Any] | None = None) -> Call:
-        """Return the call of the op, or of ``function`` if given, on these tensors."""
+        """Returns the call of the op, or of ``function`` if given, on these tensors."""
         sample, device = laid.sample, self.device
         return Call(
             function or self.op.function,
@@ -503,12 +518,12 @@ class ItemContext:
         check: str = "",
         refusable: bool = True,
     ) -> Any:
-        """Make the call of the op, or of ``function``, by ``procedure(call, *given)``, and judge it. Faults are recorded in the
-        clauses' cells. Returns the answer; None if no clause of ``judges`` is wanted, or if the call ended a process
-        before.
+        """Makes the call of the op, or of ``function``, by ``procedure(call, *given)``, and judges its result with
+        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the device's
+        answer; None if no clause of ``judges`` is wanted, or if the call ended a process before.
 
-        ``layout`` is the recorded layout name, by default that of the inputs; ``check`` is the sort of check, by default
-        the layout. If ``refusable``, NotImplementedError means that the device does not implement the call.
+        ``layout`` is the recorded layout name, by default that of the inputs; ``check`` is the sort of check, by
+        default the layout. If ``refusable``, NotImplementedError means that the device does not implement the call.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
@@ -556,20 +571,21 @@ class ItemContext:
         return answer
 
     def asks_undeclared(self, sample: Sample) -> str:
-        """Return the reason why the device may refuse a call: an argument is a dtype that the descriptor does not declare.
-        Empty if there is none."""
+        """Returns the reason why the device may refuse a call: an argument is a dtype that the descriptor does not
+        declare. Empty if every dtype argument is declared."""
         named = (*sample.call.args, *sample.call.kwargs.values())
         for each in named:
             if isinstance(each, torch.dtype):
                 name = str(each).removeprefix("torch.")
                 if name not in self.device.descriptor.dtypes:
-                    return f"a call has {name} as its dtype argument, which the descriptor does not declare"
+                    return f"the dtype argument of a call is {name}, which the descriptor does not declare"
         return ""
 
     # -- references
 
     def expected(self, laid: Laid) -> ValueAnswer:
-        """Return the CPU's result for the values that the inputs hold in this case. (An expanded input repeats some values.)"""
+        """Returns the CPU's result for the values that the inputs hold in this layout. (An expanded input repeats some
+        values.)"""
         key = (laid.sample.index, tuple(g.expanded for g in laid.geometries))
         if key not in self._values:
             values = repeated(laid.sample.tensors, laid.geometries)
@@ -579,7 +595,8 @@ class ItemContext:
         return self._values[key]
 
     def apart(self, laid: Laid) -> bool:
-        """Return True if all elements of the first operand differ in this case. (An expanded operand repeats elements.)"""
+        """Returns True if all elements of the first operand differ in this layout. (An expanded operand repeats
+        elements.)"""
         key = (laid.sample.index, laid.geometries[0].expanded)
         if key not in self._apart:
             (first, *_) = repeated(laid.sample.tensors[:1], laid.geometries[:1])
@@ -589,7 +606,8 @@ class ItemContext:
     def answer_for(
         self, sample: Sample, make: Callable[..., Any], *given: Any, mutates: bool = False
     ) -> Part:
-        """Return a part that computes the CPU's result for the tensors ``make(values, *given)`` when it is first read."""
+        """Returns a part of a Reference that computes the CPU's result for the tensors ``make(values, *given)`` when
+        the part is first read."""
         values = ", ".join(["values", *map(repr, given)])
         more = ", mutates=True" if mutates else ""
 
@@ -601,7 +619,8 @@ class ItemContext:
         return Part(cache(answer), code, (value_answer, make))
 
     def exact_for(self, sample: Sample, make: Callable[..., Any], *given: Any) -> Part:
-        """Return a part that computes the CPU's float64 result for the tensors ``make(values, *given)``."""
+        """Returns a part of a Reference that computes the CPU's float64 result for the tensors ``make(values, *given)``
+        when the part is first read."""
         if not self.has_exact:
             return Part(NO_ANSWER, "ValueAnswer(None)", (ValueAnswer,))
 
@@ -631,7 +650,8 @@ class ItemContext:
 
     @cached_property
     def tolerances(self) -> dict[str, tuple[float, float]]:
-        """(rtol, atol) by dtype: the defaults, overridden by torch's database, overridden by the descriptor."""
+        """The tolerances (rtol, atol) by dtype. The descriptor's values take precedence over those of torch's database,
+        which take precedence over the defaults."""
         found = dict(DEFAULT_TOLERANCES)
         if (own := self.op.tolerance(self.dtype, self.device.torch_device.type)) is not None:
             component = {"complex64": "float32", "complex128": "float64"}
@@ -641,8 +661,9 @@ class ItemContext:
 
     @cached_property
     def gradient_tolerances(self) -> dict[str, tuple[float, float]]:
-        """(rtol, atol) by dtype for gradients. The reference has higher precision and accounts for rounding errors of the
-        operands, so float32 does not get the tolerance of 1e-3 that torch's database sets for TensorFloat-32."""
+        """The tolerances (rtol, atol) of gradients by dtype. The reference has higher precision and accounts for
+        rounding errors of the operands, so float32 does not get the tolerance of 1e-3 that torch's database sets for
+        TensorFloat-32."""
         found = dict(self.tolerances)
         if "float32" not in self.device.descriptor.tolerances:
             rtol, atol = found["float32"]
@@ -651,7 +672,7 @@ class ItemContext:
 
 
 class _One(Guard):
-    """A guard that allows one call, and the steps that lead to it."""
+    """A guard that allows one call and the steps that lead to it."""
 
     def __init__(self, only: CallKey) -> None:
         self._only = only
@@ -669,9 +690,9 @@ def script_for_call(
     seconds: float,
     judged: bool = False,
 ) -> str:
-    """Return the script for a call that ended its process in the checks of a clause. The script makes only that call, also
-    judges it if ``judged``, and reports how its process ends. Empty if there is no such call. This function makes no call
-    on the device."""
+    """Returns the script for a call that ended its process in the checks of a clause. The script makes only that call,
+    also judges its result if ``judged``, and reports how its process ends. Returns an empty string if the checks make
+    no such call. The function itself makes no call on the device."""
     ctx.guard, ctx.scripts, ctx.makes = _One(call), {}, False
     run_checks(ctx, checks)
     found = ctx.scripts.get(clause)
@@ -679,7 +700,7 @@ def script_for_call(
 
 
 def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
-    """Run each check whose clause is wanted once, in order. A check function may serve several clauses."""
+    """Runs each check whose clause is wanted once, in order. A check function may serve several clauses."""
     wanted: dict[Callable[[ItemContext], None], bool] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:

@@ -1,9 +1,10 @@
-"""Directed checks: plain functions that build their own tensors or use those of a sample.
+"""Directed checks: plain functions that make a whole check by themselves, with tensors of their own or those of a
+sample.
 
-Such a function takes the op, ``move`` (CPU tensor to device) and ``back`` (device tensor to CPU). If it uses a sample, it
-also takes the sample's ``tensors`` on the CPU and ``arguments`` (a function from tensors to the call's arguments). Its
-other parameters are literals. It returns None, what is wrong, or a measurement, and raises NotApplicable if the check does
-not apply. It uses only names that a repro script can contain.
+Such a function takes the op, ``move`` (copies a CPU tensor to the device) and ``back`` (copies a device tensor to the
+CPU). If it uses a sample, it also takes the sample's ``tensors`` on the CPU and ``arguments`` (a function from tensors
+to the call's arguments). Its other parameters are literals. It returns None, a description of what is wrong, or a
+measurement, and raises NotApplicable if the check does not apply. It uses only names that a repro script can contain.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ def run(
     inplace: bool = False,
     **parameters: Any,
 ) -> bool:
-    """Make one directed check of a clause, if the clause is wanted, and record the result under the layout name ``layout``.
-    ``number`` distinguishes checks of the same layout. Returns True if the check was made.
+    """Makes one directed check of a clause, if the clause is wanted, and records the result under the layout name
+    ``layout``. ``number`` distinguishes checks of the same layout. Returns True if the check was made.
 
     With ``inplace``, the check receives the in-place variant as its op. If the check raises NotImplementedError, the
     device does not implement the op and the cell becomes unsupported.
     """
     assert not layout or layout in known_names(), (
-        f"{layout!r} is not a layout name that manifests know"
+        f"{layout!r} is not a layout name that a manifest may contain"
     )
     record = ctx.recorder.get(clause)
     if record is None:
@@ -106,7 +107,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class DirectedScript:
-    """One directed check. Calling the object returns the text of its repro script."""
+    """One directed check of an op. Calling the object returns the text of its repro script."""
 
     ctx: ItemContext
     clause: str
@@ -118,7 +119,7 @@ class DirectedScript:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def given(self) -> tuple[Any, ...]:
-        """Return the first arguments of the check: the op, ``move``, ``back``, and the sample's tensors and arguments."""
+        """Returns the first arguments of the check: the op, ``move``, ``back``, and the sample's tensors and arguments."""
         device, sample = self.ctx.device, self.sample
         shared = (self.function, self._move, device.from_device)
         if sample is None:
@@ -127,7 +128,8 @@ class DirectedScript:
         return (*shared, [tensor.clone() for tensor in sample.tensors], arguments)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor to the device. Raises NotPlaced if the copy fails for a dtype that the descriptor does not declare."""
+        """Copies a tensor to the device. Raises NotPlaced if the copy fails for a dtype that the descriptor does not
+        declare."""
         device = self.ctx.device
         try:
             return device.to_device(tensor)
@@ -138,8 +140,8 @@ class DirectedScript:
             raise placed from exc
 
     def may_run(self) -> bool:
-        """Announce the check to the guard, and return True if it may run. It may not if it ended a process before, or if only
-        its script is wanted."""
+        """Announces the check to the guard, and returns True if the check may run. It may not run if it ended a process
+        before, or if only its script is wanted."""
         number = self.number if self.sample is None else self.sample.index
         name = f"{self.layout or self.check.__name__}({self.arguments()})"
         if not self.ctx.guard.call(CallKey(number, name), (self.clause,)):
@@ -164,8 +166,8 @@ class DirectedScript:
             record.fail(failed(wrong, self.layout, size, self, self.complete, name))
 
     def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
-        """Return the script for a check that did not finish: it makes the check in a subprocess and reports how the process
-        ended."""
+        """Returns the script for a check that did not finish. The script makes the check in a subprocess and reports
+        how the process ended. ``seconds`` is the time limit of the subprocess."""
         return self._script([report_end], f"main() if sys.argv[1:] else report_end({seconds!r})")
 
     def __call__(self) -> str:
@@ -200,6 +202,6 @@ class DirectedScript:
         return ", ".join(f"{k}={literal(v)}" for k, v in self.parameters.items())
 
     def call(self) -> str:
-        """Return the check in one line: ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
+        """Returns the check as one line of text, such as ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
         name = public_name(self.function) or self.ctx.op.id
         return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

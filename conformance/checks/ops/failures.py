@@ -1,4 +1,5 @@
-"""Describes failed calls: the exception, where it was raised, whether the device raised it, and the judge's verdict."""
+"""Converts failed calls to records: the exception, where it was raised, whether the device raised it, and the verdict
+of the judge."""
 
 from __future__ import annotations
 
@@ -18,20 +19,22 @@ _OURS = tuple(str(Path(__file__).resolve().parents[3] / each) for each in ("conf
 
 
 def spoken(exc: BaseException) -> tuple[str, str]:
-    """Return the type name of an exception and its text."""
+    """Returns the type name of an exception and its text."""
     return type(exc).__name__, str(exc)
 
 
 def traced(exc: Exception) -> str:
-    """Return a sentence with the exception that a check raised and the last line of this project's code in its traceback."""
+    """Returns a sentence with the exception that a check raised and the last line of this project's code in its
+    traceback."""
     ours = [f for f in traceback.extract_tb(exc.__traceback__) if f.filename.startswith(_OURS)]
     place = f", at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return f"a step of the check raised {in_a_line(exc)}{place}"
 
 
 def from_device(exc: Exception) -> bool:
-    """Return True if an exception comes from the device and not from a mistake in this project: it is a RuntimeError, as
-    torch's kernels raise, or it was raised in a file of neither this project nor torch, such as a vendor's."""
+    """Returns True if the device, and not a mistake in this project, caused the exception. That is so for a
+    RuntimeError (the type that torch's kernels raise), and for an exception that was raised in a file of neither this
+    project nor torch, for example in the vendor's package."""
     frames = traceback.extract_tb(exc.__traceback__)
     last = frames[-1].filename if frames else ""
     known = [f"{folder}{os.sep}" for folder in (*_OURS, Path(torch.__file__).parent)]
@@ -46,7 +49,8 @@ def failed(
     complete: Callable[[Failure], Failure] | None = None,
     check: str = "inputs",
 ) -> Failed:
-    """Convert a judge's verdict into the form that a cell records. ``check`` is the sort of check that found the fault."""
+    """Converts a judge's verdict to the form that a cell records. ``layout`` is the name of the layout, ``size`` the
+    number of elements of the inputs, and ``check`` the sort of check that found the fault."""
     where = None
     if wrong.count or wrong.error is not None:
         where = Difference(wrong.count, wrong.total, wrong.first, wrong.error)

@@ -1,5 +1,5 @@
-"""Computes the rounding errors that are accepted in a result: those that one rounding of the operands, or the CPU's own
-error, would cause too.
+"""Computes the rounding errors that are accepted in a result: errors that one rounding of the operands would also
+cause, or that the CPU's own result has.
 
 Repro scripts contain these functions, which need only torch.
 """
@@ -29,13 +29,13 @@ def allowance(
     values: Sequence[torch.Tensor],
     process: Callable[[Any], Any] | None = None,
 ) -> list[torch.Tensor]:
-    """Return the accepted error of each tensor of a result, element by element. If ``process`` is given, it is applied to the
-    result first, to get the part that is unique.
+    """Returns the accepted error of each tensor of a result, element by element. If ``process`` is given, it is applied
+    to the result first, to get the part that is unique.
 
     The accepted error is a multiple of the largest change when each operand and each fractional number is perturbed by
     one rounding, plus a multiple of the CPU's largest error in the operands' dtype, limited to the size of a rounding
-    error. Integer operands are not perturbed; the CPU's result for another order of their dimensions in memory serves as
-    the exact result. The list is empty if the CPU raises.
+    error. Integer operands are not perturbed; for them, the CPU's result for another order of the dimensions in memory
+    serves as the exact result. The list is empty if the CPU raises.
     """
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
@@ -73,8 +73,8 @@ def allowance(
 
 
 def within(read: Any, want: Any, slack: Sequence[torch.Tensor]) -> bool:
-    """Return True if each element differs from the reference by at most its accepted error. Infinities and NaN must be
-    equal."""
+    """Returns True if each element of a result differs from the reference by at most its accepted error. Infinities and
+    NaN must be equal."""
     got, wanted = densified(read), densified(want)
     if not len(got) == len(wanted) == len(slack):
         return False
@@ -97,8 +97,8 @@ def exact_answer(
     arguments: Callable[[list[torch.Tensor], torch.device], Any],
     values: Sequence[torch.Tensor],
 ) -> ValueAnswer:
-    """Return the CPU's result for the values in float64. There is none (result None) if a tensor has no elements: nothing is
-    rounded then, and embedding_bag would end the process."""
+    """Returns the CPU's result for the values in float64. The result is None if a tensor has no elements, because
+    nothing is rounded then, and embedding_bag would end the process."""
     if not all(each.numel() for each in values):
         return ValueAnswer(None)
 
@@ -111,7 +111,8 @@ def exact_answer(
 
 
 def _widest(given: Any) -> Any:
-    """Return float64 or complex128 for a dtype argument of the same kind; other arguments are returned unchanged."""
+    """Returns float64 or complex128 for an argument that is a shorter dtype of the same kind; other arguments are
+    returned unchanged."""
     if not isinstance(given, torch.dtype) or given.itemsize == 1:
         return given
     if given.is_complex:
@@ -120,8 +121,8 @@ def _widest(given: Any) -> Any:
 
 
 def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings: float) -> bool:
-    """Return True if each element is as close to the exact result as the CPU's, or within tolerance of either. If the exact
-    result is not finite, only the CPU's result counts. Integer results must equal the CPU's or the exact ones."""
+    """Returns True if each element is as close to the exact result as the CPU's, or within tolerance of either. If the
+    exact result is not finite, only the CPU's result counts. Integer results must equal the CPU's or the exact ones."""
     three = densified(read), densified(want), densified(exact)
     if len({*map(len, three)}) != 1 or not any(map(floats, three[1])):
         return False
@@ -150,7 +151,7 @@ def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings
 
 
 def densified(result: Any) -> list[torch.Tensor]:
-    """Return the tensors of a result, sparse ones converted to dense."""
+    """Returns the tensors of a result. Sparse tensors are converted to dense ones."""
     return [t if t.layout == torch.strided else t.to_dense() for t in tensors_of(result)]
 
 
@@ -159,7 +160,7 @@ def off(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> torch.Tensor:
-    """Return the tensor with each element changed by one rounding of relative size ``epsilon``, up or down."""
+    """Returns the tensor with each element changed by one rounding of relative size ``epsilon``, up or down at random."""
     if not floats(tensor):
         return tensor
     signs = torch.randint(0, 2, tensor.shape, generator=source) * 2 - 1
@@ -167,8 +168,8 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
 
 
 def jolted_number(given: Any, source: torch.Generator) -> Any:
-    """Return a fractional number, or each number of a list of floats, changed by one rounding up or down. Integers and other
-    arguments, such as the name of a norm or a mode, are returned unchanged."""
+    """Returns a fractional number, or each number of a list of floats, changed by one rounding up or down at random.
+    Integers and other arguments, such as the name of a norm or a mode, are returned unchanged."""
     if isinstance(given, (list, tuple)) and all(type(each) is float for each in given):
         return type(given)(jolted_number(each, source) for each in given)
     if type(given) is not float or given.is_integer() or not math.isfinite(given):
@@ -178,7 +179,7 @@ def jolted_number(given: Any, source: torch.Generator) -> Any:
 
 
 def wider(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy in float64 or complex128; integers keep their dtype."""
+    """Returns a copy of a tensor in float64 or complex128; integer tensors keep their dtype."""
     kind = torch.complex128 if tensor.is_complex() else torch.float64
     return tensor.detach().to(kind, copy=True) if floats(tensor) else tensor.detach().clone()
 

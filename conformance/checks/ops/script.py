@@ -1,9 +1,9 @@
 """Writes repro scripts for checks of ops. A script imports only torch, the standard library and the device's module. It
-exits 1 while the fault is present, and 0 once it is fixed.
+exits 1 while the fault is present, and 0 once the fault is fixed.
 
 A script begins with the inputs, the call and the judgement. Below are copies of the functions that made and judged the
-call in the run. These functions may use only builtins, torch, the standard library, and functions, classes and constants
-of this project that obey the same rule.
+call in the run. These functions may use only builtins, torch, the standard library, and functions, classes and
+constants of this project that obey the same rule.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ if __name__ == "__main__":
 
 
 class NotCarried(Exception):
-    """A function uses a name that a script cannot contain."""
+    """The exception raised if a function uses a name whose definition cannot be copied into a script."""
 
 
 @dataclass
@@ -106,19 +106,19 @@ class Carried:
     _done: dict[str, str] = field(default_factory=dict)  # for each name, its module
 
     def take_all(self, functions: Iterable[Callable[..., Any]]) -> Carried:
-        """Add these functions and everything that they use. Raises NotCarried."""
+        """Adds these functions and everything that they use. Raises NotCarried if a definition cannot be copied."""
         for function in functions:
             plain = inspect.unwrap(function)
             self.take(plain.__name__, plain.__module__)
         return self
 
     def take(self, name: str, module: str) -> None:
-        """Add the definition or import that ``name`` refers to in a module. Raises NotCarried."""
+        """Adds the definition or import that ``name`` refers to in a module. Raises NotCarried if it cannot be copied."""
         read = _read(module)
         if name in read.defined:
             if self._done.setdefault(name, module) != module:
                 raise NotCarried(
-                    f"two definitions of {name}: in {self._done[name]} and in {module}"
+                    f"expected one definition of {name}, found two: in {self._done[name]} and in {module}"
                 )
             node = read.defined[name]
             text = text_of(node, read.lines)
@@ -165,7 +165,7 @@ def _read(name: str) -> _Module:
 
 @cache
 def _needs(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a definition uses, and the attributes of ``reference`` that it reads."""
+    """Returns the names that a definition uses, and the attributes of ``reference`` that it reads."""
     reads = (
         each.attr
         for each in ast.walk(node)
@@ -177,7 +177,7 @@ def _needs(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _used(node: ast.AST) -> Iterator[str]:
-    """Yield every name that is read in the node, except in annotations, which a script does not evaluate."""
+    """Yields every name that is read in a syntax tree, except in annotations, which a script does not evaluate."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.id
     for part, child in ast.iter_fields(node):
@@ -192,7 +192,7 @@ def _used(node: ast.AST) -> Iterator[str]:
 
 
 def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
-    """Return a contiguous CPU tensor. ``data`` is a list of values, or the compressed bytes of the tensor."""
+    """Returns a contiguous CPU tensor. ``data`` is a list of values, or the compressed bytes of the tensor."""
     if isinstance(data, str):
         raw = bytearray(zlib.decompress(base64.b64decode(data)))
         if not raw:
@@ -202,30 +202,32 @@ def dense(data: Any, dtype: Any, size: Any) -> torch.Tensor:
 
 
 def report(found: Iterable[Any]) -> None:
-    """Print the faults and exit 1; without a fault, exit 0."""
+    """Prints the faults of a check and exits with status 1; without a fault, exits with status 0."""
     wrong = [each for each in found if isinstance(each, Wrong)]
     print("\n".join(f"FAIL: {each}" for each in wrong) or "PASS")
     sys.exit(1 if wrong else 0)
 
 
 class NotApplicable(Exception):
-    """The check does not apply to this op or dtype, so nothing was checked."""
+    """The exception raised if the check does not apply to this op or dtype, so that nothing was checked."""
 
 
 class NotForThisDevice(NotApplicable):
-    """The check needs something that the descriptor does not declare."""
+    """The exception raised if the check needs something that the descriptor does not declare."""
 
 
 class NotReturned(NotApplicable):
-    """The checked call raised an exception (the ``__cause__``), which other clauses judge."""
+    """The exception raised if the checked call raised an exception (the ``__cause__``), which other clauses judge."""
 
 
 class WrongAlready(NotApplicable):
-    """A single call already gives wrong values, which other clauses judge, so a check of several calls is pointless."""
+    """The exception raised if a single call already gives wrong values. Other clauses judge a single call, so a check
+    of several calls would add nothing."""
 
 
 def report_check(check: Any, *given: Any, **parameters: Any) -> None:
-    """Make a directed check and report its result. An exception counts as a fault."""
+    """Makes a directed check (a function that makes a whole check by itself) and reports its result. An exception
+    counts as a fault."""
     try:
         found = check(*given, **parameters)
     except NotApplicable as reason:
@@ -237,7 +239,7 @@ def report_check(check: Any, *given: Any, **parameters: Any) -> None:
 
 
 def report_end(seconds: Any) -> None:
-    """Run the call in a subprocess and report how the process ended. The call may take ``seconds`` of running time."""
+    """Runs the call in a subprocess and reports how the process ended. The call may take ``seconds`` of running time."""
     child = subprocess.Popen([sys.executable, *sys.argv, "in this process"])
     fault = ""
     if not ends_within(child, seconds):
@@ -264,8 +266,8 @@ def written(
     carried: Carried | None = None,
     start: str = "main()",
 ) -> str:
-    """Return the text of a script. ``setting`` is the ItemContext; ``main`` holds the lines that create the inputs, make the
-    call and judge it."""
+    """Returns the text of a script. ``setting`` is the ItemContext; ``main`` holds the lines that create the inputs,
+    make the call and judge the result; ``functions`` are the functions that these lines use."""
     descriptor, left = setting.device.descriptor, setting.device.left
     around, _, context = (descriptor.around or "").partition(":")
     apart = bool(around or (left and left.sorting))
@@ -299,13 +301,15 @@ def written(
 
 
 def _place(line: str) -> tuple[bool, bool, str]:
-    """Return the sort key of an import line: the standard library first, and modules before names from modules."""
+    """Returns the sort key of an import line: the standard library comes first, and ``import`` lines before ``from``
+    lines."""
     foreign = line.split()[1].partition(".")[0] not in sys.stdlib_module_names
     return foreign, line.startswith("from"), line
 
 
 def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
-    """Return the lines that assign ``values`` and define ``arguments``."""
+    """Returns the lines of a script that assign ``values``, the input tensors, and define ``arguments``, the function
+    that inserts tensors into the call's arguments."""
     args, kwargs = placed(call)
     return [
         "values = [",
@@ -320,7 +324,8 @@ def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
 
 
 def placed(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call as source names: ``t[n]`` for each tensor, and ``device`` for a device argument."""
+    """Returns the arguments of a call with names in place of values: ``t[n]`` for each tensor, and ``device`` for a
+    device argument."""
     numbering = iter(range(len(call.tensors)))
     args, kwargs = replace_tensors(
         (call.args, call.kwargs), lambda _: Named(f"t[{next(numbering)}]")
@@ -341,8 +346,8 @@ class Named:
 
 
 def function_source(op: Op, function: Callable[..., Any], functions: list[Any]) -> str:
-    """Return the source by which a script refers to a function of an op: its public name, or a look-up in torch's database if
-    it has none. The functions that the source uses are added to ``functions``."""
+    """Returns the source by which a script refers to a function of an op: its public name, or a look-up in torch's
+    database if the function has no public name. Adds the functions that the source uses to the list ``functions``."""
     if name := public_name(function):
         return name
     functions.append(database_entry)
@@ -358,7 +363,7 @@ _SPACES = (
 
 
 def public_name(function: Callable[..., Any]) -> str | None:
-    """Return the public name of a function, such as ``torch.nn.functional.relu``; None if it has none."""
+    """Returns the public name of a function, such as ``torch.nn.functional.relu``; None if the function has none."""
     name = getattr(function, "__name__", "")
     short = name.removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
     for space in _SPACES:
@@ -370,7 +375,7 @@ def public_name(function: Callable[..., Any]) -> str | None:
 
 
 def literal(value: Any) -> str:
-    """Return the Python source of an argument."""
+    """Returns the Python source of an argument."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
             kind = str(value.layout).removeprefix("torch.").removeprefix("_")

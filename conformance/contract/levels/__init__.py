@@ -1,4 +1,4 @@
-"""Levels of conformance: the cells of each level, frozen in files. Needs no torch.
+"""The levels of conformance: the cells that each level lists, frozen in files. Needs no torch.
 
 A verdict such as "level 1: 3,100 of 3,250" means something only if 3,250 is the same for everybody. So the cells of a
 level are listed in ``<number>.toml`` beside this module, under a version. A listed cell that a device does not declare,
@@ -30,7 +30,8 @@ FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level's own cells. The cells of the lower levels belong to the lower levels, and count for this level too."""
+    """One level of conformance with the cells that its own file lists. The cells of the lower levels count for the
+    level too, but are not in ``cells``."""
 
     number: int
     title: str
@@ -40,12 +41,13 @@ class Level:
 
 @cache
 def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
-    """The frozen levels, from the lowest. Raises ConformError."""
+    """Returns the frozen levels, from the lowest to the highest. Raises ConformError if a file is malformed."""
     return tuple(read(folder / f"{number}.toml", number) for number in LEVELS)
 
 
 class _Block(msgspec.Struct, forbid_unknown_fields=True):
-    """Clauses × ops × dtypes, or clauses × cases."""
+    """One table of a level's file. The table lists every combination of its clauses, ops and dtypes, or of its clauses
+    and cases."""
 
     clauses: list[str]
     ops: list[str] = []
@@ -54,7 +56,9 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if len({bool(self.ops), bool(self.dtypes), not self.cases}) > 1:
-            raise ValueError("expected clauses, ops and dtypes, or clauses and cases")
+            raise ValueError(
+                "expected a block with either clauses, ops and dtypes, or clauses and cases"
+            )
 
     @property
     def cells(self) -> set[CellKey]:
@@ -68,7 +72,8 @@ class _File(msgspec.Struct):
 
 
 def read(path: Path, number: int) -> Level:
-    """Read one level's file. Raises ConformError."""
+    """Reads the file of one level and returns the level. Raises ConformError if the file is malformed or lists a cell
+    twice."""
     file = read_toml(path, _File, ConformError)
     cells: set[CellKey] = set()
     for place, block in enumerate(file.cells, 1):
@@ -79,10 +84,11 @@ def read(path: Path, number: int) -> Level:
 
 
 def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> list[dict[str, Any]]:
-    """The levels as a run's record states them.
+    """Returns the levels in the form in which the record of a run contains them.
 
-    For each level: the number of cells that it lists, including those of lower levels, and the places of those cells in the
-    plan, as (first, length). The places follow the order in which the document is read back: clause by clause, op by op.
+    Each level has the number of cells that it lists, including those of lower levels, and the positions of those cells
+    in the plan, as (first, length) pairs. The positions follow the order in which the document is read back: clause by
+    clause, op by op.
     """
     found: list[dict[str, Any]] = []
     listed: set[CellKey] = set()
@@ -103,7 +109,7 @@ def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> li
 
 
 def as_read(cells: Iterable[CellKey]) -> list[CellKey]:
-    """The cells in the order in which a plan's document lists them."""
+    """Returns the cells in the order in which the document of a plan lists them: clause by clause, op by op."""
     nested: dict[str, dict[str, list[CellKey]]] = {}
     for cell in cells:
         nested.setdefault(cell.clause, {}).setdefault(cell.op, []).append(cell)
@@ -111,14 +117,15 @@ def as_read(cells: Iterable[CellKey]) -> list[CellKey]:
 
 
 def ranges(places: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending places as pairs of (first, length)."""
+    """Returns ascending positions as (first, length) pairs, one for each run of consecutive numbers."""
     runs = groupby(enumerate(places), key=lambda pair: pair[1] - pair[0])
     found = [[place for _, place in run] for _, run in runs]
     return [(run[0], len(run)) for run in found]
 
 
 def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:
-    """The cells in few blocks: ops (or cases) with the same clauses and dtypes share a block."""
+    """Returns the tables of a level's file that list these cells. Ops (or cases) with the same clauses and dtypes share
+    a table, so that the file needs few tables."""
     dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
     for clause, op, dtype in sorted(cells):
         dtypes[op, clause].append(dtype)

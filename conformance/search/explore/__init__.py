@@ -1,1 +1,2 @@
-"""Random search beyond the covering set of layouts, and the pinned examples that it found."""
+"""Random search beyond the layouts that every plan uses, and the pinned examples that it found (failures that later
+runs check again)."""

@@ -29,15 +29,16 @@ _PLACES = ("first", "rest", "target")
 
 
 class NotEncodable(ConformError):
-    """An argument cannot be written as plain data."""
+    """The exception raised if an argument cannot be written as plain JSON data."""
 
 
 class NotRebuilt(ConformError):
-    """The data is not a valid call or program: it was written by another version, or edited."""
+    """The exception raised if the data is not a valid call or program, because another version wrote it or somebody edited it."""
 
 
 def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the call and the layouts of a candidate as plain data. Raises NotEncodable."""
+    """Returns a call and the layouts of its tensors as plain JSON data. Raises NotEncodable if an argument cannot be
+    written."""
     sample = candidate.sample
     numbers = {id(t): n for n, t in enumerate(sample.tensors)}
     call = {
@@ -52,10 +53,10 @@ def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
 def decode(
     call: dict[str, Any], layouts: dict[str, str], drawn: Sequence[Sample] = ()
 ) -> Candidate:
-    """Returns the candidate of encoded data. Raises NotRebuilt.
+    """Returns the call that the data of a pinned example describes. Raises NotRebuilt if the data is not valid.
 
-    ``drawn`` are the samples of the database. The sample from which the example was made has the function
-    that removes what is not unique about the op's outputs (signs, phases); data cannot contain a function.
+    ``drawn`` are the samples of the database. The sample from which the example was made has the function that removes
+    what is not unique about the op's outputs (signs, phases); data cannot contain a function.
     """
     try:
         tensors = [_tensor_back(t) for t in call["tensors"]]
@@ -73,7 +74,7 @@ def decode(
 
 
 class _Kind(NamedTuple):
-    """A type of argument: how a value is written, and how it is read back."""
+    """A type of argument, with the functions that convert a value to JSON data and back."""
 
     type: type
     write: Callable[[Any], Any]
@@ -81,7 +82,7 @@ class _Kind(NamedTuple):
 
 
 def _constants(kind: type) -> _Kind:
-    """Returns the kind for constants of torch, such as dtypes."""
+    """Returns the conversion for constants of torch, such as dtypes."""
 
     def read(name: str) -> Any:
         found = getattr(torch, name)
@@ -165,7 +166,7 @@ def _tensor_back(document: dict[str, Any]) -> torch.Tensor:
 
 
 def encode_program(program: Sequence[Any]) -> list[Any]:
-    """Returns a program as plain JSON data. Raises NotEncodable."""
+    """Returns a program as plain JSON data. Raises NotEncodable if a part cannot be written."""
     return [_plain(each) for each in program]
 
 

@@ -1,8 +1,7 @@
-"""Random search in the controller: the order of turns, the subprocess, and the findings in the results
-folder.
+"""Random search in the controller process: the order of turns, the subprocess, and the findings in the results folder.
 
-Candidate number ``k`` of item ``i`` in pass ``p`` depends only on the seed, ``p``, ``i`` and ``k``; the same
-is true of programs. So a longer search finds everything that a shorter one found, and possibly more.
+Call number ``k`` of item ``i`` in pass ``p`` depends only on the seed, ``p``, ``i`` and ``k``; the same is true of
+programs. So a longer search finds everything that a shorter one found, and possibly more.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ _TARGET = "conformance.search.explore.hunt:serve"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A failure that random search found, with its script and what is needed to pin it.
+    """A failure that random search found, with its script and the data that is needed to pin it.
 
-    A call has ``example``, ``call`` and ``layouts``. A program has ``program``, and ``text``, which describes
-    the program and what is wrong. If neither can be written as data, ``unpinnable`` says why. A finding
-    without example and text killed the subprocess; ``kind`` says how the subprocess ended.
+    A call has ``example``, ``call`` and ``layouts``. A program has ``program``, and ``text``, which describes the
+    program and what is wrong. If neither can be written as data, ``unpinnable`` says why. A finding without example and
+    text killed the subprocess; ``kind`` says how the subprocess ended.
     """
 
     cell: CellKey
@@ -78,7 +77,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Sign(NamedTuple):
-    """The properties in which two findings must agree to be the same."""
+    """The properties in which two findings must agree to count as the same finding."""
 
     cell: CellKey
     kind: str
@@ -86,8 +85,8 @@ class Sign(NamedTuple):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``explore.jsonl``. ``expected`` is always False, because cells with a block in the manifest
-    are not searched."""
+    """One line of ``explore.jsonl``. ``expected`` is always False, because cells with a block in the manifest are not
+    searched."""
 
     format: Literal[1] = FORMAT
     seed: int
@@ -97,7 +96,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct):
-    """How much a search has done."""
+    """The numbers of calls, checks and programs that a search has made."""
 
     candidates: int = 0
     checks: int = 0
@@ -132,7 +131,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """A message of the subprocess: a turn begins, or has ended with these counts."""
+    """A message of the subprocess: a turn (the visit of one item) begins, or has ended with these counts."""
 
     position: int
     counts: Counts
@@ -140,8 +139,7 @@ class Turn(msgspec.Struct, frozen=True, tag="turn"):
 
 
 class Found(msgspec.Struct, frozen=True, tag="found"):
-    """A message of the subprocess: a finding. A program is sent once as it failed, and again when it is
-    ``shrunk``."""
+    """A message of the subprocess: a finding. A program is sent once as it failed, and again when it is ``shrunk``."""
 
     finding: Finding
     shrunk: bool = True
@@ -155,7 +153,8 @@ Message = Turn | Found | None
 
 
 class Turns:
-    """The order of turns. It depends only on the items and the seed.
+    """The order in which a search visits its items (an op and dtype, or a case). The order depends only on the items
+    and the seed.
 
     Ops and cases are visited in passes; each pass has an order of its own.
     """
@@ -166,7 +165,8 @@ class Turns:
         self.cases = [item for item in items if not item.dtype]
 
     def at(self, position: int) -> tuple[Item, int, int]:
-        """Returns the item of a turn, the number of its pass, and its place in that pass."""
+        """Returns the item that turn number ``position`` visits, the number of the pass over all items, and the place
+        of the item in that pass."""
         items, turn = self.ops or self.cases, position
         if self.ops and self.cases:
             whole, rest = divmod(position, OPS_BEFORE_A_CASE + 1)
@@ -188,8 +188,8 @@ class Turns:
 def drawing_cells(
     cells: Iterable[CellKey], descriptor: Descriptor, contract: Contract
 ) -> Iterator[CellKey]:
-    """Yields the cells whose cases draw programs and are tried on this device. Cases that only draw ``more``
-    programs of another case are left out."""
+    """Yields the cells whose cases draw programs and are tried on this device. Cases that only draw ``more`` programs
+    of another case are left out."""
     undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
         case = find_case(cell) if is_case(cell) else None
@@ -207,9 +207,9 @@ _WRITING = frozenset(
 
 
 def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
-    """Returns the items without the cells that the manifest expects to fail, because further failing layouts
-    of those are not news. If stray writes are expected, all clauses that write are left out: in random
-    layouts the op would write past the guard bytes and crash the subprocess elsewhere."""
+    """Returns the items without the cells that the manifest expects to fail, because further failing layouts of those
+    cells add no information. If stray writes are expected, all clauses that write are left out: in random layouts the
+    op would write past the guard bytes and crash the subprocess elsewhere."""
     kept: list[Item] = []
     for op, dtype, clauses in items:
         broken = {c for c in clauses if matcher.expect(CellKey(c, op, dtype)) is not None}
@@ -226,7 +226,7 @@ def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
 def explored(
     bench: Bench, items: Sequence[Item], seed: int, seconds: float, effort: Effort
 ) -> Iterator[Finding]:
-    """Searches for this many seconds, not counting the time to load torch. Yields findings and updates
+    """Runs a random search for ``seconds``, not counting the time to load torch. Yields findings and updates
     ``effort``.
 
     Raises ChildDied if the subprocess does not start.
@@ -282,7 +282,7 @@ def explored(
 
 
 def _process(item: Item) -> CellKey:
-    """The cell under which the death of a subprocess is reported."""
+    """Returns the cell under which the death of a subprocess is reported."""
     op, dtype, clauses = item
     return CellKey("process", op, dtype) if dtype else CellKey("process", f"{clauses[0]}::{op}", "")
 
@@ -299,7 +299,8 @@ def explore(
     seconds: float,
     say: Say,
 ) -> None:
-    """Searches, and writes each finding at once. The run's own files and its verdict do not change."""
+    """Runs a random search, and writes each finding to the results folder at once. The files of the run and its verdict
+    do not change."""
     effort, items, new = Effort(), worth_exploring(items, matcher), 0
     say(f"exploring for {seconds:g} s, seed {seed} …")
     with (folder / FINDINGS_FILE).open("wb") as stream:
@@ -350,7 +351,7 @@ def _script(folder: Path, finding: Finding) -> str | None:
 
 
 def new_findings(folder: Path) -> list[Line]:
-    """Returns the findings in a results folder. Raises ConformError."""
+    """Returns the findings in a results folder. Raises ConformError if they cannot be read."""
     path = folder / FINDINGS_FILE
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
@@ -362,7 +363,7 @@ def new_findings(folder: Path) -> list[Line]:
         try:
             found.append(msgspec.json.decode(text, type=Line))
         except msgspec.MsgspecError as error:
-            raise ConformError(f"{path}:{number}: not a finding: {error}") from None
+            raise ConformError(f"{path}:{number}: the line is not a finding: {error}") from None
     return found
 
 
@@ -370,7 +371,7 @@ def new_findings(folder: Path) -> list[Line]:
 
 
 def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
-    """Returns why a finding cannot be pinned; None if it can. With ``confirm``, its script must exit 1."""
+    """Returns the reason why a finding cannot be pinned; None if it can. With ``confirm``, its script must exit 1."""
     if line.finding.unpinnable:
         return line.finding.unpinnable
     if not confirm:
@@ -394,8 +395,8 @@ def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
 
 
 def pinned_of(finding: Finding, reason: str | None, torch: str) -> Pinned:
-    """Returns a finding as a pinned example. Without a ``reason``, the reason is the failure message and the
-    version of torch."""
+    """Returns a finding as a pinned example. If ``reason`` is None, the reason is the failure message and the version
+    of torch."""
     message = finding.example.message if finding.example is not None else finding.text
     return Pinned(
         **finding.cell._asdict(),

@@ -1,7 +1,7 @@
 """Random search in the subprocess: calls of ops in random layouts, and programs of cases.
 
-For ops, new samples of the database are drawn, resized, and laid out beyond the covering set. Cases that draw
-programs in a plan draw further programs from other seeds.
+For ops, new samples of the database are drawn, resized, and laid out in layouts beyond those that every plan uses.
+Cases that draw programs in a plan draw further programs from other seeds.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def serve(given: object, tell: Tell) -> None:
 def _peak_bytes() -> int:
     """Returns the largest resident memory of this process so far, in bytes.
 
-    On Linux this is VmHWM. ru_maxrss (getrusage(2)) would begin at the resident memory of the parent process
-    and hide growth below that.
+    On Linux the source is VmHWM in /proc/self/status. ru_maxrss (getrusage(2)) would begin at the resident memory of
+    the parent process and hide growth below that.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -116,7 +116,7 @@ class Hunt:
     # -- calls in layouts
 
     def calls(self, item: Item, visit: int, turn: str) -> Counts:
-        """Runs one batch of calls of an op. Returns the counts."""
+        """Runs one batch of random calls of an op and sends new findings. Returns the counts."""
         op, dtype, clauses = item
         self.littered = True
         counts = Counts()
@@ -173,7 +173,7 @@ class Hunt:
     # -- programs
 
     def programs(self, item: Item, visit: int, turn: str) -> Counts:
-        """Runs one batch of programs of a case. Returns the counts."""
+        """Runs one batch of random programs of a case and sends new findings. Returns the counts."""
         (cell,) = item.cells
         case = case_of(cell.clause, cell.op)
         if self.littered:  # freeing tensors in cycles during a program would change its counters
@@ -207,8 +207,7 @@ class Hunt:
         return counts
 
     def _begun(self) -> None:
-        """Called when a program begins: restarts its time limit, and reports from time to time that the
-        process is alive."""
+        """Restarts the time limit when a program begins, and reports from time to time that the process is alive."""
         faulthandler.dump_traceback_later(_SECONDS, exit=True)
         if time.monotonic() - self.sent > _SIGN:
             self.sent = time.monotonic()
@@ -217,7 +216,7 @@ class Hunt:
     def _finding(self, case: Case, sign: Sign, number: str, attempt: Attempt) -> Finding:
         failure, program = attempt.failure, attempt.program
         assert failure is not None
-        held, script, unpinnable = [], "", "the case failed outside its programs"
+        held, script, unpinnable = [], "", "the case failed outside of its programs"
         if program is not None:
             try:
                 held, unpinnable = encode_program(program), ""
@@ -239,8 +238,7 @@ class Hunt:
 
 
 def random_candidate(random: Random, pool: Sequence[Sample], *, may_resize: bool) -> Candidate:
-    """Returns a random candidate from a pool of samples. It depends only on the pool and the state of
-    ``random``."""
+    """Returns a random call from a pool of samples. The call depends only on the pool and the state of ``random``."""
     sample = random.choice(pool)
     candidate = Candidate(sample)
     if may_resize and random.random() < 0.5:
@@ -273,10 +271,11 @@ def random_layout(random: Random) -> AnyLayout:
 
 
 def _resized(random: Random, candidate: Candidate) -> Candidate:
-    """Changes sizes at random; equal sizes stay equal, and values repeat if a tensor grows.
+    """Returns a candidate whose sizes are changed at random. Equal sizes stay equal, and values repeat if a tensor
+    grows.
 
-    Calls with integer tensors are not resized. Their values are indices, offsets and lengths, which would no
-    longer fit, and the CPU, which is the reference, does not check all of them.
+    Calls with integer tensors are not resized. Their values are indices, offsets and lengths, which would no longer
+    fit, and the CPU, which is the reference, does not check all of them.
     """
     tensors = candidate.sample.tensors
     if any(not t.dtype.is_floating_point and not t.dtype.is_complex for t in tensors):
@@ -296,8 +295,8 @@ def _resized(random: Random, candidate: Candidate) -> Candidate:
 
 
 def _scaled(random: Random, candidate: Candidate) -> Candidate:
-    """Multiplies floating-point values by a power of two below 1, which is exact and stays in the domain of
-    the op."""
+    """Returns a candidate whose floating-point values are multiplied by a power of two below 1, which is exact and
+    stays in the domain of the op."""
     factor = random.choice((0.5, 0.25, 0.125))
 
     def scaled(tensor: torch.Tensor) -> torch.Tensor:
@@ -311,7 +310,8 @@ def _scaled(random: Random, candidate: Candidate) -> Candidate:
 
 
 def kind_of(error: BaseException) -> str:
-    """Returns the kind of failure of a program."""
+    """Returns the kind of the failure that an exception of a program stands for: the title and the subject of the
+    failure."""
     return kind_of_failure(failure_of(error))
 
 
@@ -321,5 +321,5 @@ def kind_of_failure(failure: Failure) -> str:
 
 
 def batch_seed(seed: int, visit: int, cell: CellKey) -> int:
-    """Returns the seed of a case's programs in a pass."""
+    """Returns the seed of the random programs of a case in pass number ``visit``."""
     return Random(f"{seed}:{visit}:{cell.clause}:{cell.op}").getrandbits(63)

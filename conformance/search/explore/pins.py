@@ -1,4 +1,5 @@
-"""Runs pinned examples: additional checks of their cells, each under a layout name of its own."""
+"""Runs pinned examples (failures of an earlier search) as additional checks of their cells, each under a layout name of
+its own."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from opinfo.samples import draw
 
 
 def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
-    """Checks the pinned examples of the item whose clauses are selected, and records them in the cells of
-    ``ctx``."""
+    """Checks the pinned examples of an op and dtype, as far as their clauses are selected, and records the results in
+    the cells of ``ctx``."""
     subject = Subject(ctx.op, ctx.dtype, ctx.device, 0, ctx.known)
     subject.__dict__.update(samples=ctx.samples, traits=ctx.traits, strides=ctx.strides)
     applying = set(SUITE.applying(ctx.traits))
@@ -74,7 +75,7 @@ def run_programs(
     pins: Iterable[Pinned],
     guard: Guard,
 ) -> None:
-    """Runs the pinned programs of a case's cell; each is one more check of the cell."""
+    """Runs the pinned programs of a case's cell; each counts as one more check of the cell."""
     if record.declared:
         return
     for pin in pins:
@@ -98,7 +99,8 @@ def _run_program(case: Case, pin: Pinned, record: CellRecord, device: Device, wh
 
 
 def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pinned]) -> Recorder:
-    """Returns the cells of an op or case that does not exist here, with an error for each pinned example."""
+    """Returns the cells of an op that torch's database lacks, or of a case that the suite lacks, with an error for each
+    pinned example."""
     recorder = Recorder(op, dtype, clauses)
     for pin in pins:
         if (record := recorder.get(pin.clause)) is not None:
@@ -108,8 +110,8 @@ def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pin
 
 
 def _name_of(pin: Pinned) -> CallKey:
-    """Returns the call key of a pinned example: it counts as a sample, with a negative number that no sample
-    of the plan has."""
+    """Returns the key of the call of a pinned example. The example counts as a sample with a negative number, which no
+    sample of the plan has."""
     return CallKey(-1 - int(pin.id, 16), pin.layout)
 
 

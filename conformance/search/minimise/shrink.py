@@ -1,9 +1,9 @@
-"""Shrinks a failing call: hypothesis searches simpler forms of the call for the same failure.
+"""Shrinks a failing call: hypothesis searches simpler variants of the call for the same failure.
 
-One aspect after the other is searched (sample, dimensions, sizes, layouts, arguments, values), repeatedly,
-until none has a simpler failing form. Within an aspect hypothesis finds a simpler form that fails in the same
-way, and shrinks it. Small spaces are searched completely, so that the result is a local minimum and does not
-depend on chance. The search is derandomized: the same failure always gives the same example.
+One aspect of the call after the other is searched (sample, dimensions, sizes, layouts, arguments, values), repeatedly,
+until none has a simpler variant that fails. Within an aspect hypothesis finds a simpler variant that fails in the same
+way, and shrinks it. Small spaces are searched completely, so that the result is a local minimum and does not depend on
+chance. The search is derandomized: the same failure always gives the same example.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _SHOWN = 8
 
 
 def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
-    """Returns the smallest sample of the plan that fails in the same way in the same layout, with its
-    failure; None if none fails now."""
+    """Returns the smallest sample of the plan that fails as ``wanted`` did, in the same layout, with its failure; None
+    if none fails now."""
     for sample in sorted(subject.samples, key=lambda s: s.numel):
         record = subject.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
@@ -56,8 +56,9 @@ def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate,
 
 
 def candidate_of(sample: Sample, failure: Failure) -> Candidate:
-    """Returns the candidate of a sample in the layout of a failure. The id of the layout is ``A``, ``A/B``,
-    ``A/B/C`` or ``out=D``."""
+    """Returns a sample in the layouts in which it failed. The layout name of the failure is ``A`` (one layout for all
+    tensors), ``A/B`` or ``A/B/C`` (the layouts of the first and of the next tensors), or ``out=D`` (the layout of the
+    ``out=`` target)."""
     if failure.check == "target":
         return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
     if failure.check == "inputs":
@@ -70,8 +71,8 @@ def candidate_of(sample: Sample, failure: Failure) -> Candidate:
 
 @dataclass
 class Search:
-    """Searches for the simplest candidate that fails like ``candidate``: with the same clause, check and kind
-    of failure. ``run()`` sets ``candidate`` and ``failure`` to the smallest that were found."""
+    """A search for the simplest call that fails like ``candidate``: with the same clause, check and kind of failure.
+    ``run()`` sets ``candidate`` and ``failure`` to the smallest that were found."""
 
     subject: Subject
     clause: str
@@ -84,12 +85,12 @@ class Search:
 
     @property
     def over(self) -> bool:
-        """True if a limit is reached."""
+        """True if the limit of calls or the time limit is reached."""
         late = time.process_time() > self._end or time.monotonic() > self._latest
         return late or self.tried >= self.calls
 
     def run(self) -> Search:
-        """Simplifies one aspect after another until none has a simpler failing form."""
+        """Simplifies one aspect after another until none has a simpler variant that fails. Returns the search itself."""
         if isinstance(self.failure.repro, DirectedScript):
             return self  # a directed check has small tensors of its own: nothing to simplify
         self._end = time.process_time() + self.seconds
@@ -107,7 +108,7 @@ class Search:
         return self
 
     def _simplify(self, aspect: Aspect) -> bool:
-        """Moves to the simplest failing form of this aspect. Returns whether there was a simpler one."""
+        """Moves to the simplest variant in one aspect that still fails. Returns True if a simpler one was found."""
         simpler = False
         while not self.over:
             space = aspect(self.candidate)
@@ -117,7 +118,7 @@ class Search:
         return simpler
 
     def _look(self, space: Space) -> bool:
-        """Searches one space once, and moves to the candidate that was found, if any."""
+        """Searches one space once. If a simpler failing call is found, moves to it and returns True."""
         failures: dict[Vector, tuple[Candidate, Failed] | None] = {}
 
         def fails(vector: Vector) -> bool:
@@ -168,7 +169,8 @@ class Search:
 
 
 def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failed | None:
-    """Returns the candidate's failure of this kind, if it has one."""
+    """Returns the failure of a candidate that has these properties (kind, exception type and check); None if the
+    candidate has no such failure."""
     try:
         record = subject.run(candidate, [clause])[clause]
     except Exception:  # the harness cannot lay out or compare this form; the op did not fail

@@ -1,10 +1,8 @@
-"""Simpler forms of a failing call, one aspect at a time: sample, dimensions, sizes, layouts, arguments,
-values.
+"""Simpler variants of a failing call, one aspect at a time: sample, dimensions, sizes, layouts, arguments, values.
 
-An aspect offers a space of integer vectors. The zero vector is the simplest form, and the largest vector is
-the call as it is. hypothesis searches the space and shrinks towards zero
-(:mod:`conformance.search.minimise.shrink`). If the op refuses a form, that is another kind of failure, so
-this module need not know what an op accepts.
+An aspect offers a space of integer vectors. The zero vector is the simplest variant, and the largest vector is the call
+as it is. Hypothesis searches the space and shrinks towards zero (:mod:`conformance.search.minimise.shrink`). If the op
+rejects a variant, that is another kind of failure, so the module does not depend on what an op accepts.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ Vector = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The vectors from all zeros to ``bounds``. ``build`` returns the candidate of a vector, or None if it
-    has none."""
+    """A space of simpler calls: the integer vectors from all zeros to ``bounds``. ``build`` returns the call that
+    belongs to a vector, or None if the vector has none."""
 
     bounds: Vector
     build: Callable[[Vector], Candidate | None]
@@ -38,24 +36,25 @@ Aspect = Callable[[Candidate], Space]
 
 
 def complexity(sample: Sample) -> tuple[int, ...]:
-    """How much there is to read in a call: numbers of dimensions, tensors, arguments and elements."""
+    """Returns a sort key for how complex a call is to read: the numbers of dimensions, tensors, arguments and elements."""
     tensors = sample.tensors
     plain = len(sample.call.args) + len(sample.call.kwargs)
     return (sample.rank, sum(t.dim() for t in tensors), len(tensors), plain, sample.numel)
 
 
 def other_samples(drawn: Sequence[Sample], current: Candidate) -> Space:
-    """Replaces the sample by a simpler one of the database."""
+    """Returns the space of calls in which the sample is replaced by a simpler one of the database."""
     mine = complexity(current.sample)
     simpler = sorted((each for each in drawn if complexity(each) < mine), key=complexity)
     return Space((len(simpler),), lambda vector: replace(current, sample=simpler[vector[0]]))
 
 
 def fewer_dimensions(current: Candidate) -> Space:
-    """Drops one dimension, of all tensors of the largest rank or of one tensor.
+    """Returns the space of calls in which one dimension is dropped, of all tensors of the largest rank or of one
+    tensor.
 
-    The second number of a vector selects what happens to lists of integers among the arguments: nothing (0),
-    or the entry of the dropped dimension is removed, because the list contains sizes (1) or dimensions (2).
+    The second number of a vector selects what happens to lists of integers among the arguments: nothing (0), or the
+    entry of the dropped dimension is removed, because the list contains sizes (1) or dimensions (2).
     """
     tensors = current.sample.tensors
     rank = current.sample.rank
@@ -96,7 +95,8 @@ def _with_arguments(current: Candidate, change: Callable[[Any], Any]) -> Candida
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Copies lists, tuples and dicts, and replaces parts of them by ``change``, the outermost first."""
+    """Returns a copy of nested lists, tuples and dicts in which ``change`` is applied to every part, the outermost
+    first. Parts inside a part that ``change`` replaced are not visited."""
     changed = change(value)
     if changed is value and isinstance(value, dict):
         return {key: _changed(each, change) for key, each in value.items()}
@@ -106,8 +106,8 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def smaller_sizes(current: Candidate) -> Space:
-    """Makes sizes smaller; equal sizes stay equal. The last number of a vector says whether integers among
-    the arguments that equal a size change too."""
+    """Returns the space of calls with smaller sizes; equal sizes stay equal. The last number of a vector says whether
+    integers among the arguments that equal a size change too."""
     tensors = [t for t in current.sample.tensors if t.layout == torch.strided]
     sizes = sorted({n for t in tensors for n in t.shape if n > 1}, reverse=True)
 
@@ -127,7 +127,7 @@ def smaller_sizes(current: Candidate) -> Space:
 
 
 def simpler_layouts(current: Candidate) -> Space:
-    """Makes the factors of each layout simpler."""
+    """Returns the space of calls whose tensors and ``out=`` target have simpler layouts."""
     firsts, rests = _simpler(current.first), _simpler(current.rest)
     targets = _simpler(current.target)
     alone = len(current.sample.tensors) < 2  # then there is no rest to lay out
@@ -141,7 +141,7 @@ def simpler_layouts(current: Candidate) -> Space:
 
 
 def _simpler(layout: AnyLayout) -> list[AnyLayout]:
-    """Returns the layouts that are simpler than this one, and the layout itself, the simplest first."""
+    """Returns the layouts that are simpler than the given one, and the given layout itself, the simplest first."""
     if isinstance(layout, Layout):
         mine = _factors(layout)
         return [each for each in NAMED if all(map(le, _factors(each), mine))]
@@ -158,7 +158,8 @@ def _simpler(layout: AnyLayout) -> list[AnyLayout]:
 
 
 def _factors(layout: Layout) -> tuple[int, int, int, int]:
-    """Returns how far each factor is from its simplest value."""
+    """Returns, for each property of a layout (memory order, step, expand, offset), how far it is from its simplest
+    value."""
     return (
         MEMORY.index(layout.memory),
         STEP.index(layout.step),
@@ -184,7 +185,8 @@ NAMED: Final = sorted(
 
 
 def simpler_arguments(current: Candidate) -> Space:
-    """Leaves out optional arguments, shortens lists of tensors, and replaces numbers by 0, 1 and 2."""
+    """Returns the space of calls without some optional arguments, with shorter lists of tensors, and with numbers
+    replaced by 0, 1 and 2."""
     call = current.sample.call
     found = slots(call)
     bounds = tuple(len(slot.options) for slot in found)
@@ -200,7 +202,7 @@ _SHORT = 6
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place among the arguments: the keys that lead to it from the outside in, and the values that may
+    """One place among the arguments of a call: the keys that lead to it from the outside in, and the values that may
     stand there, the simplest first."""
 
     path: tuple[int | str, ...]
@@ -208,8 +210,8 @@ class Slot:
 
 
 def slots(call: Call) -> list[Slot]:
-    """Returns the places for which there is something simpler, keyword arguments first, because a call
-    without them is easiest to read."""
+    """Returns the places among the arguments for which a simpler value exists. Keyword arguments come first, because a
+    call without them is easiest to read."""
     found: list[Slot] = []
     for name, value in call.kwargs.items():
         found.append(Slot(("kwargs", name), (DROP, *_options(value))))
@@ -223,7 +225,7 @@ def slots(call: Call) -> list[Slot]:
 
 
 def _options(value: Any) -> tuple[Any, ...]:
-    """Returns simpler values than this one."""
+    """Returns values of the same type that are simpler than the given one."""
     if isinstance(value, bool):
         return (False,) if value else ()
     if isinstance(value, int):
@@ -244,8 +246,7 @@ def _inside(path: tuple[int | str, ...], value: Any) -> list[Slot]:
 
 
 def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
-    """Returns the call with option ``vector[n]`` at place ``n``. An index past the last option keeps the
-    value."""
+    """Returns the call with option ``vector[n]`` at place ``n``. An index past the last option keeps the value."""
     held: dict[str, Any] = {"args": [*call.args], "kwargs": {**call.kwargs}}
     chosen = [
         (slot.path, slot.options[choice])
@@ -261,8 +262,7 @@ def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
 
 
 def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
-    """Returns a copy of a nested structure with ``option`` at the place to which the keys in ``path``
-    lead."""
+    """Returns a copy of a nested structure with ``option`` at the place to which the keys in ``path`` lead."""
     if not path:
         return option
     items: Any = value.copy() if isinstance(value, dict) else list(value)
@@ -271,7 +271,7 @@ def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
 
 
 def simpler_values(current: Candidate) -> Space:
-    """Replaces the values of each tensor by zeros, ones, or 0, 1, 2, …."""
+    """Returns the space of calls in which the values of each tensor are replaced by zeros, ones, or 0, 1, 2, …."""
     tensors = current.sample.tensors
     bounds = tuple(map(_fill_of, tensors))
 
@@ -286,7 +286,8 @@ def simpler_values(current: Candidate) -> Space:
 
 
 def _fill_of(tensor: torch.Tensor) -> int:
-    """Returns the number of the simplest fill that gives the tensor's values; 3 if none does."""
+    """Returns the number of the simplest fill (0: zeros, 1: ones, 2: 0, 1, 2, …) that gives the tensor's values; 3 if
+    none does."""
     if tensor.layout != torch.strided or not tensor.numel():
         return 0
     return next((fill for fill in range(3) if bit_equal(_filled(tensor, fill), tensor)), 3)
@@ -312,7 +313,7 @@ ASPECTS: Final[tuple[Aspect, ...]] = (
 
 
 def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
-    """Returns the candidate with other tensors; strided ones are made contiguous."""
+    """Returns the candidate with the given tensors in place of its own; strided ones are made contiguous."""
     args, kwargs = current.sample.call.bind(copies(tensors))
     return with_call(current, Call(args, dict(kwargs)))
 

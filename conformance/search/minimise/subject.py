@@ -1,6 +1,6 @@
-"""One op and dtype on a device, and the checks of a single candidate: one sample in one layout.
+"""One op and dtype on a device, with functions that check a single candidate: one sample of arguments in one layout.
 
-A run makes every check on all samples and layouts of an item. The minimiser, random search and pinned
+A run makes every check on all samples and layouts of an item (an op and dtype). The minimiser, random search and pinned
 examples make the same checks on one candidate and get the same failures.
 """
 
@@ -33,8 +33,8 @@ from opinfo.samples import SEED, Sample, Traits, draw, mutates, probe, seed_ever
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sample, the layouts of its first tensor and of its other tensors, and the layout of an ``out=``
-    target."""
+    """A call that is tried: a sample (the arguments), the layouts of its first tensor and of its other tensors, and the
+    layout of an ``out=`` target."""
 
     sample: Sample
     first: AnyLayout = CONTIGUOUS
@@ -43,16 +43,16 @@ class Candidate:
 
     @property
     def case(self) -> Case:
-        """The layouts of the inputs as a case. The case has a single name if all inputs have the same
-        layout."""
+        """The layouts of the inputs as a Case of opinfo.layouts. Its name is a single layout if all inputs have the
+        same layout."""
         same = self.first == self.rest or len(self.sample.tensors) < 2
         name = self.first.id if same else f"{self.first.id}/{self.rest.id}"
         return Case(name, self.first, self.rest)
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """The properties in which two failures of one cell must agree to be the same: kind, exception type and
-    check."""
+    """The properties in which two failures of one cell must agree to count as the same failure: kind, exception type
+    and check."""
 
     kind: Kind
     raises: str | None
@@ -73,17 +73,17 @@ class Subject:
 
     @classmethod
     def of(cls, op: str, dtype: str, device: Device, count: int) -> Subject:
-        """Returns the subject of an op. Raises KeyError if torch's database has no such op."""
+        """Returns the subject for an op of torch's database. Raises KeyError if the database has no such op."""
         return cls(catalogue()[op], dtype, device, count)
 
     @cached_property
     def drawn(self) -> list[Sample]:
-        """All samples that the database offers, as far as a plan considers them."""
+        """All samples of the op in torch's database from which a plan may choose."""
         return draw(self.op, self.dtype)
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """The samples that a plan takes."""
+        """The samples of the op that a plan runs."""
         return samples_of(self.op, self.dtype, self.count, self.device.descriptor.dtypes)
 
     @cached_property
@@ -92,7 +92,7 @@ class Subject:
 
     @cached_property
     def strides(self) -> StrideReference:
-        """The stride reference, without a cache file, because each candidate is needed only once."""
+        """The reference for the strides of results, without a cache file, because each candidate is needed only once."""
         return StrideReference(self.device.descriptor.torch_type, None)
 
     def run(
@@ -101,18 +101,19 @@ class Subject:
         clauses: Sequence[str],
         checks: Sequence[OpCheck] = SUITE.op_checks,
     ) -> dict[str, CellRecord]:
-        """Makes the checks of these clauses on one candidate. Returns the records by clause."""
+        """Makes the checks of the given clauses on one candidate (a call in one layout). Returns the records of the
+        cells by clause."""
         case, target = (candidate.case,), (candidate.target,)
         context = self._context([candidate.sample], clauses, case, target)
         run_checks(context, checks)
         return context.recorder.cells
 
     def is_defined(self, sample: Sample) -> bool:
-        """True if the CPU's result of a call depends only on its arguments.
+        """Returns True if the CPU's result of a call depends only on its arguments.
 
-        A smaller call may have arguments that no longer fit each other, such as a weight for fewer channels
-        than the input has. Some kernels then read past the end, so that their result depends on the contents
-        of memory. Such a call is not a valid example.
+        A smaller call may have arguments that no longer fit each other, such as a weight for fewer channels than the
+        input has. Some kernels then read past the end, so that their result depends on the contents of memory. Such a
+        call is not a valid example.
         """
         answers = []
         for byte in (0x00, 0x7F):  # zeros, and the largest numbers
@@ -127,8 +128,8 @@ class Subject:
         return difference(first.result, second.result, {}) is None
 
     def run_layout(self, sample: Sample, clause: str, layout: str) -> CellRecord:
-        """Makes one clause's checks on one sample, in the layout of this name if there is one, otherwise in
-        all layouts."""
+        """Makes the checks of one clause on one sample, in the layout with this name, or in all layouts if no layout
+        has this name. Returns the record of the clause."""
         covering = covering_set()
         cases = tuple(c for c in covering.cases if c.id == layout)
         targets = tuple(t for t in covering.targets if f"out={t.id}" == layout)
@@ -139,14 +140,15 @@ class Subject:
         return context.recorder.cells[clause]
 
     def run_all(self, clause: str) -> CellRecord:
-        """Makes one clause's checks as the plan does, on every sample in every layout."""
+        """Makes the checks of one clause as the plan does, on every sample in every layout. Returns the record of the
+        clause."""
         context = self._context(self.samples, [clause])
         run_checks(context, SUITE.op_checks)
         return context.recorder.cells[clause]
 
     def script_of(self, clause: str, call: CallKey, seconds: float, *, judged: bool) -> str:
-        """Returns the script that makes one call in a child process, for at most ``seconds``; empty if there
-        is none."""
+        """Returns the script that makes one call in a child process, for at most ``seconds``; empty if no script can be
+        written."""
         checks = load(suite_of(clause)).op_checks
         context = self._context(self.samples, [clause])
         return script_for_call(context, checks, clause, call, seconds=seconds, judged=judged)
@@ -158,7 +160,8 @@ class Subject:
         cases: tuple[Case, ...] | None = None,
         targets: tuple[AnyLayout, ...] | None = None,
     ) -> ItemContext:
-        """Returns the context of these checks, in the plan's layouts unless others are given."""
+        """Returns the ItemContext for checks of the given clauses. The layouts are those of the plan unless ``cases``
+        and ``targets`` are given."""
         if cases is not None:  # the given layouts replace those of the samples
             samples = [replace(each, layouts=None) for each in samples]
         return ItemContext(
@@ -171,7 +174,7 @@ class Subject:
 
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the tensors; strided ones are copied to contiguous tensors."""
+    """Returns the tensors, with each strided tensor copied to a contiguous one."""
     return [
         t.clone(memory_format=torch.contiguous_format) if t.layout == torch.strided else t
         for t in tensors

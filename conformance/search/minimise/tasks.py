@@ -1,7 +1,7 @@
 """Minimises failing cells in a subprocess, which may crash or hang.
 
-:func:`minimised` starts the subprocess, and restarts it after a cell that killed it. :func:`serve` runs in
-the subprocess.
+:func:`minimised` starts the subprocess, and restarts it after a cell that killed it. :func:`serve` runs in the
+subprocess.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TARGET = "conformance.search.minimise.tasks:serve"
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The device that a search uses, the plan, and the number of samples that the plan takes."""
+    """The setup of a search: the device, the plan, and the number of samples that the plan takes."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
@@ -40,7 +40,8 @@ class Bench(msgspec.Struct, frozen=True):
     plan: str = "quick"
 
     def open(self) -> Device:
-        """Opens the device in this process and limits the process to one thread. Raises ConformError."""
+        """Opens the device in this process and limits the process to one thread. Returns the device. Raises
+        ConformError if the device cannot be opened."""
         from opinfo.device import limit_threads, open_device
 
         limit_threads()
@@ -48,15 +49,14 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A failing cell and the failure to look for. Without a failure, the cell's smallest current failure is
-    used."""
+    """A failing cell and the failure to look for. Without a failure, the cell's smallest current failure is used."""
 
     cell: CellKey
     failure: Failure | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of a task: the example and its script, or ``why`` there is none."""
+    """The result of a task: the example and its script, or the reason ``why`` no example was found."""
 
     task: Task
     example: Example | None = None
@@ -75,10 +75,10 @@ class Orders(msgspec.Struct, Generic[_Given], frozen=True):
 def in_turn(
     target: str, bench: Bench, tasks: Sequence[_Given], restarts: int
 ) -> Iterator[tuple[_Given, Any]]:
-    """Yields each task with the one message that a subprocess sends for it, or with the Ended of the
-    subprocess if the task killed it. Only that task is lost.
+    """Yields each task with the one message that a subprocess sends for it, or with an Ended object if the task killed
+    the subprocess. Only that task is lost.
 
-    Raises ChildDied if the device cannot be opened, or after too many ``restarts``. If the device had been
+    Raises ChildDied if the device cannot be opened, or after more than ``restarts`` restarts. If the device had been
     opened before, opening it is tried twice, because a driver may need a moment after a crash.
     """
     left, attempts = list(tasks), 1
@@ -101,7 +101,8 @@ def in_turn(
 
 
 def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
-    """Minimises each task in turn. Raises ChildDied if the subprocess does not start or dies too often."""
+    """Minimises each task in turn and yields the results. Raises ChildDied if the subprocess does not start or dies too
+    often."""
     for task, said in in_turn(_TARGET, bench, tasks, _RESTARTS):
         if isinstance(said, Ended):
             yield Answer(task, why=f"{task.cell}: the process that minimised the cell {said.how}")
