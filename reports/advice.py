@@ -146,7 +146,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
     if rule == "kernel":
         return f"register {quote(about[0])}, or list the ops that lack it in the descriptor's dtypes_by_op"
     if rule == "dtype":
-        return f"implement them, or remove {quote(about[0])} from the descriptor's dtypes (for single ops: dtypes_by_op)"
+        return f"implement the kernels, or remove {quote(about[0])} from the descriptor's dtypes (for single ops: dtypes_by_op)"
     if rule == "blocked":
         return f"fix {quote(about[0])} first"
     text = _text(cause) if rule == "raised" else ""
@@ -155,7 +155,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
         return f"implement {what} of PrivateUse1HooksInterface and register it"
     if missing := _ATTRIBUTE.search(text):
         what = quote(missing[1])
-        return f"add {what}, or let it raise NotImplementedError if the device cannot have it"
+        return f"add {what}; if the device cannot support {what}, let it raise NotImplementedError"
     return _not_declared(cause, clauses, quote) if rule in ("raised", "case") else ""
 
 

@@ -33,10 +33,10 @@ class Change(Word):
 
 
 MEANING: Final[Mapping[Change, str]] = {
-    Change.NEWLY_CRASHING: "did not crash or hang before, and does now",
+    Change.NEWLY_CRASHING: "crashes or hangs now, and did not before",
     Change.NEWLY_FAILING: "passed (or had no agreed reference) before, and does not pass now",
     Change.MISSING: "had an outcome before, and is not planned or was not run now",
-    Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new one is a pass",
+    Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
     Change.CHANGED_EXPECTATION: "has the same outcome, but a different verdict by the manifest",
     Change.FIXED: "did not pass before, and passes now",
     Change.ADDED: "had no outcome before, and has one now",

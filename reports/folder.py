@@ -57,7 +57,7 @@ def check_folder(given: str, folder: Path, also: Collection[Path] = ()) -> None:
     holds files that no run wrote. ``given`` is the option with its value, for the text of the error. ``also`` are
     further files that may be in the folder."""
     if folder.exists() and not folder.is_dir():
-        raise ConformError(f"{given}: it is a file; expected a folder")
+        raise ConformError(f"{given}: expected a folder, found a file")
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -160,6 +160,6 @@ def without_end(folder: Path) -> Interrupted | None:
     if found is None:
         return None
     return Interrupted(
-        f"incomplete: {folder} holds {found} of a run that was interrupted or still goes on; once it is interrupted, "
-        "the same command with --resume continues it"
+        f"incomplete: {folder} holds {found} of a run that was interrupted or is still running; after an interruption, "
+        "the same command with --resume continues the run"
     )

@@ -207,7 +207,7 @@ def gate(
     notes: tuple[str, ...] = (compared.note,) if compared is not None else ()
     if left := run.provenance.left_behind:
         notes += (
-            f"importing the device's module {left}. The suite undoes that for samples, references and checks.",
+            f"importing the device's module {left}. The suite undoes these side effects for samples, references and checks.",
         )
     return GateResult(
         *(run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes),
@@ -383,9 +383,13 @@ class Against:
         for name in ("device", "plan"):
             here, there = getattr(mine, name), getattr(its, name)
             if here != there:
-                raise NoBaseline(f"{refused}its {name} is {there!r}, and that of RUN is {here!r}")
+                raise NoBaseline(
+                    f"{refused}the {name} of the baseline is {there!r}, and that of RUN is {here!r}"
+                )
         if its.partial or its.is_shard:
-            raise NoBaseline(f"{refused}is a partial run or a shard; expected a whole run")
+            raise NoBaseline(
+                f"{refused}the baseline is a partial run or a shard; expected a whole run"
+            )
         if missing := len(baseline.missing):
             few = number(missing, "cell of that run has", "cells of that run have")
             raise NoBaseline(f"{refused}{few} no outcome; expected a complete run")

@@ -27,7 +27,9 @@ MISSING_FILE = "missing.txt"
 def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
     """Merges the shards in the given folders and writes the merged run into ``folder``. Raises RunError."""
     if any(shard.resolve() == folder.resolve() for shard in shards):
-        raise ConformError(f"-o {folder} is the folder of a shard: give a folder of its own")
+        raise ConformError(
+            f"-o {folder} is the folder of a shard: give another folder for the merged run"
+        )
     with collector_paused():  # the collector would visit millions of objects again and again
         runs = [load_run(shard) for shard in shards]
         merged = merge(runs)

@@ -444,7 +444,7 @@ def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) ->
         if planned != given:
             raise RunError(
                 f"{source}: its plan has the {name} {planned!r} and its provenance {given!r}, so plan and provenance "
-                "are not of the same run"
+                "belong to different runs"
             )
 
 

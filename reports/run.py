@@ -152,16 +152,16 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
     if record.cells:
         places = _numbers("I", record.cells)
         if any(one >= other for one, other in pairwise(places)):
-            raise ValueError("its cells are out of order")
+            raise ValueError("the cells are out of order")
         if len(places) != record.count or places[-1] >= len(plan.cells):
-            raise ValueError("it has a result for a cell that is not planned")
+            raise ValueError("the record has a result for a cell that is not planned")
         cells = [plan.cells[place] for place in places]
     elif record.count not in (0, len(plan.cells)):
-        raise ValueError(f"it has {record.count:,} results for {len(plan.cells):,} cells")
+        raise ValueError(f"the record has {record.count:,} results for {len(plan.cells):,} cells")
     if unknown := record.fields.keys() - _DECODERS.keys():
         raise ValueError(
-            f"its results have the field {min(unknown)!r}, which this version does not know: "
-            "it was written by a newer version"
+            f"the results have the field {min(unknown)!r}, which this version does not know: "
+            "the record was written by a newer version"
         )
     columns: dict[
         str, Iterable[Any]
@@ -170,7 +170,7 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
         if field.name in record.fields:
             columns[field.name] = _column(record, field.name)
         elif field.required and record.count:
-            raise ValueError(f"its results lack the field {field.name!r}")
+            raise ValueError(f"the results lack the field {field.name!r}")
     rows = zip(*columns.values()) if record.count else ()
     names = tuple(columns)
     made = {cell: CellResult(cell, **dict(zip(names, row))) for cell, row in zip(cells, rows)}
@@ -253,7 +253,7 @@ def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     if junitxml is not None:
         if junitxml.absolute() in files:
             raise RunError(
-                f"{junitxml}: the run writes the suite of one family there; give another path"
+                f"{junitxml}: the run writes the JUnit file of one clause family to this path; give another path"
             )
         files[junitxml.absolute()] = list(made.values())
     for path, suites in files.items():
@@ -371,7 +371,7 @@ def _instead(folder: Path) -> str:
     if any(folder.glob("junit*.xml")):
         return (
             f"the folder has JUnit files only, which contain neither the plan nor the failures. Copy {RECORD_FILE} "
-            "as well; --shard-times alone can do without it"
+            "as well; only --shard-times works without that file"
         )
     return f"expected the folder of a run (--results), which contains {RECORD_FILE}"
 

@@ -328,7 +328,7 @@ def unchecked(run: Run) -> list[str]:
             f"not checked by the suite yet ({number(len(planned), 'clause')}): {_names(planned)}"
         )
     if idle:
-        notes.append(f"no cells on this device or in this plan: {_names(idle)}")
+        notes.append(f"clauses that have no cells on this device or in this plan: {_names(idle)}")
     left_out: dict[str, list[str]] = {}
     for item in _exclusions(run):
         ops = number(len(item.ops), "op") if item.ops else "every op"

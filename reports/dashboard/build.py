@@ -110,11 +110,11 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
     Raises SiteError if the folder contains anything other than a site.
     """
     if folder.exists() and not folder.is_dir():
-        raise SiteError(f"{folder}: is a file. Give a folder for the site")
+        raise SiteError(f"{folder}: expected a folder for the site, found a file")
     marked = (folder / "v1" / "index.json").exists()
     if folder.exists() and any(folder.iterdir()) and not marked:
         raise SiteError(
-            f"{folder}: contains other files than a dashboard. Choose an empty or a new folder, so that "
+            f"{folder}: the folder contains files that do not belong to a dashboard. Choose an empty or a new folder, so that "
             "nothing is overwritten"
         )
     site = Site(folder)
@@ -124,7 +124,7 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
         document = _decoded(path, RunDocument)
         if document.format != FORMAT:
             raise SiteError(
-                f"{path}: has format {document.format}, expected {FORMAT}, because another version built "
+                f"{path}: expected format {FORMAT}, found {document.format}, because another version built "
                 "this site. Build the site again from all runs, with --fresh"
             )
         site.runs[document.id] = document
@@ -227,7 +227,7 @@ def _decoded(path: Path, kind: type[_T]) -> _T:
         raise SiteError(f"{path}: cannot be read: {error.strerror or error}") from None
     except msgspec.DecodeError as error:
         raise SiteError(
-            f"{path}: was changed after it was built ({error}). Build the site again from all runs, with --fresh"
+            f"{path}: the file was changed after the site was built ({error}). Build the site again from all runs, with --fresh"
         ) from None
 
 
@@ -246,7 +246,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         below = sorted(record.parent for record in records)
         if not below:
             raise RunError(
-                f"{path}: there is no {RECORD_FILE} in it or in its subfolders. Give the folder that a "
+                f"{path}: neither this folder nor its subfolders contain {RECORD_FILE}. Give the folder that a "
                 "run wrote (--results), or a folder that contains such folders"
             )
         found += below

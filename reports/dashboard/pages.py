@@ -157,9 +157,11 @@ def _trend(series: Series) -> Trend:
     small = []
     for family in families:
         points = _points(series, [parts.get(family, Tally()) for _, parts in counts])
-        chart = svg.line(points, svg.SMALL, f"{family}, not passing")
+        chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
         small.append((family, points[-1].counts, chart))
-    label = f"{series.title}: cells that do not pass, {len(series.runs)} runs"
+    label = (
+        f"{series.title}: cells that do not pass, run by run (number of runs: {len(series.runs)})"
+    )
     chart = svg.line(_points(series, [total for total, _ in counts]), svg.WIDE, label)
     table = [
         (run, total, [parts.get(family) for family in families])

@@ -178,10 +178,10 @@ CASES: dict[str, tuple[int, str]] = {
     "run -n 2 --dist each": (4, "--dist each: expected load or worksteal"),
     "run -n many": (4, "many"),
     # where results go
-    "run --device cpu --results afile": (4, "it is a file; expected a folder"),
+    "run --device cpu --results afile": (4, "expected a folder, found a file"),
     "run --device cpu --results afile/run": (4, "afile is a file; expected a folder"),
-    "run --device cpu --results /dev/null": (4, "it is a file; expected a folder"),
-    "run --device cpu --results pipe": (4, "it is a file; expected a folder"),
+    "run --device cpu --results /dev/null": (4, "expected a folder, found a file"),
+    "run --device cpu --results pipe": (4, "expected a folder, found a file"),
     "run --device cpu --results mine": (
         4,
         "files that no run wrote (descriptor.py, expected.toml)",
@@ -228,7 +228,7 @@ CASES: dict[str, tuple[int, str]] = {
     "merge run": (4, "Missing option '-o'"),
     "merge damaged -o new": (4, "truncated or changed"),
     "merge run -o mine": (4, "files that no run wrote"),
-    "merge run -o afile": (4, "it is a file; expected a folder"),
+    "merge run -o afile": (4, "expected a folder, found a file"),
     "crcr killed": (2, "--resume"),
     "crcr run -o empty": (4, "empty"),
     "dashboard -o site": (4, "Missing argument 'RUN"),
