@@ -1,4 +1,4 @@
-"""What a device declares about itself, in terms of ``vocabulary.toml``."""
+"""Descriptors, in which a device declares its properties with the names in ``vocabulary.toml``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from devices.files import read_toml
 
 
 class DescriptorError(ConformError):
-    """A descriptor cannot be loaded, or declares something impossible. The text says what to do."""
+    """A descriptor cannot be loaded, or declares something impossible. The text of the error says how to fix it."""
 
 
 def names(text: str) -> frozenset[str]:
-    """The names in a text separated by white space, which is how descriptors write long sets."""
+    """Returns the names in a text that are separated by white space. Descriptors write long sets of names in this
+    way."""
     return frozenset(text.split())
 
 
 class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``vocabulary.toml``; its comments explain the fields."""
+    """The content of ``vocabulary.toml``. The comments in that file explain the fields."""
 
     capabilities: dict[str, str]
     functions: dict[str, str]
@@ -42,7 +43,7 @@ class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A feature that a device can declare. The clauses that require it then apply to the device."""
+    """A feature that a device can declare. The clauses that require the feature then apply to the device."""
 
     name: str
     statement: str
@@ -62,7 +63,7 @@ DTYPES: Final = _WORDS.dtypes
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A named value of the machine at run time. Raises DescriptorError for a name not in FACTS."""
+    """A named value of the machine at run time. Raises DescriptorError for a name that is not in FACTS."""
 
     name: str
     value: str
@@ -77,7 +78,8 @@ class Fact:
 
 
 def check_names(what: str, names: object, known: Mapping[str, object] | frozenset[str]) -> None:
-    """Raise DescriptorError unless ``names`` is a collection of known names."""
+    """Raises DescriptorError unless ``names`` is a collection of known names. ``what`` is the kind of the names, for
+    the text of the error."""
     if isinstance(names, str) or not isinstance(names, (frozenset, set, tuple, list, Mapping)):
         raise DescriptorError(f"expected a set of {what} names, got {names!r}")
     for name in names:
@@ -109,7 +111,8 @@ _Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
 def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
-    """The value converted to ``form``. Raises DescriptorError if it has another form."""
+    """Returns a field's value converted to the type ``form``. Raises DescriptorError, which says that ``wanted`` was
+    expected, if the value cannot be converted."""
     try:
         return msgspec.convert(given, form)
     except msgspec.ValidationError:
@@ -118,7 +121,8 @@ def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a result may be from its reference: ``|result - reference| <= atol + rtol * |reference|``."""
+    """The largest permitted distance of a result from its reference: ``|result - reference| <= atol + rtol *
+    |reference|``."""
 
     rtol: float
     atol: float
@@ -138,7 +142,8 @@ AUTOCAST_POLICIES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the reason."""
+    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the
+    reason."""
 
     policy: str
     ops: frozenset[str]
@@ -155,7 +160,8 @@ class Autocast:
 
 
 def common_facts(**more: str | None) -> dict[str, str]:
-    """The facts that every machine knows, and ``more``: torch, os, arch and python.
+    """Returns the facts that are known on every machine (torch, os, arch and python), together with the facts in
+    ``more``.
 
     Values are as the machine reports them ("2.13.0+cpu"), in lower case for os and arch. The version of torch comes
     from the metadata of its distribution, so torch is not imported. Facts that are unknown (None or empty) are left
@@ -175,7 +181,8 @@ def common_facts(**more: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedFacts:
-    """Calls a descriptor's ``facts`` and checks the result against the vocabulary. Raises DescriptorError."""
+    """Calls the ``facts`` function of a descriptor and checks the result against the vocabulary. Raises
+    DescriptorError."""
 
     device: str
     read: Callable[[], Mapping[str, str]]
@@ -232,12 +239,13 @@ _ENTRIES: Final[tuple[tuple[str, Any, str], ...]] = (
     ("tolerances", Tolerance, "a Tolerance(rtol, atol)"),
     ("functions", _Path, "a name inside the device's module, such as 'memory._snapshot'"),
 )
-"""The same for the values of fields that are mappings."""
+"""The required forms of the values in fields that are mappings, and the words that describe each form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Descriptor:
-    """A device and what it declares. Raises DescriptorError if a field has an impossible value.
+    """The description of a device and of the properties that it declares. Raises DescriptorError if a field has an
+    impossible value.
 
     Descriptors are compared by identity, because they contain functions.
     """
@@ -329,16 +337,17 @@ class Descriptor:
             raise DescriptorError(f"device '{self.name}': {error}") from None
 
     def dtypes_of(self, op: str) -> frozenset[str]:
-        """The dtypes that the device declares for an op."""
+        """Returns the dtypes that the device declares for an op."""
         return self.dtypes_by_op.get(op, self.dtypes)
 
     def first_time(self, seconds: float) -> float:
-        """The time limit in seconds for the first use of something in a process, if later uses take at most
-        ``seconds``."""
+        """Returns the time limit in seconds for the first use of an op or function in a process, if later uses take at
+        most ``seconds``."""
         return seconds * self.time_scale + self.first_use
 
     def function(self, role: str) -> str:
-        """The name of the function for a role, in the device's own module. Raises DescriptorError if none is declared."""
+        """Returns the name of the function with a given role in the device's own module. Raises DescriptorError if the
+        descriptor declares none."""
         check_names("function", (role,), FUNCTIONS)
         if role not in self.functions:
             raise DescriptorError(
@@ -356,7 +365,7 @@ class Descriptor:
         check_names("dtype", self.flushes_subnormals, DTYPES)
 
     def _freeze(self) -> None:
-        """Check the form of each value, and replace it by an immutable copy."""
+        """Checks the form of each field's value and replaces the value by an immutable copy."""
         for fields, form, wanted in _FORMS:
             for name in fields.split():
                 value = _in_form(name, getattr(self, name), form, wanted)

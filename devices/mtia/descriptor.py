@@ -1,5 +1,5 @@
-"""Meta's MTIA. Its backend is not public, so this describes torch's public module torch.mtia. Never run; a first run
-may show corrections."""
+"""The descriptor of Meta's MTIA. Its backend is not public, so the descriptor describes torch's public module
+torch.mtia. It has never been run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine: the device's name, if its properties contain one. The driver's version cannot be read
-    publicly."""
+    """Returns the facts of the machine, with the device's name if its properties contain one. The driver's version
+    cannot be read with public functions."""
     properties = lent("torch.mtia").get_device_properties(0)
     name = str(properties.get("name", "")) or None
     return common_facts(device_name=name)

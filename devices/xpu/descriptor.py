@@ -1,4 +1,5 @@
-"""Intel GPUs through SYCL and Level Zero. Written from documentation and never run; a first run may show corrections."""
+"""The descriptor of Intel GPUs through SYCL and Level Zero. It was written from documentation and has never been run; a
+first run may show corrections."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. The driver's version is what SYCL reports ("1.6.33276" for "1.6.33276+16"), the
-    runtime's that of the SYCL compiler."""
+    """Returns the facts of the machine. The driver's version is the one that SYCL reports ("1.6.33276" for
+    "1.6.33276+16"), the runtime's version is that of the SYCL compiler."""
     torch = machine.lent("torch")
     properties = torch.xpu.get_device_properties(0)
     return common_facts(
