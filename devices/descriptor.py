@@ -73,7 +73,7 @@ class Fact:
         if not isinstance(self.value, str) or not self.value.strip():
             raise DescriptorError(
                 f"the fact '{self.name}' is {self.value!r}: give a non-empty string,"
-                " or leave the fact out if the machine does not know it"
+                " or leave the fact out if its value is unknown on the machine"
             )
 
 
@@ -129,7 +129,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
-            _in_form(name, value, _Finite, "a number from 0, and finite")
+            _in_form(name, value, _Finite, "a finite number of at least 0")
 
 
 #: How autocast runs an op. "lower": in the lower precision. "float32": in float32. "float32_by_default": in float32 unless
@@ -230,7 +230,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
         "two integers, the lowest and the highest priority, or None",
     ),
     ("time_scale", _TimeScale, "a number greater than 0"),
-    ("first_use", _Seconds, "a number of seconds from 0"),
+    ("first_use", _Seconds, "a number of seconds of at least 0"),
     ("pointers", bool | None, "True, False or None"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
@@ -383,7 +383,7 @@ class Descriptor:
         has = "pointers" in self.capabilities
         if has and self.pointers is False:
             raise DescriptorError(
-                "pointers is False, but capabilities has 'pointers': leave one out"
+                "pointers is False, but capabilities has 'pointers': remove one of the two"
             )
         if self.pointers or (self.pointers is None and "storage" in self.capabilities):
             object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
@@ -394,11 +394,11 @@ class Descriptor:
             if more := dtypes - self.dtypes:
                 raise DescriptorError(
                     f"dtypes_by_op['{op}'] names {', '.join(sorted(more))}, but dtypes does not:"
-                    " it may only narrow dtypes"
+                    " dtypes_by_op may only narrow dtypes"
                 )
         if self.init is not None and self.module is None:
             raise DescriptorError(
-                f"init names the function {self.init!r}, but module is None: name its module"
+                f"init names the function {self.init!r}, but module is None: name the module of that function"
             )
         if (size := self.alignment) & (size - 1):
             raise DescriptorError(f"alignment must be a power of two, in bytes, got {size}")

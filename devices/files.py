@@ -55,9 +55,9 @@ def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
     with open(descriptor, "rb", buffering=0) as stream:
         state = os.fstat(descriptor)
         if stat.S_ISDIR(state.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "it is a folder; expected a file", str(path))
+            raise IsADirectoryError(errno.EISDIR, "expected a file, found a folder", str(path))
         if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "it is a device or a pipe; expected a file", str(path))
+            raise OSError(errno.EINVAL, "expected a file, found a device or a pipe", str(path))
         if state.st_size > most:
             large = f"it has {state.st_size >> 20:,} MiB; expected at most {most >> 20:,} MiB"
             raise OSError(errno.EFBIG, large, str(path))

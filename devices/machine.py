@@ -46,9 +46,7 @@ def torch_lacks(library: str) -> str | None:
         lib = Path(folder) / "lib"
         if any((lib / name).exists() for name in _file_names(library)):
             return None
-    return (
-        f"the installed torch is built without it (there is no torch/lib/{_file_names(library)[0]})"
-    )
+    return f"the installed torch is built without support for the device (expected torch/lib/{_file_names(library)[0]})"
 
 
 def torch_has_header(path: str) -> bool:

@@ -364,7 +364,7 @@ def read_block(table: Mapping[str, object], line: int, path: Path | None, known:
                 raise BlockError(f"outcome 'flaky' needs '{key}': {_ADVICE[key]}")
     elif "min_pass_rate" in table:
         raise BlockError(
-            f"'min_pass_rate' is for outcome 'flaky' only, and this block has '{block.outcome}'"
+            f"'min_pass_rate' is for outcome 'flaky' only, and the block has the outcome '{block.outcome}'"
         )
     return block
 
@@ -408,7 +408,7 @@ def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, 
                 f"'{key}' has the pattern {pattern!r}: only one '*' is allowed, at the end"
             )
         if pattern == prefix:
-            _check_known(key, pattern, known, "; write one of them, or a prefix and '*'")
+            _check_known(key, pattern, known, "; write one of the known names, or a prefix and '*'")
         elif known is not None and not any(name.startswith(prefix) for name in known):
             raise BlockError(f"no {key} begins with {prefix!r}{suggestion(prefix, known)}")
     return patterns

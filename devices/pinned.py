@@ -139,7 +139,7 @@ def _read(line: str, place: str) -> Pinned:
     given, pinned = held.pop("id"), Pinned(**held)
     if given != pinned.id:
         raise PinnedError(
-            f"{place}: the line has the id {given!r}, but its content has {pinned.id!r}; {advice}"
+            f"{place}: the line has the id {given!r}, but its content gives the id {pinned.id!r}; {advice}"
         )
     return pinned
 
@@ -158,7 +158,7 @@ def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
     text = "".join(line_of(p) + "\n" for p in ordered([*before.values(), *fresh.values()]))
     with explained(PinnedError, path, "cannot be written"):
         if not folder.is_dir():
-            raise FileNotFoundError("there is no such folder")
+            raise FileNotFoundError("the folder does not exist")
         write_whole(path, text)
     return ordered(fresh.values())
 

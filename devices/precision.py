@@ -82,7 +82,9 @@ def updated(
         before = maxima[dtype].get(op)
         if before is not None and after > before:
             if reason is None:
-                refused.append(f"{op}[{dtype}]: {before:g} on record, {after:g} in the run")
+                refused.append(
+                    f"{op}[{dtype}]: the recorded maximum is {before:g} units in the last place, the run measured {after:g}"
+                )
                 continue
             raised.append(Raised(op, dtype, before, after, reason))
         maxima[dtype][op] = after

@@ -91,8 +91,8 @@ def discover(
             device = _from_entry_point(entry)
             if device.name in devices:
                 raise DescriptorError(
-                    f"{_source(entry)} provides a device named '{device.name}', but there already is one from"
-                    f" {devices[device.name].folder}: rename it, or use it with --descriptor PATH"
+                    f"{_source(entry)} provides a device named '{device.name}', which already exists in"
+                    f" {devices[device.name].folder}: rename the device, or use it with --descriptor PATH"
                 )
             devices[device.name] = device
         except DescriptorError as error:
@@ -197,7 +197,7 @@ def _loading(source: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        what = f"loading it raised {type(error).__name__}: {error}"
+        what = f"loading the descriptor raised {type(error).__name__}: {error}"
         if isinstance(error, ConformError):
             what = str(error)
         elif isinstance(error, SyntaxError):

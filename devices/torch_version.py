@@ -66,7 +66,7 @@ def require_torch() -> None:
     if version is None:
         raise NoTorch(
             f"torch is not installed for {sys.executable}: install the torch that your backend is built for, or "
-            "python -m pip install 'torch-conformance[torch]'"
+            "run: python -m pip install 'torch-conformance[torch]'"
         )
     if os.environ.get(ANY) == "1":
         return
@@ -76,8 +76,8 @@ def require_torch() -> None:
     minor = int(parts[1]), int(parts[2])
     if not FIRST <= minor <= LAST:
         raise NoTorch(
-            f"torch {version} is installed, but torch-conformance supports {supported()}: install one of them, or set "
-            f"{ANY}=1 to try this version anyway"
+            f"torch {version} is installed, but torch-conformance supports {supported()}: install one of these versions, or set "
+            f"{ANY}=1 to try torch {version} anyway"
         )
 
 

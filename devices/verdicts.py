@@ -135,7 +135,7 @@ def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -
     more = f" (and {cells - 1} more {'cell' if cells == 2 else 'cells'})" if cells > 1 else ""
     return (
         f"{other.where}: this block expects '{other.outcome}' of {key}{more}, but the block at {one.where} expects"
-        f" '{one.outcome}', and neither is more specific: narrow one of them, or add a block for these cells only"
+        f" '{one.outcome}', and neither is more specific: narrow one of the blocks, or add a block for these cells only"
     )
 
 
@@ -229,7 +229,7 @@ def judge(
     if outcome is Outcome.UNSUPPORTED and observed.declared:
         return says(Verdict.IMPROVEMENT, f"unsupported by declaration, {expected}: {_RECORD}")
     if outcome is Outcome.ERROR:
-        why = f"the check could not be made{_details(observed)}; a manifest cannot list that"
+        why = f"the check could not be made{_details(observed)}; a manifest cannot list such a cell"
         return says(Verdict.REGRESSION, why)
     flaky = expectation.outcome is ExpectedOutcome.FLAKY
     if flaky and expired:
@@ -260,10 +260,10 @@ def _without_block(observed: Observed) -> Judgement:
     if observed.outcome is Outcome.PASS:
         return Judgement(Verdict.OK)
     if observed.outcome is Outcome.AMBIGUOUS:
-        return Judgement(Verdict.OK, "ambiguous reference: not counted")
+        return Judgement(Verdict.OK, "the references disagree, so the cell is not counted")
     if observed.outcome is Outcome.UNSUPPORTED and observed.declared:
         return Judgement(Verdict.OK, "unsupported by declaration; does not count as a pass")
-    why = f"{observed.outcome}{_details(observed)}; the manifest does not list it"
+    why = f"{observed.outcome}{_details(observed)}; the manifest does not list this outcome"
     return Judgement(Verdict.REGRESSION, why)
 
 
@@ -297,7 +297,9 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
     if expectation.layouts is not None:
         if outside := observed.layouts - expectation.layouts:
             names = _names(outside)
-            return f"{outcome} also in the layouts {names}, which are not listed at {places}"
+            return (
+                f"outcome '{outcome}' also in the layouts {names}, which are not listed at {places}"
+            )
         # The layout of a crash or a hang may be unknown; a failure has one.
         if outcome is Outcome.FAIL and not observed.layouts:
             names = _names(expectation.layouts)

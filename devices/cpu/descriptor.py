@@ -71,13 +71,13 @@ _AUTOCAST = (
             "log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord "
             "sum sum.dim_IntList addcdiv addcmul atan2 cross dot vdot index_put scatter_add"
         ),
-        f"{_OWN_LISTS} do not name it",
+        f"{_OWN_LISTS} do not name these ops",
     ),
-    Autocast("float32", names("grid_sampler binary_cross_entropy"), f"{_OWN_LISTS} name it"),
+    Autocast("float32", names("grid_sampler binary_cross_entropy"), f"{_OWN_LISTS} name these ops"),
     Autocast(
         "composed",
         names("bilinear tensordot lstm_cell gru_cell chain_matmul linalg_multi_dot"),
-        f"{_OWN_LISTS} do not name it, but mm and linear",
+        f"{_OWN_LISTS} do not name these ops, but mm and linear, which these ops call",
     ),
 )
 

@@ -75,7 +75,7 @@ DESCRIPTOR = Descriptor(
         "torch/_lazy/__init__.py",
         "torch/_lazy/ts_backend.py",
         "torch/csrc/lazy/core/tensor_impl.cpp: strides are those of a contiguous tensor, no storage",
-        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: what has no node runs on the CPU",
+        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: ops without a node run on the CPU",
     ),
     module="torch._lazy.ts_backend",
     init="init",

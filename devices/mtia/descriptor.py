@@ -16,7 +16,7 @@ def _unavailable() -> str | None:
     version = importlib.metadata.version("torch")
     public = re.search(r"\+(cpu|cu\d+|rocm|xpu)", version)
     if public or any(torch_lacks(f"torch_{kind}") is None for kind in ("cuda", "hip", "xpu")):
-        return f"torch {version} is a public build; MTIA needs one from inside Meta"
+        return f"torch {version} is a public build; MTIA needs a build from inside Meta"
     if not lent("torch")._C._mtia_isBuilt():
         return "the installed torch is built without MTIA"
     return None if lent("torch.mtia").is_available() else "torch.mtia finds no device"

@@ -17,7 +17,7 @@ def _unavailable() -> str | None:
         return "no Level Zero loader (libze_loader.so.1): install the Intel GPU driver"
     dri = Path("/dev/dri")
     if Path("/dev").is_dir() and not any(dri.glob("renderD*")):
-        return "no GPU that this process may use (there is no render node in /dev/dri)"
+        return "no GPU that this process may use (/dev/dri has no render node)"
     return None
 
 
@@ -45,7 +45,7 @@ DESCRIPTOR = Descriptor(
     sources=(
         "c10/xpu/XPUCachingAllocator.cpp: kDeviceAlignment",
         "c10/core/AllocatorConfig.h: kMinBlockSize",
-        "c10/xpu/XPUStream.h: 32 queues a pool and priority",
+        "c10/xpu/XPUStream.h: 32 queues per pool and priority",
         "https://docs.pytorch.org/docs/stable/xpu.html",
         "torch.xpu: streams.py, graphs.py, memory.py, random.py",
         "torch.testing._internal.opinfo: dtypesIfXPU, for dtypes by op",
