@@ -183,7 +183,7 @@ def test_an_entry_point_cannot_take_a_built_in_name(tmp_path: Path, packages: Pa
     assert found.get("cpu").folder == home
     assert str(found.broken["mine"]) == (
         "entry point 'mine' (vendor_e.descriptor) provides a device named 'cpu', which already exists"
-        f" from {home}: rename it, or use it with --descriptor PATH"
+        f" in {home}: rename the device, or use it with --descriptor PATH"
     )
 
 
