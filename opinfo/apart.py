@@ -122,8 +122,12 @@ _DEFAULTS = (
         torch.is_anomaly_enabled,
         torch.autograd.set_detect_anomaly,
     ),
-    Default("sets torch to {} threads", torch.get_num_threads, torch.set_num_threads),
-    Default("sets torch to {} threads between ops", torch.get_num_interop_threads, None),
+    Default(
+        "sets the number of torch's threads to {}", torch.get_num_threads, torch.set_num_threads
+    ),
+    Default(
+        "sets the number of torch's inter-op threads to {}", torch.get_num_interop_threads, None
+    ),
     Default(
         "sets flushing of denormal numbers to {}", _flushes_denormals, torch.set_flush_denormal
     ),

@@ -41,13 +41,18 @@ def _is_matrix(shape: Shape, holds: Callable[[int, int], bool]) -> bool:
 
 #: Kernels process elements in vectors, blocks and tiles, and rows by threads; the shapes below exercise the ends of these.
 SHAPES = (
-    Gap("none left over of 64", _left_over(64, 0), (8, 16, 64), (8, 16, 64)),
-    Gap("one left over of 16", _left_over(16, 1), (1, 3, 7, 17, 33), (3, 7, 11, 17, 33)),
-    Gap("three left over of 4", _left_over(4, 3), (1, 3, 5, 7), (3, 5, 7, 11)),
+    Gap("a multiple of 64 elements", _left_over(64, 0), (8, 16, 64), (8, 16, 64)),
+    Gap(
+        "one element more than a multiple of 16",
+        _left_over(16, 1),
+        (1, 3, 7, 17, 33),
+        (3, 7, 11, 17, 33),
+    ),
+    Gap("three elements more than a multiple of 4", _left_over(4, 3), (1, 3, 5, 7), (3, 5, 7, 11)),
     Gap("one column", lambda s: _is_matrix(s, lambda m, n: n == 1 < m), (2, 6, 17), (1,)),
     Gap("one row", lambda s: _is_matrix(s, lambda m, n: m == 1 < n), (1,), (2, 6, 17)),
     Gap(
-        "a corner of tiles left over",
+        "an incomplete tile in the corner",
         lambda s: _is_matrix(s, lambda m, n: min(m, n) > 128 and bool(m % 128 and n % 128)),
         (131, 258),
         (131, 137, 258),

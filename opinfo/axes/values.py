@@ -292,7 +292,7 @@ def special_everywhere(basis: Basis, call: Call) -> Call | None:
 SPECIAL = Axis(
     number=4,
     name="special values",
-    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row.",
+    finds="A kernel that loses NaN, infinities, signs of zeros, fractions such as 0.5 or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
     budget=14,
     layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
@@ -496,7 +496,7 @@ def _ties(basis: Basis) -> Variations:
 TIES = Axis(
     number=10,
     name="ties",
-    finds="A kernel that returns the index of another of equal elements than the first, if the first is documented.",
+    finds="A kernel that does not return the index of the first of several equal elements, although the documentation promises that index.",
     bugs=("pytorch/pytorch#93630", "pytorch/pytorch#41781"),
     budget=2,
     layouts=("contiguous", "transposed+step_outer+offset"),
@@ -542,7 +542,7 @@ def _pair(basis: Basis, base: Sample, *tensors: torch.Tensor) -> Variations:
 ALIKE = Axis(
     number=18,
     name="alike",
-    finds="A kernel that compares whole tensors, and misses the element in which they differ, or finds a difference between equal ones.",
+    finds="A kernel that compares whole tensors, and misses the element in which they differ, or finds a difference between equal tensors.",
     bugs=("pytorch/pytorch#77750",),
     budget=2 * len(_ALIKE) + 4,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous/transposed"),
