@@ -1,8 +1,8 @@
-"""Controls the entry points ``torch.backends``, through which importing torch also imports installed third-party
-backends.
+"""Functions that control the entry points ``torch.backends``, through which importing torch also imports installed
+third-party backends.
 
-The processes of the suite postpone these imports. A process that plans or reports needs no device, and a process that
-opens a device records its own state before it imports the backend. The module does not import torch.
+The processes of the suite postpone the import of such backends. A process that plans or reports needs no device, and a
+process that opens a device records its own state before it imports the backend. The module does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Descriptors, in which a device declares its properties with the names in ``vocabulary.toml``."""
+"""The descriptor of a device, in which the device declares its properties with the names in ``vocabulary.toml``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from devices.files import read_toml
 
 
 class DescriptorError(ConformError):
-    """A descriptor cannot be loaded, or declares something impossible. The text of the error says how to fix it."""
+    """The error for a descriptor that cannot be loaded or declares something impossible. The text of the error says how
+    to fix it."""
 
 
 def names(text: str) -> frozenset[str]:
-    """Returns the names in a text that are separated by white space. Descriptors write long sets of names in this
-    way."""
+    """Returns the names in a text that are separated by white space. Descriptors use the function to write long sets of
+    names."""
     return frozenset(text.split())
 
 

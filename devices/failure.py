@@ -1,7 +1,7 @@
-"""A failed check as data: the expected and the found value, the place, and the call that failed.
+"""The data of a failed check: the expected and the found value, the place, and the call that failed.
 
-All code that groups, minimises, matches or shows failures uses these fields. Messages are made from the fields and are
-never parsed.
+All code that groups, minimises, matches or shows failures uses the fields of ``Failure``. Messages are made from the
+fields and are never parsed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from devices.files import explained, read_regular, tomllib
 
 
 class ConditionError(ValueError):
-    """A condition is malformed or cannot be evaluated on the current machine."""
+    """The error for a condition that is malformed or cannot be evaluated on the current machine."""
 
 
 def public_version(version: str) -> str:
@@ -178,7 +178,8 @@ _ANY: Final[Known] = MappingProxyType({})
 
 
 class ManifestError(ConformError):
-    """A manifest cannot be read or applied. The text of the error gives file, line and advice for each problem."""
+    """The error for a manifest that cannot be read or applied. The text of the error gives file, line and advice for
+    each problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,7 @@ _REQUIRED: Final = ("clause", "outcome", "reason")
 
 
 class BlockError(ValueError):
-    """A block has a problem. The text of the error does not contain file and line."""
+    """The error for a block that has a problem. The text of the error does not contain file and line."""
 
 
 def read_block(table: Mapping[str, object], line: int, path: Path | None, known: Known) -> Block:

@@ -31,8 +31,8 @@ PREFIX: Final = "pinned:"
 
 
 class PinnedError(ConformError):
-    """A ``pinned.jsonl`` cannot be read or written. The text of the error names the file and line, and says what to
-    do."""
+    """The error for a ``pinned.jsonl`` that cannot be read or written. The text of the error names the file and line,
+    and says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

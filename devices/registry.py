@@ -28,7 +28,7 @@ _NAME: Final = "DESCRIPTOR"
 
 
 class UnknownDevice(ConformError):
-    """No descriptor has the given name. The text of the error lists the names that exist."""
+    """The error for a device name that no descriptor has. The text of the error lists the existing names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _VERSION: Final = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]
 
 
 class NoTorch(ConformError):
-    """torch is not installed, or its version is not supported."""
+    """The error that is raised if torch is not installed, or if its version is not supported."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Finds the blocks of a manifest that match a cell, and judges the observation of the cell by these blocks.
+"""Functions that find the blocks of a manifest that match a cell, and judge the observation of the cell by them.
 
 Patterns are compared for each of clause, op and dtype. An exact name is more specific than a prefix, and a longer
 prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A block is
@@ -20,7 +20,8 @@ from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
 
 
 class ManifestConflict(ManifestError):
-    """Two blocks of a manifest expect different outcomes of one cell, and neither overrides the other."""
+    """The error for two blocks of a manifest that expect different outcomes of one cell, and of which neither overrides
+    the other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ _FREEZING = (
 
 
 class UnsupportedTorch(RuntimeError):
-    """The installed torch lacks a private name or a database that the adapter needs."""
+    """The error for an installed torch that lacks a private name or a database which the adapter needs."""
 
 
 _Value = TypeVar("_Value")

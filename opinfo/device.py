@@ -314,8 +314,8 @@ def is_fake_only(descriptor: Descriptor) -> bool:
 
 
 class DeviceUnusable(ConformError):
-    """The device's module cannot be imported, or a minimal op fails on the device. The run then stops with a single
-    error."""
+    """The error for a device whose module cannot be imported, or on which a minimal op fails. The run then stops with a
+    single error."""
 
     exit_code = 3
 

@@ -18,7 +18,7 @@ from devices.files import read_toml
 
 
 class ExceptionsError(ConformError):
-    """The file ``exceptions.toml`` is malformed."""
+    """The error for a malformed ``exceptions.toml``."""
 
 
 _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]

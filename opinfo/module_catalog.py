@@ -1,7 +1,7 @@
 """The adapter over torch's database of modules (ModuleInfo). The adapter over the database of ops is opinfo/catalog.py.
 
 A test pins each field that is used (``tests/opinfo/test_module_catalog.py``). The database's own skips are ignored.
-Repro scripts contain a copy of this module.
+Repro scripts contain a copy of the module.
 """
 
 from __future__ import annotations

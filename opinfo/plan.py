@@ -1,5 +1,4 @@
-"""Plans. A plan is the ordered list of all cells of a run, with a hash. The module contains pure functions that do not
-use torch."""
+"""Functions that build a plan, which is the ordered list of all cells of a run, and its hash. They do not use torch."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from opinfo.exceptions import Exceptions
 
 
 class UnknownPlan(ConformError):
-    """No plan has the given name."""
+    """The error for a plan name that does not exist."""
 
 
 class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +57,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a run, in order."""
+    """A plan: all cells of a run, in order, and the cells that were excluded."""
 
     spec: PlanSpec
     device: str

@@ -1,4 +1,4 @@
-"""References, that is, the expected results. A device is never its own reference.
+"""Functions that compute references, that is, the expected results of calls. A device is never its own reference.
 
 Expected values are the CPU's result on contiguous copies of the inputs. Expected strides come from the meta device,
 which supports nearly every call. For other calls they come from FakeTensor with the device under test, because
@@ -308,7 +308,7 @@ def value_answer(
 
 
 class MutatedInput(RuntimeError):
-    """An op that is not listed as mutating has changed its arguments."""
+    """The error for an op that has changed its arguments although it is not listed as mutating."""
 
 
 def _encode(answer: StrideAnswer) -> Any:

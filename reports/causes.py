@@ -41,7 +41,7 @@ _FREE: Final = {"order": "strides", "steps": "strides", "expand": "expand", "off
 
 
 class CausesError(ConformError):
-    """``causes.toml`` is malformed."""
+    """The error that is raised if ``causes.toml`` is malformed."""
 
 
 class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -37,7 +37,7 @@ class NewFailure(msgspec.Struct):
 
 
 class Conformance(msgspec.Struct):
-    """The part of the payload that only this project defines. The HUD passes it on without reading it."""
+    """The part of the payload that only this project defines. The HUD passes that part on without reading it."""
 
     format: int
     exit_code: int

@@ -87,7 +87,7 @@ def _belongs(path: Path) -> bool:
 
 
 class Interrupted(RunError):
-    """The folder holds a run that has not finished."""
+    """The error for a folder that holds a run which has not finished."""
 
     exit_code = 2
 

@@ -349,7 +349,7 @@ def nothing_checked(results: Sequence[CellResult]) -> str | None:
 
 
 class NoBaseline(RunError):
-    """A run cannot be the baseline of another run. The text of the error says why."""
+    """The error for a run that cannot be the baseline of another run. The text of the error says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})", re.ASCII)
 
 
 class CannotMerge(RunError):
-    """The given runs are not shards of one run. The text of the error says in what they differ."""
+    """The error for runs that are not shards of one run. The text of the error says in what they differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ Folded = list[tuple[str, dict[str, list[str]]]]
 
 
 class RunError(ConformError):
-    """A run cannot be read or written: its record is damaged, was edited, or is not the record of a run.
+    """The error for a run that cannot be read or written: its record is damaged, was edited, or is not the record of a
+    run.
 
     The command exits with 4. A run that can be read but has cells without an outcome raises no error; the gate exits
     with 2 for such a run.
@@ -61,8 +62,8 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """Whether the descriptor declares a capability, and whether a test found the device to have it. ``probed`` is None
-    if the capability was not tested."""
+    """A capability of a device: whether the descriptor declares it, and whether a test found that the device has it.
+    ``probed`` is None if the capability was not tested."""
 
     declared: bool
     probed: bool | None = None
@@ -318,7 +319,7 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
     @property
     def plain(self) -> bool:
-        """True if the cell passed and there is nothing to remark about it. Most results are of this kind."""
+        """True if the cell passed and its result contains no remark. Most results are of this kind."""
         return (
             self.outcome is Outcome.PASS
             and self.verdict is Verdict.OK

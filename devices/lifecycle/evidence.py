@@ -13,7 +13,7 @@ from devices.verdicts import Expectation, Judgement, Match, Matcher, judge, judg
 
 
 class EvidenceError(ConformError):
-    """Runs cannot be compared with each other or with the manifest."""
+    """The error for runs that cannot be compared with each other or with the manifest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,8 @@ def _shared(
 
 
 class UpdateError(ConformError):
-    """An update would change a part of the manifest that it must not change, which is a bug of the suite. Nothing is
-    written."""
+    """The error for an update that would change a part of the manifest that it must not change, which is a bug of the
+    suite. Nothing is written."""
 
     exit_code = 3
 

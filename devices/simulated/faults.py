@@ -29,12 +29,13 @@ ENVIRONMENT: Final = "SIMULATED_FAULTS"
 
 
 class FaultsError(ConformError):
-    """The file ``faults.toml`` is malformed. The text of the error names the file and the fault, and says what to
+    """The error for a malformed ``faults.toml``. The text of the error names the file and the fault, and says what to
     do."""
 
 
 class UnknownFault(ConformError):
-    """The simulated device has no fault with the given name. The text of the error suggests the nearest names."""
+    """The error for a fault name that the simulated device does not have. The text of the error suggests the nearest
+    names."""
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]

@@ -60,8 +60,7 @@ def samples_of(
     axes. They are the same in every process.
 
     Samples of the axes with a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are the database's
-    samples, if the caller already has them. ``decisions`` are cached answers to questions about the CPU's behaviour, if
-    any exist.
+    samples, if the caller already has them. ``decisions`` are cached answers to questions about the CPU, if any exist.
     """
     drawn = draw(op, dtype) if drawn is None else drawn
     decisions = decisions or Decisions()

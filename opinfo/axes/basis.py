@@ -466,8 +466,8 @@ def _paired(call: Call) -> bool:
 
 
 def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Returns a tensor with zeros in place of numbers that are subnormal in the given dtype. A device may compute with
-    these zeros."""
+    """Returns a tensor with zeros in place of numbers that are subnormal in the given dtype, because a device may
+    compute with zeros instead."""
     if not kind.is_floating_point:
         return tensor
     return torch.where(tensor.abs() < torch.finfo(kind).tiny, tensor * 0.0, tensor)

@@ -1,8 +1,8 @@
-"""Cached answers to yes-or-no questions about the CPU's behaviour for the calls that axes make. The cache is kept
-between runs, because finding the answers takes longer than making the calls.
+"""Cached answers to yes-or-no questions about the CPU, such as whether it accepts a call that an axis has made. The
+cache is kept between runs, because computing the answers takes longer than making the calls.
 
-For an op and dtype, the questions come in the same order as long as torch, the instruction set of the machine and this
-package are the same. Each run verifies some of the cached answers.
+For an op and dtype, the questions come in the same order as long as torch, the instruction set of the machine and the
+source code of the package are the same. Each run verifies some of the cached answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _SOURCES = (".py", ".toml")
 
 
 class Changed(Exception):
-    """A cached answer differs from the present behaviour of the CPU, or the number of questions has changed."""
+    """The exception that is raised if a cached answer differs from the present behaviour of the CPU, or if the number
+    of questions has changed."""
 
 
 class Decisions:
@@ -78,7 +79,8 @@ def _checksum(given: str) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """Returns the stored answers in a file, a character 0 or 1 for each; None if the file is missing or damaged."""
+    """Returns the answers that are stored in a file, one character ("0" or "1") for each question; None if the file is
+    missing or damaged."""
     with suppress(OSError, UnicodeDecodeError):
         given, _, checksum = path.read_text(encoding="ascii").partition(" ")
         if checksum == _checksum(given):
@@ -87,13 +89,13 @@ def _read(path: Path) -> str | None:
 
 
 def kept_in(root: Path, op: str, dtype: str) -> Decisions:
-    """Returns the cached answers for an op and dtype in a cache folder."""
+    """Returns the cached answers to the yes-or-no questions for an op and dtype, which are stored in a cache folder."""
     return Decisions(_folder(root) / file_name(f"{op}-{dtype}"))
 
 
 @lru_cache(maxsize=1)
 def _folder(root: Path) -> Path:
-    """Returns the folder of answers for the present torch, machine and version of the package. Removes the folders that
+    """Returns the folder of cached answers for the present torch, machine and source code. Removes the folders that
     were not used for the longest time."""
     facts = hashlib.blake2b(digest_size=12)
     for fact in (

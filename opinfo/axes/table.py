@@ -20,7 +20,7 @@ _FEW = 8
 
 
 def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
-    """Returns the samples of all axes by op and dtype. Cached answers about the CPU's behaviour are stored in a folder
+    """Returns the samples of all axes by op and dtype. Cached answers to questions about the CPU are stored in a folder
     below ``root``."""
     limit_threads()
     found = {}

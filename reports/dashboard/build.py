@@ -101,7 +101,7 @@ _WORTH_PROCESSES = 2 << 20
 
 
 class SiteError(ConformError):
-    """A folder is not a dashboard, or a file of the dashboard cannot be read or written."""
+    """The error for a folder that is not a dashboard, or for a file of the dashboard that cannot be read or written."""
 
 
 def open_site(folder: Path, *, fresh: bool) -> Site:

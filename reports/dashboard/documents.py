@@ -71,12 +71,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The reason why some cells of a run fail, and advice.
+    """The reason why some cells of a run fail, with advice.
 
-    ``cells`` is the number of these cells, ``checks`` the number of checks that failed in them, ``clauses`` the clauses
-    of the cells, and ``example`` the cell to read first. ``outcome`` is the outcome of the example, and ``positions``
-    are the positions of the cells in the run's axis; documents of suite 0.1 have neither. ``gating`` is false if all
-    cells belong to provisional clauses, which do not fail the gate.
+    ``cells`` is the number of cells that fail for the reason, ``checks`` the number of checks that failed in them,
+    ``clauses`` the clauses of the cells, and ``example`` the cell to read first. ``outcome`` is the outcome of the
+    example, and ``positions`` are the positions of the cells in the run's axis; documents of suite 0.1 have neither.
+    ``gating`` is false if all cells belong to provisional clauses, which do not fail the gate.
     """
 
     verdict: str

@@ -61,8 +61,8 @@ _T = TypeVar("_T")
 
 
 class Refused(ConformError):
-    """A run must not be published: it is partial, one shard of several, incomplete or empty, or no cell could be
-    checked.
+    """The error for a run that must not be published: it is partial, one shard of several, incomplete or empty, or no
+    cell could be checked.
 
     The command exits with 2, as the gate does for an incomplete run.
     """

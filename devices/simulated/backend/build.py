@@ -35,8 +35,8 @@ FLAGS: Final = (
 
 
 class BuildFailed(RuntimeError):
-    """The library could not be built. The text of the error says why and what to do, and names the file with the whole
-    output."""
+    """The error for a library that could not be built. The text of the error says why and what to do, and names the
+    file with the whole output."""
 
 
 def library() -> ModuleType:
@@ -141,7 +141,7 @@ def _short(folder: Path, output: str) -> str:
 
 @contextlib.contextmanager
 def _tools_on_path() -> Iterator[None]:
-    """Adds the folder of pip's scripts to PATH in the context, so that a ninja installed there is found even if its
+    """Adds the folder of pip's scripts to PATH in the context, so that a ninja in that folder is found even if its
     environment is not activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([before, sysconfig.get_path("scripts")])
