@@ -304,7 +304,7 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
         # The layout of a crash or a hang may be unknown; a failure has one.
         if outcome is Outcome.FAIL and not observed.layouts:
             names = _names(expectation.layouts)
-            return f"{outcome}{_details(observed)}, but in none of the expected layouts {names} ({places})"
+            return f"outcome '{outcome}'{_details(observed)}, but in none of the expected layouts {names} ({places})"
     if not any(describes(block, observed) for block in expectation.blocks):
         wanted = " or ".join(dict.fromkeys(map(_exception, expectation.blocks)))
         return f"{outcome}{_details(observed)}; expected {wanted} ({places})"

@@ -194,7 +194,7 @@ class Wrong:
     said: str | None = None
 
     def about(self, subject: str) -> Wrong:
-        """Returns the same difference with ``subject`` (such as "output 1") put in front of its own subject."""
+        """Returns a copy of the difference with ``subject`` (such as "output 1") put in front of its own subject."""
         inner = f", {self.subject}" if self.subject else ""
         return replace(self, subject=subject + inner)
 

@@ -185,8 +185,8 @@ _FILE = Path(__file__).with_name("layouts.toml")
 
 @cache
 def covering_set(path: Path = _FILE) -> CoveringSet:
-    """Returns the covering set from ``layouts.toml``: each combination without and with an offset, then the free and
-    the mixed layouts."""
+    """Returns the covering set of layout cases from ``layouts.toml``: each combination without and with an offset, then
+    the free and the mixed layouts."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []
     for memory, step, expand in data["combinations"]:

@@ -246,8 +246,8 @@ class StrideReference:
     def _key(
         where: Where, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool
     ) -> str:
-        """Returns the key of a call in the cache. The first letter says whether FakeTensor or the meta device is used.
-        The key is empty if the result cannot be cached."""
+        """Returns the key under which the strides of a call are cached. Its first letter says whether they come from
+        FakeTensor or from the meta device. The key is empty if the strides cannot be cached."""
         if (
             " at 0x" in call.form
         ):  # the repr of an argument contains an address, so the key would not be stable

@@ -103,7 +103,8 @@ class Cause:
 
 
 def place_of(layouts: Iterable[str]) -> str:
-    """Returns the factors of the simplest among the given failing layouts.
+    """Returns the properties (factors) in which the simplest of the given failing layouts differs from a contiguous
+    one.
 
     The result is ``contiguous`` if the plain layout fails. Otherwise it is ``offset``, ``strides`` (steps, or another
     order of the dimensions in memory), ``channels_last``, ``expand``, or several of these names joined by ``+``. The
@@ -307,8 +308,8 @@ def _told(
 def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
-    """Returns the causes with a crash in another layout moved to the cause of the crash of the same op's plain call, if
-    that call crashes too."""
+    """Returns the causes of the cells, with one change: a crash in another layout gets the cause of the crash of the
+    same op's plain call, if that call crashes too."""
     plain = {
         (result.key.op, key.about[:3]): key
         for result, key in zip(results, keys)

@@ -30,8 +30,8 @@ def _model() -> str:
 
 
 def _instructions() -> str:
-    """Returns the vector instructions of the processor on which it depends whether torch passes a dtype to oneDNN:
-    bfloat16 needs avx512bw, avx512vl and avx512dq, or avx_ne_convert; float16 needs avx512_fp16 or avx_ne_convert
+    """Returns the names of the vector instructions that decide which dtypes torch passes to oneDNN: bfloat16 needs
+    avx512bw, avx512vl and avx512dq, or avx_ne_convert; float16 needs avx512_fp16 or avx_ne_convert
     (mkldnn_check_low_precision, ATen/native/mkldnn/Utils.h)."""
     flags = set(_cpuinfo("flags").split())
     if {"avx512bw", "avx512vl", "avx512dq"} <= flags:

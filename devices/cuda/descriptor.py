@@ -1,4 +1,4 @@
-"""The descriptor of NVIDIA GPUs through CUDA. Tested on an H100 with torch 2.11 (docs/cuda.md)."""
+"""The descriptor of NVIDIA GPUs through CUDA. It was tested on an H100 with torch 2.11 (docs/cuda.md)."""
 
 from __future__ import annotations
 

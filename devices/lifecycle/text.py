@@ -294,7 +294,7 @@ class Editing:
     result."""
 
     def __init__(self, text: str, manifest: Manifest) -> None:
-        """Starts from the text from which ``manifest`` was read."""
+        """Starts to edit the text from which ``manifest`` was read."""
         self.removed: list[Block] = []
         self.narrowed: list[Block] = []
         self.added: list[Block] = []

@@ -204,7 +204,7 @@ def test_a_failure_in_no_layout_is_not_the_one_that_is_listed() -> None:
     assert judgement.verdict is Verdict.REGRESSION
     assert (
         judgement.why
-        == "fail (import failed), but in none of the expected layouts a, b (expected.toml:7)"
+        == "outcome 'fail' (import failed), but in none of the expected layouts a, b (expected.toml:7)"
     )
 
 
