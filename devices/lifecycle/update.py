@@ -358,7 +358,8 @@ def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
 
 
 def _says(match: Match) -> tuple[object, ...]:
-    """Returns the content of a match's expectation, regardless of the blocks that lead to it."""
+    """Returns the values by which two matches are compared: the expected outcome, layouts, pass rate and exceptions,
+    regardless of the blocks that state them."""
     if match.expectation is None:
         return ()
     return (
