@@ -84,7 +84,9 @@ def test_a_folder_of_other_files_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_folder_without_runs_is_told_clearly(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"there is no run.conform in it"):
+    with pytest.raises(
+        RunError, match="neither this folder nor its subfolders contain run.conform"
+    ):
         build([tmp_path / "empty"], tmp_path / "site")
 
 
