@@ -1,1 +1,2 @@
-"""Cells get their outcomes, whatever dies on the way: session, workers, isolation."""
+"""The code that runs a test session: it starts worker processes, runs the cells in them, survives crashes and hangs, and
+collects the outcome of each cell."""

@@ -1,8 +1,9 @@
-"""Runs items in copies of a worker, so that a crash costs a copy and not the worker.
+"""Runs items in forked copies of a worker, so that a crash ends only the copy and not the worker.
 
-A worker whose process may be forked keeps a fork that waits. Once a call has ended a process in this run, or is expected
-to, forks of the waiting one run the items: a crash then costs some tens of milliseconds. The cell that crashed runs once
-more, alone, in a fork of its own: it counts as a crash only if it ends this fork, too.
+A worker that may be forked keeps one idle fork of itself. Items run in the worker until a call has crashed a process in
+this run. After that, and for items that are expected to crash, the items run in forks of the idle fork, so that a crash
+costs only some tens of milliseconds. A cell that crashed is run again alone in a new fork. The cell counts as a crash
+only if the new fork crashes, too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _TRIES: Final = 2
 
 
 class Ran(msgspec.Struct, frozen=True, tag="ran"):
-    """The result of a task: the report, and lines about the cells that make its item fail."""
+    """The result of a task: the report of its item, and lines of text about the cells that make the item fail."""
 
     report: ItemReport
     lines: list[str]
@@ -61,7 +62,8 @@ _read_said: Final = msgspec.msgpack.Decoder(Lost | Ran | Remark | Unable).decode
 
 
 def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Connection) -> NoReturn:
-    """In a copy: run what comes over the connection, until it closes."""
+    """Runs in a copy of the worker: receives tasks over the connection, runs them and sends the results, until the
+    connection closes."""
 
     def end(note: Lost | Unable) -> NoReturn:
         connection.send_bytes(_encode(note))
@@ -91,9 +93,8 @@ def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Conne
 
 @dataclass
 class Runner:
-    """What runs the items of a worker: the worker itself, or copies of it once something has died.
-
-    ``plain`` runs them in this process; ``copies`` is None where it may not be copied.
+    """The runner of a worker's items. Items run in the worker's own process; after a crash they run in forked copies of the
+    process, if the process may be forked.
     """
 
     _name: str
@@ -107,6 +108,7 @@ class Runner:
 
     @cached_property
     def items(self) -> Mapping[str, Item]:
+        """The items of the run, by their id."""
         return self._orders.named
 
     @cached_property
@@ -115,14 +117,16 @@ class Runner:
 
     @cached_property
     def plain(self) -> Worker:
+        """The worker that runs items in this process; created at first use."""
         return self._make()
 
     @property
     def out_of_time(self) -> bool:
+        """True if the time given by ``--max-time`` is over."""
         return self._orders.out_of_time
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
-        """Run one item: its report, and lines about the cells that make it fail."""
+        """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail."""
         dying = self._place.lost.all or item_id in self._alone or self._distrusted
         if self._copies is not None and dying:
             return self._run_in_copies(self._copies, item_id)
@@ -150,7 +154,8 @@ class Runner:
         return msgspec.structs.replace(report.report, cells=cells), [*report.lines, *lines]
 
     def _run_rest(self, copies: Copies, item_id: str, known: list[Lost]) -> tuple[Ran, list[Lost]]:
-        """Run what is left of an item, in copy after copy; returns its report, and what ended copies."""
+        """Runs the cells of an item that have no outcome yet. Each crash ends a copy, and the next copy runs the rest. Returns
+        the report of the item, and the cells that ended copies."""
         lost, tries = list(known), 0
         while set(self.items[item_id].cells) - {each.cell for each in lost}:
             answer = self._do(copies, Task(item_id, lost=tuple(lost)))
@@ -165,7 +170,8 @@ class Runner:
         return Ran(ItemReport(), []), lost
 
     def _confirmed(self, copies: Copies, item_id: str, lost: Lost) -> CellOutcome:
-        """The outcome of a cell that ended its process: a crash if it does so alone."""
+        """Returns the outcome of a cell that ended its process. The cell is run again alone, and counts as a crash only if
+        it ends the process again."""
         if lost.outcome is not Outcome.CRASH:
             return lost.as_outcome
         clauses = (lost.cell.clause,)
@@ -186,7 +192,8 @@ class Runner:
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:
-        """Have a copy do it: what it says, or the cell that ended it; its exit status if that was outside of any."""
+        """Runs a task in a copy of the worker. Returns the result, or the cell in which the copy ended, or the exit status of
+        the copy if it ended outside of any cell."""
         connection = copies.connection()
         try:
             connection.send_bytes(_encode(task))
@@ -203,7 +210,8 @@ class Runner:
         return said
 
     def _ended(self, status: int) -> Lost | int:
-        """The cell that a copy died in."""
+        """Returns the cell in which a copy of the worker died, or the exit ``status`` of the copy if it died outside of any
+        cell."""
         if status in FROM_OUTSIDE:  # a person, or a system without memory: the controller decides
             _end_as(status)
         entry = read_entry(self._journals, self._name)
@@ -216,7 +224,8 @@ class Runner:
 
 
 def wrote_outside(report: ItemReport) -> bool:
-    """Whether bytes changed that nothing may write: what else a kernel wrote to is not known."""
+    """Returns True if a cell of the report failed because bytes outside of the output changed. The kernel may have
+    overwritten other memory of the process, too."""
     return any(
         found.outcome is Outcome.FAIL
         and found.failure is not None
@@ -226,7 +235,7 @@ def wrote_outside(report: ItemReport) -> bool:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End this worker as its copy ended."""
+    """Ends this worker with the exit status, or the signal, that ended its copy."""
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
@@ -236,7 +245,8 @@ def _end_as(status: int) -> NoReturn:
 def start_worker(
     name: str, encoded: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
 ) -> Runner:
-    """A worker of xdist. One that cannot take part says why and ends: the controller replaces it or gives up."""
+    """Prepares this process, a worker of pytest-xdist, and returns the runner of its items. A worker that cannot take part
+    in the run sends the reason to the controller and exits; the controller then replaces the worker or ends the run."""
     start = read_start(encoded)
     place, end = begin_worker(start, name, channel, pipes)
     try:

@@ -1,8 +1,8 @@
-"""Copies of a process, which may die in its place: each is a copy of one that waits.
+"""Forked copies of a process, in which code runs that may crash. All copies are forks of one idle fork of the process.
 
-A vendor's module may take seconds to import. Once a copy has shown that it can be imported, the one that waits has a copy of
-itself import it, which takes its place if it can be copied still: the module has started no thread and holds no device,
-socket or shared memory, and a copy can open the device.
+A vendor's module may take seconds to import. After the first copy has run, the idle fork therefore forks itself, and this
+fork imports the module. The fork replaces the idle fork if it can still be forked: if the module has started no thread
+and holds no device, socket or shared memory, and if a further fork can open the device.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _HARMLESS: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/ura
 
 
 class Copies:
-    """Copies of this process as it was when this was made, one at a time. Each runs ``work(connection)``. The later ones
-    have run ``warm()`` before, if that has returned True, once, in a copy."""
+    """A source of forked copies of this process, in the state in which the process was when the source was created. At most
+    one copy exists at a time, and each copy runs ``work(connection)``. After the first copy, one fork calls ``warm()``; if
+    the call returns True, all later copies are forks of that fork."""
 
     def __init__(
         self, work: Callable[[Connection], None], warm: Callable[[], bool] = lambda: False
@@ -52,7 +53,7 @@ class Copies:
         theirs.close()
 
     def connection(self) -> Connection:
-        """The connection to the waiting copy; forks one first if none exists."""
+        """Returns the connection to the current copy; starts a copy first if none exists."""
         if self._connection is None:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -61,7 +62,7 @@ class Copies:
         return self._connection
 
     def end(self) -> int | None:
-        """End the copy if there is one. Returns its exit status, negative for a signal."""
+        """Ends the current copy. Returns its exit status (negative for a signal), or None if no copy exists."""
         if self._connection is None:
             return None
         self._connection.close()
@@ -70,21 +71,21 @@ class Copies:
         return int(status)
 
     def close(self) -> None:
-        """End the copy; no other copy will be asked for."""
+        """Ends the current copy and the idle fork, so that no further copy can be started."""
         self.end()
         self._control.close()
 
 
 @dataclass
 class _Waiting:
-    """The copy that is copied."""
+    """The idle fork of a process. It forks the copies that run the work."""
 
     _control: socket.socket
     _work: Callable[[Connection], None]
     _warm: Callable[[], bool]
 
     def serve(self, parent: int, *, warm: bool = False) -> NoReturn:
-        """Make a copy for each connection that arrives, until the other side closes."""
+        """Forks a copy for each connection that is received, until the parent process closes its socket."""
         # Ctrl-C is for the controller, and for workers.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         end_with_parent(parent)
@@ -99,7 +100,7 @@ class _Waiting:
             made += 1
 
     def _copy(self, descriptor: int) -> None:
-        """Fork a copy that does the work, and report its exit status."""
+        """Forks a copy that does the work, waits until the copy ends, and sends its exit status to the parent process."""
         here = os.getpid()
         if (child := os.fork()) == 0:
             end_with_parent(here)
@@ -113,7 +114,8 @@ class _Waiting:
         self._control.sendall(_STATUS.pack(os.waitstatus_to_exitcode(status)))
 
     def _hand_over(self, descriptor: int) -> None:
-        """Replace this copy by a warm one, which takes over this connection; return if no warm one can be made."""
+        """Replaces this process by a fork that has imported the device's module and that takes over the connection. Returns
+        only if no such fork can be made."""
         ready, theirs = os.pipe()
         here = os.getpid()
         if (child := os.fork()) == 0:
@@ -139,7 +141,8 @@ class _Waiting:
 
 
 def loads_for_copies(bench: Bench, index: int) -> bool:
-    """Import the device's module. True if copies of this process work afterwards: a copy opens the device to find out."""
+    """Imports the device's module. Returns True if this process can still be forked afterwards, which is tested with a fork
+    that opens the device."""
     before = _held()
     descriptor = registry.find(bench.device, bench.descriptor)
     start_device(descriptor)
@@ -158,7 +161,8 @@ def loads_for_copies(bench: Bench, index: int) -> bool:
 
 
 def _held() -> set[str]:
-    """The open files that a copy would share with this process: devices, sockets, pipes, shared memory."""
+    """Returns the names of the open files and mappings that a fork would share with this process: devices, sockets, pipes
+    and shared memory."""
     found = set()
     for each in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the list itself

@@ -1,6 +1,7 @@
-"""All that the suite uses of execnet's private names: the pipes of gateways, how they are started, and hosts not found.
+"""The code that uses private names of execnet: the pipes of gateways, the start of gateways, and the error for an unknown
+host.
 
-``tests/plugin/test_adapters.py`` pins these names.
+``tests/plugin/test_adapters.py`` checks that these names exist.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _PLAIN: Final = frozenset({"popen", "execmodel", "id", "_spec"})
 
 
 def is_plain(spec: execnet.XSpec) -> bool:
-    """Whether a worker is a process of this machine, of this Python, in this folder."""
+    """Returns True if the spec of a worker describes a local process with the same Python in the current folder."""
     said = {name for name, value in vars(spec).items() if value}
     return bool(spec.popen) and said <= _PLAIN
 
 
 def process_of(gateway: Any) -> Process | None:
-    """The worker's process, if this machine runs it and execnet or we started it."""
+    """Returns the local process of a worker; None if the worker runs on another machine or was started by other means."""
     if not getattr(gateway.spec, "popen", False):
         return None
     found: Process | None = getattr(getattr(gateway, "_io", None), "popen", None)
@@ -39,12 +40,13 @@ def process_of(gateway: Any) -> Process | None:
 
 
 def where(gateway: Any) -> str:
-    """Where a worker runs, as ``--tx`` says it."""
+    """Returns the place in which a worker runs, in the notation of the option ``--tx``."""
     return str(gateway.spec).removeprefix("execmodel=main_thread_only//")
 
 
 def pipes_of(channel: Any) -> list[int]:
-    """The descriptors over which a channel's gateway talks to the controller; empty if it is not over pipes."""
+    """Returns the file descriptors of the pipes between a channel's gateway and the controller; an empty list if the gateway
+    uses no pipes."""
     io = getattr(channel.gateway, "_io", None)
     streams = (getattr(io, name, None) for name in ("infile", "outfile"))
     return [int(stream.fileno()) for stream in streams if stream is not None]
@@ -54,7 +56,8 @@ def pipes_of(channel: Any) -> list[int]:
 
 
 class WorkerIO(Popen2IO):
-    """The pipes to a worker that the server starts. ``popen`` is its process, as on execnet's own. Raises NoCopy."""
+    """The pipes to a worker that the fork server starts. ``popen`` is the process of the worker, as in execnet's own class.
+    The constructor raises NoCopy if the server cannot start a worker."""
 
     def __init__(self, server: ForkServer, execmodel: Any) -> None:
         its_stdin, to_worker = os.pipe()
@@ -71,17 +74,19 @@ class WorkerIO(Popen2IO):
         super().__init__(os.fdopen(to_worker, "wb"), os.fdopen(from_worker, "rb"), execmodel)
 
     def wait(self) -> int | None:
+        """Waits for the end of the worker and returns its exit status."""
         return self.popen.wait()
 
     def kill(self) -> None:
+        """Kills the worker."""
         self.popen.kill()
 
 
 def start_through(server: ForkServer, group: Any, watcher: Controller) -> None:
-    """Have a group of execnet make its plain gateways through the server, as long as the server answers.
+    """Changes an execnet group so that the fork server starts its local workers, as long as the server responds.
 
-    A worker is watched from its fork on: execnet waits without a limit until it is ready. One that ends before, or
-    is ended by the watcher, is replaced by a fresh interpreter.
+    The watchdog watches a worker from the fork on, because execnet waits for the worker without a time limit. A worker
+    that ends, or is killed by the watchdog, before it is ready is replaced by a new Python interpreter.
     """
     otherwise = group.makegateway
 

@@ -1,7 +1,9 @@
-"""The client of the fork server: starts the server, asks it for copies of itself, and asks how the copies ended.
+"""The client of the fork server. The client starts the server, requests forked copies of the server, and requests the exit
+status of each copy.
 
-The client has one connection for each copy. Over it go the copy's orders, and later its exit status. The server kills the
-copy when the client closes the connection, so that no process is left behind. Forks of the client may ask, too.
+The client has one connection for each copy. The connection carries the request for the copy, and later the copy's exit
+status. The server kills the copy when the client closes the connection, so that no process is left behind. Forks of the
+client may send requests, too.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from conformance.run.fork_server import main; main(int(sys.argv[1]))
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start a copy. Its stdin, stdout and stderr come along as descriptors, and the pipe of a child's messages."""
+    """A request to start a copy of the server. The file descriptors for stdin, stdout and stderr are sent with the request,
+    and for a child also the pipe for its messages."""
 
     environment: dict[str, str]
     folder: str  # in which it works; empty if that was deleted
@@ -51,6 +54,8 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
+    """The reply of the server to a request for a copy."""
+
     pid: int  # 0 if this is refused: no copy can be made
     copy: bool  # else the server itself is the worker now, and its socket closes
 
@@ -64,14 +69,16 @@ RUNS: Final = 1 << 30
 
 
 class ChildServer:
-    """A socket to the process ``pid``, which makes copies of itself. Any thread and any fork of this process may ask."""
+    """A connection to the server process ``pid``, which forks copies of itself on request. All threads and forks of this
+    process may send requests."""
 
     def __init__(self, control: socket.socket, pid: int) -> None:
         self._control, self._pid = control, pid
         self._gone = False
 
     def start_child(self, stdin: int, output: int, pipe: int) -> Process:
-        """A child with these descriptors, which runs the line of Python from its stdin. Raises NoCopy."""
+        """Starts a child process with the given file descriptors. The child runs the line of Python that it reads from its
+        stdin. Raises NoCopy if the server cannot start a child."""
         copy = self._start((stdin, output, output, pipe), child=True)
         assert copy is not None  # a server that cannot be copied refuses a child
         return copy
@@ -83,7 +90,7 @@ class ChildServer:
         child: bool,
         environment: Mapping[str, str] | None = None,
     ) -> Process | None:
-        """A copy; None if the server itself is what was asked for."""
+        """Requests a copy of the server. Returns the copy; None if the server itself became the requested worker."""
         if self._gone:
             raise NoCopy
         ours, theirs = socket.socketpair()
@@ -106,7 +113,7 @@ class ChildServer:
             return Forked(ours, answer.pid)
         ours.close()
         if not answer.pid:
-            raise NoCopy("the server can make no copy of itself")
+            raise NoCopy("the server cannot fork itself")
         return None
 
     def _answer(self, connection: socket.socket) -> bytes:
@@ -114,16 +121,16 @@ class ChildServer:
         clock = Clock(self._pid)
         while not answer.endswith(b"\n"):
             if not clock.wait(lambda seconds: _has_said(connection, seconds), _PATIENCE):
-                raise TimeoutError(f"no answer in {_PATIENCE:g} s")
+                raise TimeoutError(f"the server sent no answer in {_PATIENCE:g} s")
             more = connection.recv(4096)
             if not more:
-                raise EOFError("the socket is closed")
+                raise EOFError("the server closed the socket")
             answer += more
         return answer
 
 
 class ForkServer(ChildServer):
-    """Starts loading at once, in the background."""
+    """The main fork server. The constructor starts the server process, which imports torch in the background."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         control, theirs = socket.socketpair()
@@ -139,8 +146,9 @@ class ForkServer(ChildServer):
     def start(
         self, stdin: int, stdout: int, stderr: int, environment: Mapping[str, str] | None = None
     ) -> Process:
-        """A worker with these descriptors, which runs the line of Python from its stdin, with the environment of this
-        process or another. Raises NoCopy."""
+        """Starts a worker with the given file descriptors, and with the given environment variables or those of this process.
+        The worker runs the line of Python that it reads from its stdin. Raises NoCopy if the server cannot start a
+        worker."""
         copy = self._start((stdin, stdout, stderr), child=False, environment=environment)
         if copy is not None:
             return copy
@@ -148,7 +156,7 @@ class ForkServer(ChildServer):
         return self._process
 
     def close(self) -> None:
-        """Kill the server, which may still be loading. Its copies end with it."""
+        """Kills the server, which may still be importing torch. The copies of the server end, too."""
         self._leave()
         self._process.kill()
         self._process.wait()
@@ -169,7 +177,7 @@ def _has_said(connection: socket.socket, seconds: float) -> bool:
 
 
 class Forked:
-    """A copy of the server, with the interface of ``subprocess.Popen``."""
+    """A process that the server forked, with the interface of ``subprocess.Popen``."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection, self.pid = connection, pid
@@ -180,6 +188,7 @@ class Forked:
         self._connection.close()  # nobody asks any more: the server ends it
 
     def poll(self) -> int | None:
+        """Returns the exit status of the process, negative for a signal; None while the process runs."""
         with self._lock:
             if self.returncode is None:
                 status = self._asked()
@@ -197,7 +206,8 @@ class Forked:
             return -signal.SIGKILL  # that is how copies end with their server
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired."""
+        """Waits for the end of the process and returns its exit status. Raises subprocess.TimeoutExpired after ``timeout``
+        seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if until is not None and time.monotonic() >= until:
@@ -206,6 +216,7 @@ class Forked:
         return status
 
     def kill(self) -> None:
+        """Kills the process if it still runs."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it has ended since
                 os.kill(self.pid, signal.SIGKILL)

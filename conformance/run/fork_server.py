@@ -1,15 +1,15 @@
-"""The fork server: a process that loads torch and the op database once, and copies itself for each worker.
+"""The fork server: a process that imports torch and the op database once, and then forks itself for each worker.
 
-Each worker has a server of its own, a copy of it from before anything was done, which copies itself for the processes that
-cases need.
+Each worker also has a fork server of its own. That server is a fork of the worker, made before the worker has run any
+item, and it forks itself for each subprocess that a case needs.
 
-It answers one request at a time, over sockets (fork_client.py says how). A copy that has ended stays a zombie until its status
-was asked for, so that its id is not given to another process.
+A server answers one request at a time, over sockets (the protocol is in fork_client.py). A forked process that has ended
+stays a zombie until its exit status was requested, so that its process id is not given to another process.
 
-A process may be copied if it has one thread and has started no accelerator: a driver's threads and handles
-do not survive (``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). Backends that load
-themselves with torch are put off until a worker opens its device. If it may not be copied, the server turns into the
-first worker itself, and its socket closes.
+A process may be forked if it has one thread and has initialized no accelerator, because a driver's threads and handles do
+not survive a fork (``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). Backends that torch
+imports automatically are therefore imported only when a worker opens its device. If the server process may not be forked,
+the server becomes the first worker itself and closes its socket.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _is_copy = False  # of the server, as a worker
 
 
 def main(descriptor: int) -> None:
-    """Serve until the socket closes. Returns in each copy too, when that one has ended."""
+    """Answers requests until the socket with this file descriptor closes. In a forked process the function returns when the
+    work of that process is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller, and for workers
     end_with_parent()
     control = socket.socket(fileno=descriptor)
@@ -98,8 +99,8 @@ def _serve(control: socket.socket, can_copy: bool) -> None:
 
 
 def _branch() -> socket.socket | None:
-    """In a worker: copy it, as it is before anything was done, so that its cases have whom to ask for processes. Returns the
-    socket in that copy, and None in the worker."""
+    """Forks a new worker before it runs any item. The fork becomes the worker's own fork server, which starts the
+    subprocesses of cases. Returns the socket of the server in the fork, and None in the worker."""
     ours, theirs = socket.socketpair()
     worker = os.getpid()
     if pid := os.fork():
@@ -112,7 +113,8 @@ def _branch() -> socket.socket | None:
 
 
 def _look_after(connection: socket.socket, copies: dict[socket.socket, int]) -> None:
-    """Say whether a copy has ended, or end it if nobody can ask any more."""
+    """Sends the exit status of a forked process to the client, or kills the process if the client has closed the
+    connection."""
     pid = copies[connection]
     try:
         asked = connection.recv(1)
@@ -132,7 +134,7 @@ def _look_after(connection: socket.socket, copies: dict[socket.socket, int]) -> 
 
 
 def _load() -> None:
-    """What every worker needs and takes seconds to load."""
+    """Imports the modules and reads the data that every worker needs, which takes seconds."""
     try:
         import torch
 
@@ -155,11 +157,11 @@ def _load() -> None:
 
 
 def may_copy(waiting: int = 0) -> bool:
-    """Returns whether a fork of this process works. ``waiting`` is the number of its threads that only wait for messages.
+    """Returns True if this process can be forked. ``waiting`` is the number of its threads that only wait for messages.
 
-    Threads that end themselves before a fork (OpenBLAS registers that with ``pthread_atfork``) are started again
-    when they are needed. So a first copy is made, and the threads that are left after it count. The copy says whether
-    a device was started that it cannot use.
+    Some threads end before a fork and are started again when they are needed (OpenBLAS registers this with
+    ``pthread_atfork``). The function therefore forks once, and only the threads that are left after the fork count. The
+    fork exits with an error if a device was initialized that a fork cannot use.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or not os.path.isdir(_THREADS):
@@ -174,7 +176,8 @@ def may_copy(waiting: int = 0) -> bool:
 
 
 def has_lost_a_device(torch: Any) -> bool:
-    """In a copy: whether some device was started before the copy was made."""
+    """Returns True in a forked process if a device was initialized before the fork, so that the process cannot use the
+    device."""
     kinds = (*_KINDS, torch._C._get_privateuse1_backend_name())
     modules = (getattr(torch, name, None) for name in kinds)
     asked = (getattr(module, "_is_in_bad_fork", None) for module in modules)
@@ -185,12 +188,13 @@ def has_lost_a_device(torch: Any) -> bool:
 
 
 def is_copy() -> bool:
-    """Whether this process is a worker that the server made."""
+    """Returns True if this process is a worker that the fork server forked."""
     return _is_copy
 
 
 def _work(request: Start, descriptors: list[int]) -> None:
-    """Be what ``python -u -c`` would be: run the line that comes over stdin. A child's may name its ``pipe``."""
+    """Sets up this process as ``python -u -c`` would do, and runs the line of Python that arrives over stdin. The line of a
+    child may use the variable ``pipe``."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request.child:
         os.setsid()
@@ -210,7 +214,8 @@ def _work(request: Start, descriptors: list[int]) -> None:
 
 
 def _end_at_once() -> NoReturn:
-    """End a copy as multiprocessing ends its own: freeing its million objects one by one would take a second."""
+    """Ends a forked process without freeing its objects, as multiprocessing does: freeing a million objects would take a
+    second."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -218,13 +223,13 @@ def _end_at_once() -> NoReturn:
 
 
 def _connection(control: socket.socket) -> socket.socket | None:
-    """That to the next copy; None if nobody can ask for one any more."""
+    """Receives the connection for the next copy; returns None if the client has closed the socket."""
     asked, descriptors, _, _ = socket.recv_fds(control, 1, 1)
     return socket.socket(fileno=descriptors[0]) if asked else None
 
 
 def _receive(connection: socket.socket) -> tuple[Start, list[int]] | None:
-    """A request and its descriptors; None if who made it has gone."""
+    """Receives a request and its file descriptors; returns None if the client has closed the connection."""
     text, descriptors, _, _ = socket.recv_fds(connection, _LINE, 4)
     while text and not text.endswith(b"\n"):
         more = connection.recv(_LINE)

@@ -1,4 +1,5 @@
-"""Ctrl-C, and SIGTERM: the first one stops the run and says so at once, the second one ends the process."""
+"""The handler of Ctrl-C (SIGINT) and SIGTERM. The first signal stops the run and prints a message at once; the second
+signal ends the process."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ _ENDED: Final = "ended at once; the same command with --resume continues the run
 
 
 def listen(waits_for: Callable[[], str], kill: Callable[[], None]) -> None:
-    """Handle SIGINT and SIGTERM, unless another handler than Python's own does. ``waits_for`` says what a run has to wait
-    for; ``kill`` ends its workers.
+    """Installs the handler of SIGINT and SIGTERM, unless another handler than Python's own is installed. ``waits_for``
+    returns a text about what the run must wait for, such as "2 workers"; ``kill`` ends the workers.
 
-    A CI job that is cancelled gets SIGTERM: its run ends like an interrupted one, with results that can be resumed.
+    A CI job that is cancelled gets SIGTERM. Its run ends like an interrupted run, with results that can be resumed.
     """
     screen = os.dup(2)  # pytest redirects the descriptor itself while a test runs
     came = 0

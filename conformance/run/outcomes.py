@@ -1,5 +1,6 @@
-"""The outcomes of cells in a run: a worker's report of an item, cells that ended a process, flaky cells, and the verdict on
-each cell by the manifest. Pure functions, used by the controller and by workers."""
+"""The outcomes of cells in a run: the report of a worker about an item, cells that ended a process, repeated runs of flaky
+cells, and the verdict on each cell according to the manifest. The functions have no side effects. The controller and the
+workers use them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _MOST_RUNS: Final = 20
 
 
 class ItemReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a process that ran an item reports to the controller."""
+    """The report about an item, which the process that ran the item sends to the controller."""
 
     cells: tuple[CellOutcome, ...] = ()
     asked: int = 0  # answers of the stride reference
@@ -40,12 +41,13 @@ read_report: Final = msgspec.json.Decoder(ItemReport).decode
 
 
 def write_report(report: ItemReport) -> str:
-    """As text: other plugins may read the properties of pytest's reports, too."""
+    """Returns a report as JSON text. The report is not sent in binary form, because other pytest plugins may read the
+    properties of pytest's reports, too."""
     return _encode(report).decode()
 
 
 class GroupCall(msgspec.Struct, frozen=True):
-    """A call, and the first clause of the group of clauses that share it."""
+    """A call that several clauses share, named by the first of these clauses and the call itself."""
 
     group: str
     call: CallKey
@@ -54,10 +56,10 @@ class GroupCall(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     """A cell that ended the process that ran it.
 
-    ``outcome`` is ``crash`` or ``hang``; a device that was left unusable is a crash. ``message`` says how it ended: cells
-    that ended alike say the same. ``more`` is its own: the stack, or what failed first. ``call`` names the call of the
-    cell's group that did it, if that is known; ``judged`` says that it had returned, and that the cell's clause was
-    being judged.
+    ``outcome`` is ``crash`` or ``hang``; a cell that left the device unusable counts as a crash. ``message`` states how the
+    process ended, in the same words for all cells that ended in the same way. ``more`` has details of this cell: the stack,
+    or the first failure. ``call`` names the call that ended the process, if it is known. ``judged`` is True if the call
+    had returned and its result was being checked.
     """
 
     cell: CellKey
@@ -69,10 +71,12 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 
     @property
     def text(self) -> str:
+        """The message, followed by the details of this cell."""
         return "; ".join(filter(None, (self.message, self.more)))
 
     @property
     def as_outcome(self) -> CellOutcome:
+        """The outcome of the cell."""
         call = self.call.call if self.call is not None else None
         failure = Failure(
             kind=Kind.ENDED,
@@ -92,14 +96,14 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 
 
 class Guilty(msgspec.Struct):
-    """What an item must leave out: clauses whose cells ended a process, and the calls that did it."""
+    """The parts of an item that must be skipped: the clauses whose cells ended a process, and the calls that ended it."""
 
     clauses: set[str] = set()
     calls: dict[GroupCall, CellKey] = {}  # with the cell that is charged
 
 
 class LostCells:
-    """All cells of a run that ended a process, by item."""
+    """The cells of a run that ended a process, grouped by item."""
 
     def __init__(self, known: Iterable[Lost] = ()) -> None:
         self._items: dict[tuple[str, str], Guilty] = {}
@@ -108,6 +112,7 @@ class LostCells:
             self.add(lost)
 
     def add(self, lost: Lost) -> None:
+        """Adds a cell that ended a process."""
         self.all.append(lost)
         guilty = self._items.setdefault((lost.cell.op, lost.cell.dtype), Guilty())
         guilty.clauses.add(lost.cell.clause)
@@ -115,12 +120,13 @@ class LostCells:
             guilty.calls.setdefault(lost.call, lost.cell)
 
     def of(self, op: str, dtype: str) -> Guilty:
-        """What the item of this op (or case) and dtype must leave out."""
+        """Returns the clauses and calls that the item of an op (or case) and dtype must skip."""
         return self._items.get((op, dtype)) or Guilty()
 
 
 def share_out(cells: Sequence[CellOutcome], seconds: float) -> tuple[CellOutcome, ...]:
-    """The cells of an item with its ``seconds`` divided among them: what prepares them, such as sampling, counts too."""
+    """Returns the outcomes of an item's cells, with all ``seconds`` of the item divided among the cells. The time of preparing
+    the item, such as drawing samples, is thus included."""
     rest = max(seconds - sum(cell.seconds for cell in cells), 0.0)
     return tuple(
         msgspec.structs.replace(cell, seconds=round(cell.seconds + rest / len(cells), 6))
@@ -132,7 +138,8 @@ def share_out(cells: Sequence[CellOutcome], seconds: float) -> tuple[CellOutcome
 
 
 def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
-    """The verdict on a cell's outcome, and the reason. The other runs of a flaky cell count too."""
+    """Returns the verdict on the outcome of a cell, and the reason for the verdict. For a flaky cell the outcomes of all its
+    runs count."""
     expectation = matcher.expect(found.cell)
     expired = expectation is not None and expectation.is_expired(date.today())
     if found.others and expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
@@ -148,12 +155,13 @@ def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
 
 
 def fails_its_item(matcher: Matcher, found: CellOutcome, clause: Clause) -> bool:
-    """Whether a cell makes its item fail. Provisional clauses gate nothing: the run's summary reports them."""
+    """Returns True if the outcome of a cell makes its item fail. A cell of a provisional clause never does, and is only
+    reported in the summary of the run."""
     return verdict_of(matcher, found)[0] in BAD and not clause.provisional
 
 
 def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
-    """A cell's outcome, judged, as the results folder holds it."""
+    """Returns the result of a cell for the results folder: its outcome, and the verdict on the outcome."""
     verdict, why = verdict_of(matcher, found)
     return CellResult(found.cell, found.outcome, verdict, why, **found.facts())
 
@@ -162,14 +170,15 @@ def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
 
 
 def runs_for(rate: float | None) -> int:
-    """The number of runs that allows for one failure: 10 for a rate of 0.9; from 5 to 20."""
+    """Returns the number of runs in which one failure is allowed at this pass rate, such as 10 runs for a rate of 0.9. The
+    number is between 5 and 20."""
     if rate is None or rate >= 1:
         return _FEWEST_RUNS
     return min(_MOST_RUNS, max(_FEWEST_RUNS, math.ceil(round(1 / (1 - rate), 6))))
 
 
 def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
-    """The clauses of these cells that are flaky, with the number of runs of each."""
+    """Returns the clauses of the cells that the manifest lists as flaky, with the number of runs of each cell."""
     expected = {cell.clause: matcher.expect(cell) for cell in cells}
     return {
         clause: runs_for(expectation.min_pass_rate)
@@ -179,8 +188,9 @@ def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
 
 
 def together(runs: Sequence[CellOutcome], bad: Sequence[bool]) -> CellOutcome:
-    """One outcome for several runs of a cell: the first run that is ``bad`` by itself, else the first one that does
-    not pass, so that a report never shows a pass where the rate was missed. The other runs are in ``others``."""
+    """Returns one outcome for several runs of a flaky cell: the first outcome for which ``bad`` is True, else the first
+    outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too low. The outcomes of the
+    other runs are kept in the field ``others``."""
     failing = (index for index, run in enumerate(runs) if run.outcome is not Outcome.PASS)
     first = next((index for index, wrong in enumerate(bad) if wrong), next(failing, 0))
     others = tuple(run.observed for index, run in enumerate(runs) if index != first)

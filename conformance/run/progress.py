@@ -1,7 +1,8 @@
-"""A run while it goes on: its results folder, which may hold an earlier run; what ``--resume`` continues from; how far it is.
+"""The state of a run that is not finished yet: its results folder, the progress file from which ``--resume`` continues, and
+the line that shows the progress.
 
-The controller appends one line for each item to the progress file, without a buffer: the file survives whatever ends the
-run. A last line that was cut off is ignored.
+The controller appends one line for each item to the progress file. The line is written at once, so that the file is complete
+even if the run is killed. An incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _STALE_UNLESS_RESUMED: Final = (FILE, "repro/*/*.py")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What must be the same for a run to be resumed."""
+    """The properties of a run that must be unchanged when the run is resumed."""
 
     device: str
     plan: str
@@ -53,7 +54,7 @@ class Identity(msgspec.Struct, frozen=True):
     shard: str
 
     def differences(self, now: Identity) -> list[str]:
-        """How ``now`` differs from this identity: ``name was …, now it is …`` for each field."""
+        """Returns one text for each field in which ``now`` differs from this identity: ``name was …, now it is …``."""
         before, after = _flat(self), _flat(now)
         return [
             f"{name} was {value!r}, now it is {after[name]!r}"
@@ -68,6 +69,8 @@ def _flat(identity: Identity) -> dict[str, object]:
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """The first line of a progress file, which identifies the run."""
+
     run: Identity
     start: str
     format: int = _FORMAT
@@ -75,12 +78,15 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """A line of a progress file for an item that has run."""
+
     worker: str
     report: ItemReport
 
 
 class Doubt(msgspec.Struct, frozen=True, tag="doubt"):
-    """The process of pytest itself ended in this cell. The cell may not be the reason: a person may have killed it."""
+    """A line of a progress file for a cell in which pytest's own process ended. The cell may not be the reason, because
+    somebody may have killed the process."""
 
     cell: CellKey
 
@@ -91,7 +97,7 @@ _decode: Final = msgspec.json.Decoder(Begun | Finished | Lost | Doubt).decode
 
 @dataclass(slots=True)
 class Done:
-    """What the run that is resumed had done; empty if no run is resumed."""
+    """The work that was done before a run was resumed; empty if the run is not resumed."""
 
     start: str = ""
     items: list[Finished] = field(default_factory=list)
@@ -101,7 +107,8 @@ class Done:
 
 @dataclass
 class Progress:
-    """The writing side. Until ``begin`` the folder keeps all that an earlier run wrote. Raises ConformError."""
+    """The progress file of a run, open for writing. The files of an earlier run stay in the folder until ``begin`` is called.
+    The methods raise ConformError if the folder cannot be written."""
 
     _folder: Path
     _head: Begun
@@ -111,7 +118,8 @@ class Progress:
     _file: int = -1
 
     def begin(self) -> None:
-        """Delete what an earlier run wrote, and open the progress file. Items may run from now on."""
+        """Deletes the files of an earlier run and opens the progress file. The method must be called before the first item
+        runs."""
         if self.begun:
             return
         with _writing(self._folder):
@@ -130,22 +138,24 @@ class Progress:
             self.add(lost)
 
     def add(self, entry: Begun | Finished | Lost | Doubt) -> None:
+        """Appends one line to the progress file."""
         self.begin()
         with _writing(self._folder):
             os.write(self._file, _encode(entry) + b"\n")
 
     @property
     def begun(self) -> bool:
-        """Whether items may have run."""
+        """True if the progress file was opened, so that items may have run."""
         return self._file >= 0
 
     @property
     def keeps_earlier(self) -> bool:
-        """Whether the folder still holds the record of an earlier run that was complete."""
+        """True if the folder still has the record of an earlier run that was complete."""
         return (self._folder / EARLIER_FILE).exists()
 
     def close(self, *, complete: bool) -> None:
-        """The run has ended. A complete run cannot be resumed, and replaces the earlier run."""
+        """Closes the progress file at the end of the run. If the run is complete, the progress file and the record of the
+        earlier run are deleted."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -157,7 +167,7 @@ class Progress:
             self._claimed = None
 
     def abandon(self) -> None:
-        """No item has run: leave the folder as it was."""
+        """Closes a run in which no item has run, and leaves the folder as it was before the run."""
         self.close(complete=False)
         for journal in (self._folder / "journal").glob("*"):
             journal.unlink(missing_ok=True)
@@ -176,7 +186,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def read_progress(folder: Path, identity: Identity) -> Done:
-    """What the interrupted run in this folder had done. Raises ConformError if there is none, or another run."""
+    """Returns the work that the interrupted run in a folder had done. Raises ConformError if the folder has no interrupted
+    run, or if the identity of the run differs."""
     path = folder / FILE
     try:
         lines = path.read_bytes().split(b"\n")
@@ -222,10 +233,11 @@ def _begun(entry: object, identity: Identity, path: Path) -> Done:
 
 
 def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) -> None:
-    """Refuse a results folder that a run must not use, before anything is loaded or written. Raises ConformError.
+    """Raises ConformError for a results folder that a run must not use. The check is made before torch is imported and before
+    anything is written.
 
-    A run deletes what an earlier run wrote. So the folder must hold nothing else (but for the files ``also``), no
-    complete run that is larger than what was asked for, and no interrupted run that could be resumed.
+    A run deletes the files of an earlier run. The folder must therefore contain no other files (except those in ``also``),
+    no complete run that is larger than the requested run, and no interrupted run that could be resumed.
     """
     given = f"--results {folder}"
     folders.check_folder(given, folder, also)
@@ -246,13 +258,14 @@ def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) ->
 
 
 def read_nothing(folder: Path) -> NoReturn:
-    """Raises ConformError: there is no run to resume."""
+    """Raises the ConformError for a folder that has no run to resume."""
     state = "its run is complete" if (folder / RECORD_FILE).exists() else "it holds no run"
     raise ConformError(f"--resume: nothing to resume in {folder}: {state}; leave --resume out")
 
 
 def _lesser(folder: Path, request: Request) -> str | None:
-    """What kind of run must not replace the complete run in this folder; None if the run may."""
+    """Returns a phrase for the requested run, such as "a shard", if the run must not replace the complete run in the folder.
+    Returns None if it may."""
     narrow = bool(request.selection)
     if not (folder / RECORD_FILE).exists():
         return None
@@ -272,12 +285,12 @@ def _lesser(folder: Path, request: Request) -> str | None:
 
 
 def _plans() -> list[str]:
-    """The names of the plans, the smallest first."""
+    """Returns the names of the plans in the order of their size, with the smallest plan first."""
     return list(plan_specs())
 
 
 def complete_run(folder: Path) -> Run | None:
-    """The run in this folder, if it has an outcome for every cell of a whole plan or shard."""
+    """Returns the run in a folder if it has an outcome for every cell of a whole plan or of a whole shard; else None."""
     try:
         run = load_run(folder)
     except RunError:
@@ -288,7 +301,8 @@ def complete_run(folder: Path) -> Run | None:
 
 
 def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
-    """What the interrupted run in this folder had done, if it is to be resumed. Raises ConformError."""
+    """Returns the work that the interrupted run in a folder had done; nothing if the run is not to be resumed. Raises
+    ConformError if the folder has no run that can be resumed."""
     if not resume:
         return Done()
     done = read_progress(folder, identity)
@@ -297,7 +311,7 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
     # time it counts as a crash.
     if entry is not None and entry.cell is not None and entry.cell.clause:
         if entry.cell in done.doubts:
-            message = "pytest itself, which ran it (-n 0), ended in it twice"
+            message = "pytest's own process, which ran the cell (-n 0), ended in the cell twice"
             done.lost.append(Lost(entry.cell, Outcome.CRASH, message, entry.call))
         else:
             done.doubts.append(entry.cell)
@@ -306,8 +320,9 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
 
 
 def claim(folder: Path) -> int | None:
-    """Lock the results folder for this run, until the descriptor that is returned is closed, and make the folder of the
-    journals. None where files cannot be locked. Raises ConformError if another run writes there now."""
+    """Creates the folder of the journals in a results folder, and locks the results folder for this run. Returns the file
+    descriptor that holds the lock until it is closed; None on systems that cannot lock files. Raises ConformError if
+    another run writes to the folder now."""
     with _writing(folder):
         (folder / "journal").mkdir(parents=True, exist_ok=True)
         if fcntl is None:
@@ -329,7 +344,7 @@ def claim(folder: Path) -> int | None:
 
 
 def failed_in(folder: Path) -> frozenset[CellKey]:
-    """The unexpected failures of the run in this folder; none if there is no run that can be read."""
+    """Returns the cells that failed unexpectedly in the run in a folder; an empty set if the folder has no readable run."""
     try:
         results = load_run(folder).results.values()
     except RunError:
@@ -348,8 +363,8 @@ _ENOUGH: Final = 0.05
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of a run of ``planned`` cells, of which ``before`` were done when it began, at ``began`` (monotonic
-    seconds)."""
+    """The speed of a run, from which the remaining time is estimated. The run has ``planned`` cells, of which ``before``
+    were done when the run began. ``began`` is the time of the beginning in monotonic seconds."""
 
     planned: int
     before: int
@@ -360,7 +375,8 @@ class Pace:
         self.due = self.began + FIRST
 
     def line(self, done: int, failing: int, now: float) -> str:
-        """The line to print now; empty if none is due. ``failing`` cells fail and are not expected to."""
+        """Returns the progress line to print now; an empty text if it is not time for a line yet. ``done`` is the number of
+        cells that have run, and ``failing`` is the number of unexpected failures."""
         if now < self.due or not self.before < done < self.planned:
             return ""
         self.due = now + EVERY
@@ -372,7 +388,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """A rounded duration: ``40 s``, ``3 min``, ``2 h 10 min``."""
+    """Returns a duration as rounded text, such as ``40 s``, ``3 min`` or ``2 h 10 min``."""
     if seconds < 60:
         return f"{max(10, round(seconds, -1)):.0f} s"
     minutes = round(seconds / 60)

@@ -1,7 +1,7 @@
-"""The suite's items as pytest sees them, and all that the suite uses of pytest beyond its documented API: other plugins'
-options, the values of pytest's own options, where a run's arguments point, and the terminal.
+"""The classes of the suite's pytest items, and the code that uses pytest beyond its documented API: options of other plugins,
+values of pytest's own options, the paths among the arguments, and the terminal.
 
-``tests/plugin/test_adapters.py`` pins these names.
+``tests/plugin/test_adapters.py`` checks that the private names exist.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _IN_PROCESS: Final = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register the suite's options, before all others in ``--help``. Raises UsageError that names an option which another
-    plugin has taken."""
+    """Registers the suite's options, so that ``--help`` lists them before all other options. Raises UsageError if another
+    plugin has an option of the same name."""
     # pytest reports a clash by an argparse.ArgumentError: from 9.0 at once, before that when it parses.
     others = (parser._anonymous, *parser._groups)
     taken = {name for other in others for option in other.options for name in option.names()}
@@ -87,7 +87,7 @@ _REFUSED: Final = (
 
 
 def refuse_plugins(config: pytest.Config) -> None:
-    """Raises ConformError for an option of another plugin with which the result of a run would not be true."""
+    """Raises ConformError for an option of another plugin that would make the results of a run wrong."""
     for dest, option, plugin, instead in _REFUSED:
         given = getattr(config.option, dest, None)
         where = option
@@ -102,7 +102,8 @@ def refuse_plugins(config: pytest.Config) -> None:
 
 
 def check_paths(config: pytest.Config, suggest: Callable[[str], str]) -> None:
-    """Raises ConformError for an argument that is neither a file nor a folder; ``suggest`` says what may be meant."""
+    """Raises ConformError for an argument that is neither a file nor a folder. ``suggest`` returns a text about the argument
+    that the user may have meant."""
     for argument in config.args:
         path = _path(config, argument)
         if path.exists() or (config.option.pyargs and _is_module(argument.split("::")[0])):
@@ -111,7 +112,8 @@ def check_paths(config: pytest.Config, suggest: Callable[[str], str]) -> None:
 
 
 def files_of_user(config: pytest.Config) -> tuple[Path, ...]:
-    """The files that pytest's own options name, and that may be in the results folder."""
+    """Returns the files that pytest's own options name and that may be in the results folder, such as that of
+    ``--junitxml``."""
     path = getattr(config.option, "xmlpath", None)
     return (Path(path).absolute(),) if path else ()
 
@@ -124,7 +126,7 @@ def _is_module(name: str) -> bool:
 
 
 def request_of(config: pytest.Config) -> Request:
-    """The command line as a Request. Raises ConformError."""
+    """Returns the command line as a Request. Raises ConformError if an option has a wrong value."""
     given = config.option
     deselects = [name for name in _DESELECTING if getattr(given, name, None)]
     if any("::" in argument for argument in config.args):
@@ -135,11 +137,12 @@ def request_of(config: pytest.Config) -> Request:
 
 
 def collects_only(config: pytest.Config) -> bool:
+    """Returns True if ``--collect-only`` was given."""
     return bool(getattr(config.option, "collectonly", False))
 
 
 def has_options(config: pytest.Config) -> bool:
-    """Whether the command line has an option of the suite."""
+    """Returns True if the command line has an option of the suite."""
     return any(
         getattr(config.option, option.dest, option.default) not in (option.default, False)
         for option in OPTIONS
@@ -147,13 +150,14 @@ def has_options(config: pytest.Config) -> bool:
 
 
 def in_process(option: Any) -> bool:
-    """Whether an option asks for one process, or for no run at all."""
+    """Returns True if an option of pytest requires that items run in pytest's own process, or that no item runs."""
     uncaptured = getattr(option, "capture", "fd") == "no"
     return uncaptured or any(getattr(option, name, False) for name in _IN_PROCESS)
 
 
 def take_junitxml(config: pytest.Config) -> Path | None:
-    """The file of ``--junitxml``. Switches pytest's own writer off, which would write items instead of cells."""
+    """Returns the file given by ``--junitxml``; None if the option was not given. Also switches off pytest's own writer, which
+    would write one entry for each item instead of one for each cell."""
     path = getattr(config.option, "xmlpath", None)
     if not path:
         return None
@@ -162,7 +166,8 @@ def take_junitxml(config: pytest.Config) -> Path | None:
 
 
 def join_arguments(config: pytest.Config) -> None:
-    """Pass each path to workers joined to its option, see ``joined``."""
+    """Changes the arguments for the workers, so that each path is in one argument with its option, such as
+    ``--results=PATH``."""
     arguments = joined(map(str, config.invocation_params.args))
     config.invocation_params = dataclasses.replace(config.invocation_params, args=arguments)
 
@@ -171,7 +176,8 @@ def join_arguments(config: pytest.Config) -> None:
 
 
 def takes_the_suite(config: pytest.Config) -> bool:
-    """Whether some argument is the package, a folder around it, or something inside it."""
+    """Returns True if an argument is the folder of the conformance package, one of its parent folders, or a path inside the
+    package."""
     if config.option.help:
         return False
     return any(
@@ -194,11 +200,12 @@ def _path(config: pytest.Config, argument: str) -> Path:
 
 
 def is_suite(path: Path) -> bool:
+    """Returns True if a path is the file that contains the suite's items."""
     return path == SUITE_FILE
 
 
 def item_of(node_id: str) -> str:
-    """The name of the suite's item that has this id, as ``SuiteFile`` made it; empty if another file made it."""
+    """Returns the name of the suite's item with this pytest node id; an empty text if the node id belongs to another test."""
     name = node_id.partition("::")[2]
     prefix = f"{SUITE_FILE.stem}["
     return name.removeprefix(prefix).removesuffix("]") if name.startswith(prefix) else ""
@@ -208,21 +215,23 @@ def item_of(node_id: str) -> str:
 
 
 class SuiteItem(pytest.Item):
-    """An item of the suite. ``run`` is given itself."""
+    """A pytest item of the suite. The function ``run`` runs the item, and gets the item as its argument."""
 
     def __init__(self, *, item_id: str, run: Callable[[SuiteItem], None], **of_pytest: Any) -> None:
         super().__init__(**of_pytest)
         self.item_id, self._run = item_id, run
 
     def runtest(self) -> None:
+        """Runs the item."""
         self._run(self)
 
     def reportinfo(self) -> tuple[Path, None, str]:
+        """Returns the path, no line number, and the name of the item for pytest's reports."""
         return self.path, None, self.name
 
 
 class SuiteFile(pytest.File):
-    """The file of the suite's items; ``items`` yields their names."""
+    """The pytest file that contains the suite's items. The function ``items`` returns their names."""
 
     def __init__(
         self,
@@ -235,6 +244,7 @@ class SuiteFile(pytest.File):
         self._items, self._run = items, run
 
     def collect(self) -> Iterator[SuiteItem]:
+        """Yields the suite's items."""
         for each in self._items():
             name = f"{self.path.stem}[{each}]"
             # Without an explicit id pytest builds another one, which --lf does not find in pytest's cache.
@@ -243,8 +253,9 @@ class SuiteFile(pytest.File):
 
 
 def run_phase(item: SuiteItem) -> None:
-    """Run an item as pytest runs a test, without setup and teardown: an item has neither. Each phase would cost a message
-    between processes and the work of all plugins, together as much time as a short item takes."""
+    """Runs an item as pytest runs a test, but without setup and teardown, which items of the suite do not need. The two phases
+    would together take as much time as a short item, because of the messages between processes and the work of all
+    plugins."""
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reraise = (pytest.exit.Exception, KeyboardInterrupt)
@@ -265,27 +276,28 @@ _LOG_OPTIONS: Final = ("log_cli", "log_cli_level", "log_file", "log_level")
 
 
 def capture_no_logs(config: pytest.Config) -> None:
-    """Switch pytest's capture of logs off, unless an option asks for it: it attaches handlers to each of torch's loggers
-    three times for each item. Items log nothing of their own, and their failures say what was found."""
+    """Switches off pytest's capture of logs, unless an option requests it. The capture takes time, because it adds handlers to
+    all of torch's loggers three times for each item. Its output is not needed, because items write no logs."""
     asked = (config.getini(each) or config.getoption(each, None) for each in _LOG_OPTIONS)
     if config.pluginmanager.has_plugin(_LOGS) and not any(asked):
         config.pluginmanager.unregister(name=_LOGS)
 
 
 def end_run(error: ConformError) -> NoReturn:
-    """End before the first test: one message, the documented exit code, no traceback."""
+    """Ends the run before the first test, with one message, the exit code of the error, and no traceback."""
     if error.exit_code == int(pytest.ExitCode.USAGE_ERROR):
         raise pytest.UsageError(str(error)) from None
     stop_run(error)
 
 
 def stop_run(error: ConformError) -> NoReturn:
-    """End while tests run, when pytest does not take usage errors any more: one message, and the exit code."""
+    """Ends the run while tests run, with one message and the exit code of the error. In this phase pytest no longer handles
+    usage errors."""
     raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
 
 
 def say(config: pytest.Config, text: str) -> None:
-    """Print a line at once: what follows may take minutes."""
+    """Prints a line on the terminal at once, even while pytest captures output."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None:
@@ -297,24 +309,26 @@ def say(config: pytest.Config, text: str) -> None:
 
 
 def remark(config: pytest.Config, text: str) -> None:
-    """Print how far a run is, unless it is to be quiet."""
+    """Prints a line about the progress of a run, unless ``-q`` was given."""
     if verbosity(config) >= 0:
         say(config, text)
 
 
 def is_styled(config: pytest.Config) -> bool:
+    """Returns True if pytest's terminal shows colours."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     return reporter is not None and bool(reporter.hasmarkup)
 
 
 def verbosity(config: pytest.Config) -> int:
-    """-1 for ``-q``, 0, or 1 for ``-v``."""
+    """Returns -1 if ``-q`` was given, 1 if ``-v`` was given, and else 0."""
     return max(-1, min(config.get_verbosity(), 1))
 
 
 @contextmanager
 def only_foreign_reports(reporter: Any, is_ours: Callable[[str], bool]) -> Iterator[None]:
-    """Within the block pytest's lists of failures do not show the suite's items, whose cells the verdict reports."""
+    """Hides the suite's items from pytest's lists of failures within the ``with`` block, because the suite's own summary
+    reports their cells."""
     kept = {name: list(reports) for name, reports in reporter.stats.items()}
     for name, reports in kept.items():
         reporter.stats[name] = [
@@ -333,16 +347,19 @@ def only_foreign_reports(reporter: Any, is_ours: Callable[[str], bool]) -> Itera
 
 
 class Output:
-    """The stream of pytest's terminal. The first write that fails calls ``lost``; nothing is written after it."""
+    """A wrapper of the stream of pytest's terminal. The first write that fails calls ``lost``, and all later writes are
+    ignored."""
 
     def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
         self._stream, self._lost, self._broken = stream, lost, False
 
     def write(self, text: str) -> int:
+        """Writes a text and returns its length."""
         self._try(partial(self._stream.write, text))
         return len(text)
 
     def flush(self) -> None:
+        """Flushes the stream."""
         self._try(self._stream.flush)
 
     def _try(self, act: Callable[[], object]) -> None:
@@ -362,7 +379,8 @@ class Output:
 
 
 def guard_output(session: pytest.Session, failed: Callable[[str], None]) -> None:
-    """Stop the run if its output cannot be written. ``failed`` gets the reason, unless the reader of a pipe has ended."""
+    """Arranges that the run stops if its output cannot be written. ``failed`` is called with the reason, unless the output is
+    a pipe whose reader has exited."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return

@@ -1,6 +1,7 @@
-"""One run, in the process that the user started: prepares the run, gathers what workers report, judges and writes it.
+"""A run of the suite in the process that the user started. The code prepares the run, collects the reports of the workers,
+determines the verdict on each cell, and writes the results folder.
 
-worker.py has the processes that run items.
+The code of the processes that run items is in worker.py.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ Say = Callable[[str], None]
 
 @dataclass
 class Session:
+    """The state of a run in the process that the user started: the plan, the selected cells and their outcomes so far."""
+
     request: Request
     descriptor: Descriptor
     survey: Survey
@@ -103,13 +106,14 @@ class Session:
 
     @cached_property
     def limits(self) -> Limits:
+        """The time limits of the cells."""
         device, given = self.descriptor, self.request.cell_timeout
         return limits_for(self.plan.spec.name, device.time_scale, device.first_use, given)
 
     # -- gather
 
     def gather(self, report: ItemReport, worker: str) -> None:
-        """Take a worker's report of one item, and keep it for ``--resume``."""
+        """Adds the report of a worker about an item to the outcomes, and writes it to the progress file for ``--resume``."""
         for found in report.cells:
             if found.script is not None:  # of a worker on another machine
                 write_repro(self.folder, found.cell, found.script)
@@ -131,33 +135,36 @@ class Session:
             self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
 
     def lose(self, lost: Lost, worker: str) -> None:
-        """Take a cell that ended its process. If several of its calls do so, the first one counts."""
+        """Adds a cell that ended its process to the outcomes. If several calls of the cell end a process, the first of them
+        counts."""
         self.progress.add(lost)
         if lost.cell not in self.outcomes:
             self._take(ItemReport((lost.as_outcome,)), worker)
 
     def pace(self) -> Pace:
-        """The pace of the run, which begins now."""
+        """Returns a new Pace, which estimates the remaining time of the run from now on."""
         return Pace(len(self.selected), len(self.outcomes), time.monotonic())
 
     def unexpected(self, lost: Lost) -> bool:
-        """Whether the manifest does not expect this crash or hang."""
+        """Returns True if a cell crashed or hung although the manifest does not expect that."""
         return verdict_of(self.matcher, lost.as_outcome)[0] is not Verdict.EXPECTED
 
     def resume(self, before: Done) -> None:
-        """Take what the interrupted run in the folder had done."""
+        """Adds the outcomes of the interrupted run that is resumed."""
         for finished in before.items:
             self._take(finished.report, finished.worker)
         for lost in reversed(before.lost):
             self._take(ItemReport((lost.as_outcome,)), "")
 
     def keep(self, items: Iterable[Item]) -> None:
-        """Take the items that pytest collected: its own options, such as -k, left the others out."""
+        """Records the items that pytest collected, after its own options such as ``-k`` have deselected items."""
         self.collected.update(cell for item in items for cell in item.cells)
 
     # -- workers
 
     def orders(self) -> WorkerOrders:
+        """Returns the data that the controller sends to each worker: the items in the order in which they run, the
+        manifest and the time limits."""
         limit = self.request.max_time
         expected = {c: e for c in self.selected if (e := self.matcher.expect(c)) is not None}
         deadly = {c for c, e in expected.items() if e.outcome in _DEADLY}
@@ -180,15 +187,17 @@ class Session:
         )
 
     def waits_for(self) -> str:
-        """What an interrupted run has to wait for, for the user."""
+        """Returns a text about the processes for which an interrupted run must wait, such as "2 workers"."""
         count = len(self._watched.watched) if self._watched is not None else 0
         return number(count, "worker") if count else "the call that runs"
 
     def kill_workers(self) -> None:
+        """Kills all workers of the run."""
         if self._watched is not None:
             self._watched.kill_all()
 
     def controller(self, orders: WorkerOrders, say: Say) -> Controller:
+        """Creates the controller that watches the workers of the run."""
         found = Controller(
             folder=self.folder / "journal",
             results=self.folder,
@@ -208,7 +217,7 @@ class Session:
     # -- judge and write
 
     def look_ahead(self) -> None:
-        """Precompute what ``finish`` needs, while workers still import torch."""
+        """Computes data that ``finish`` needs, while the workers still import torch."""
         _ = self._untried, self._levels
         importlib.import_module("hypothesis")  # its pytest plugin imports it as it ends
 
@@ -219,7 +228,8 @@ class Session:
         return planner.untried(self.descriptor, self.contract, ops, clauses)
 
     def _never_tried(self) -> dict[str, dict[str, str]]:
-        """By clause, then op or case, why it is not tried on this device: as planned, or as the run found."""
+        """Returns the reasons why cells were not tried on the device, by clause and then by op or case. Some reasons are known
+        from planning, others were found in the run."""
         found = {clause: dict(of_op) for clause, of_op in self._untried.items()}
         undeclared = planner.undeclared_clauses(self.descriptor, self.contract)
         for cell, outcome in self.outcomes.items():
@@ -233,14 +243,15 @@ class Session:
 
     @property
     def partial(self) -> bool:
-        """Whether an option or a path leaves a part of the plan out."""
+        """True if an option or a path restricts the run to a part of the plan."""
         return bool(self.request.selection)
 
     def finish(self, junitxml: Path | None, *, stopped: bool, say: Say) -> GateResult:
-        """Judge every cell, minimise new failures, write the results folder, and gate.
+        """Determines the verdict on every cell, minimises new failures, writes the results folder, and returns the gate's
+        result.
 
-        ``stopped``: ``-x`` or ``--maxfail`` ended the run, so the items after it are left out, like those that ``-k``
-        deselects. ``say`` announces what takes time.
+        ``stopped`` is True if ``-x`` or ``--maxfail`` ended the run; the items that did not run then count as deselected.
+        ``say`` prints a line before each step that takes time.
         """
         self.progress.begin()  # a resumed run may have nothing left to run
         wanted = self._wanted(stopped=stopped)
@@ -266,8 +277,8 @@ class Session:
         return result
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
-        """The results with minimal examples, repro scripts and known bugs. Ctrl-C ends only this step: the run is then
-        written with the examples and scripts that exist."""
+        """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step; the
+        results are then written with the examples and scripts that exist so far."""
         try:
             if not self.cut_short:
                 results = with_examples(
@@ -279,7 +290,8 @@ class Session:
         return {cell: _with_bugs(result) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
-        """The plan as the record holds it, so that reports need neither torch nor the suite."""
+        """Returns the plan in the form in which it is stored in the results, so that reports can be made without torch and
+        without the suite."""
         plan = self.plan
         answers = {} if self.partial else self._answers()
         asked = {"strides": self.survey.strides, "storage": self.survey.storage}
@@ -309,7 +321,7 @@ class Session:
         )
 
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
-        """The cells that ended their process, or whose check could not be made, and have no repro script."""
+        """Returns the cells without a repro script that ended their process or whose check raised an error."""
         return [
             Unfinished(cell, result.message, self.limits.at_first(cell), made.call, made.judged)
             for cell, result in results.items()
@@ -319,7 +331,7 @@ class Session:
         ]
 
     def _wanted(self, *, stopped: bool) -> list[CellKey]:
-        """The cells that the run is judged by."""
+        """Returns the cells that count for the verdict on the run."""
         wanted = self.selected
         if self.partial and self.collected:
             wanted = [c for c in wanted if c in self.collected or c in self.outcomes]
@@ -329,12 +341,13 @@ class Session:
         return wanted
 
     def _answers(self) -> Mapping[str, bool | None]:
-        """The capabilities that the device has, by its own answers in a subprocess."""
+        """Returns for each capability whether the device has it, as found by a test in a subprocess; None if it was not
+        tested."""
         path = self.bench.descriptor
         return ask(Question(path=path) if path else Question(name=self.bench.device)).capabilities
 
     def _explore(self, cells: Iterable[CellKey], say: Say) -> None:
-        """Search the selected cells at random, if --explore was given."""
+        """Searches for failures with random calls of the selected cells, if ``--explore`` was given."""
         seconds, seed = self.request.explore, self.request.explore_seed
         if seconds is None:
             return
@@ -346,18 +359,20 @@ class Session:
 
     @property
     def bench(self) -> Bench:
+        """The device and the plan of the run, for processes that run cells or minimise failures."""
         path, spec = self.request.descriptor, self.plan.spec
         name = str(path.absolute()) if path else None
         return Bench(self.descriptor.name, name, spec.samples, spec.name)
 
     def clean_up(self, *, complete: bool = True) -> None:
-        """Remove what only a running run needs. The progress of a run that is not ``complete`` stays."""
+        """Deletes the files that are needed only while the run is going on. The progress file is kept if the run is not
+        ``complete``."""
         self.progress.close(complete=complete)
         for journal in (self.folder / "journal").iterdir():
             journal.unlink()
 
     def _provenance(self, manifest: bytes) -> Provenance:
-        """Where the results come from: plan, suite, torch, machine, manifest."""
+        """Returns the provenance of the results: the versions of plan, suite and torch, the machine, and the manifest."""
         cache = "cold" if (self.missed + self.shipped) * 2 > self.asked else "warm"
         names = ("driver", "device_name", "os", "arch", "python")
         return Provenance(
@@ -383,7 +398,7 @@ class Session:
     # -- for people
 
     def header(self) -> list[str]:
-        """What pytest shows before the first test."""
+        """Returns the lines that pytest prints before the first test."""
         count = len({item_of(c) for c in self.selected})
         plan, request = self.plan, self.request
         lines = [
@@ -405,7 +420,8 @@ class Session:
         return [f"conformance: {line}" for line in lines]
 
     def cache_line(self) -> str:
-        """Where the expected strides came from, for -v; empty if none was asked for."""
+        """Returns the line about the sources of the expected strides, which is printed with ``-v``; an empty text if no expected
+        stride was needed."""
         state = " (cache off)" if self.request.no_reference_cache else ""
         cached = self.asked - self.missed - self.shipped
         text = f"expected strides: {cached:,} of {self.asked:,} from the cache{state}"
@@ -414,15 +430,16 @@ class Session:
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """The result; if it fails, with the public bugs of other devices that failed in the same cell."""
+    """Returns the result. If the result is a failure, crash or hang, known public bugs of other devices are added that made
+    the same cell fail there."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))
 
 
 class Known(NamedTuple):
-    """A device as planning needs it: the functions of ``descriptor`` that ask the device return answers that are known.
-    ``device`` is open only if no other process could ask it."""
+    """A device whose facts are known. The functions ``facts`` and ``device_count`` of ``descriptor`` return stored values
+    instead of calling the device's module. ``device`` is None if the facts were collected in another process."""
 
     descriptor: Descriptor
     survey: Survey
@@ -430,7 +447,8 @@ class Known(NamedTuple):
 
 
 def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
-    """Ask a device in another process if there is a fork server, else open it in this one. Raises ConformError."""
+    """Collects the facts about a device in another process if a fork server runs; else opens the device in this process.
+    Raises ConformError if the device cannot be opened."""
     found = device = None
     if server is not None and is_foreign(descriptor):
         found = surveyed(server, descriptor.name, path)
@@ -446,8 +464,8 @@ def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) 
 def prepare(
     request: Request, server: ForkServer | None = None, files_of_user: Collection[Path] = ()
 ) -> Session:
-    """All that comes before the first item. Raises ConformError with one message. With a fork server the device is
-    opened in another process, and never in this one. The results folder is locked and not changed yet."""
+    """Prepares a run: makes the plan, selects the cells and locks the results folder, in which nothing is changed yet. Returns
+    the session. With a fork server the device is opened only in other processes. Raises ConformError."""
     spec = plan_spec(request.plan)
     contract = load()
     clauses = None
@@ -515,7 +533,7 @@ def prepare(
 
 
 def _commit() -> str:
-    """The checkout's commit; empty if the suite is installed."""
+    """Returns the commit of the checkout of the suite; an empty text if the suite is installed from a package."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)

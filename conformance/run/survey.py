@@ -1,4 +1,4 @@
-"""Asks a device for what planning needs, in a copy of the fork server: the process that plans, judges and reports never
+"""Collects the facts about a device that planning needs, in a fork of the fork server. The controller process thus never
 imports the device's module."""
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _PATIENCE: Final = 600.0
 
 @cache
 def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
-    """Ask the device of this name, or of the descriptor at this path, once for each server. Raises ConformError."""
+    """Returns the facts about the device of a name, or of the descriptor at a path. The device is opened once for each fork
+    server, in another process. Raises ConformError if the device cannot be opened."""
     orders = [name, path and str(path)]
     said, ended = ask(Child(f"{__name__}:answer", orders, Limits(_PATIENCE), copied=True))
     if said is None:
-        raise DeviceUnusable(f"device {name!r}: opening it ended the process, which {ended}")
+        raise DeviceUnusable(f"device {name!r}: the process that opened the device {ended}")
     found = msgspec.convert(said, Survey)
     if found.error:
         error = DeviceUnusable(found.error)
@@ -35,7 +36,7 @@ def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
 
 
 def answer(orders: list[Any], tell: Tell) -> None:
-    """In the other process: open the device, and send its survey."""
+    """Opens a device in the other process, and sends the facts about the device to the caller."""
     name, path = orders
     try:
         found = Survey.of(open_device(registry.find(name, path)))

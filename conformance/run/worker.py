@@ -1,4 +1,5 @@
-"""One run, in a process that runs items: a worker of xdist, or pytest itself. The controller's side is session.py."""
+"""The part of a run in a process that runs items: a worker of pytest-xdist, or pytest's own process. The code of the
+controller is in session.py."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ _YOUNG: Final = 5_000
 
 
 class WorkerOrders(msgspec.Struct, frozen=True):
-    """What the controller sends to a process that runs items."""
+    """The data that the controller sends to a process that runs items."""
 
     bench: Bench
     manifest: str | None  # its text: the file need not exist on the worker's machine
@@ -72,16 +73,19 @@ class WorkerOrders(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> dict[str, Item]:
+        """The items by their id, in the order in which they run."""
         return named(self.items, self.last)
 
     @property
     def out_of_time(self) -> bool:
+        """True if the time given by ``--max-time`` is over."""
         return self.deadline is not None and time.time() > self.deadline
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Run an item's cells, or only those of ``clauses``, without the cells that are ``lost``. ``only`` limits an op to one
-    call. If ``told`` has outcomes, nothing runs: the answer says which of these outcomes make the item fail."""
+    """A task for a worker: run the cells of an item, or only those of ``clauses``. The cells in ``lost``, which ended a process
+    before, are skipped. ``only`` restricts an op to one call. If ``told`` has outcomes, no cell runs, and the worker only
+    decides which of these outcomes make the item fail."""
 
     item: str
     clauses: tuple[str, ...] = ()
@@ -102,7 +106,8 @@ def _drawn(op_id: str, dtype: str) -> list[Sample]:
 
 @lru_cache(maxsize=1)
 def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]:
-    """Upstream's samples of an op and its traits, which follow from them."""
+    """Returns up to ``count`` samples of an op from torch's op database, and the traits of the op that follow from these
+    samples."""
     op = catalogue()[op_id]
     samples = choose(_drawn(op_id, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
@@ -118,20 +123,22 @@ def _with_axes(
 
 @lru_cache(maxsize=1)
 def _manifest(text: str, device: str, path: str | None) -> Manifest:
-    """The manifest of a device with this text."""
+    """Returns the manifest of a device, parsed from its text."""
     known = {"clause": load().clauses, "layouts": known_layouts(registry.find(device, path))}
     return Manifest.parse(text, None, known)
 
 
 def manifest_of(orders: WorkerOrders) -> Manifest:
-    """The manifest of the run; an empty one if it has none. Raises ConformError."""
+    """Returns the manifest of the run; an empty manifest if the run has none. Raises ConformError if the manifest is not
+    valid."""
     if orders.manifest is None:
         return Manifest()
     return _manifest(orders.manifest, orders.bench.device, orders.bench.descriptor)
 
 
 def prepare(orders: WorkerOrders) -> None:
-    """Read what all copies of this process need, as far as no device is needed for it. Raises ConformError."""
+    """Loads the data that all forks of this process need and that can be loaded without a device: the op database and the
+    manifest. Raises ConformError."""
     catalogue()
     manifest_of(orders)
     if any("autograd.forward_ad" in item.clauses for item in orders.items):
@@ -139,7 +146,8 @@ def prepare(orders: WorkerOrders) -> None:
 
 
 class Worker:
-    """Runs items. Its repro scripts go into ``results``, unless its place has a folder of its own."""
+    """The worker that runs items. It writes repro scripts into ``results``, or into the folder ``place.scripts`` if that is
+    set."""
 
     def __init__(
         self, orders: WorkerOrders, place: Place, results: Path, device: Device | None = None
@@ -173,14 +181,15 @@ class Worker:
 
     @property
     def out_of_time(self) -> bool:
+        """True if the time given by ``--max-time`` is over."""
         return self.orders.out_of_time
 
     def run(self, item_id: str) -> tuple[ItemReport, list[str]]:
-        """Run one item: its report, and lines about the cells that make it fail."""
+        """Runs one item. Returns the report of the item, and lines of text about the cells that make the item fail."""
         return self.do(Task(item_id, lost=tuple(self.place.lost.all)))
 
     def do(self, task: Task) -> tuple[ItemReport, list[str]]:
-        """Run what a task says of an item."""
+        """Runs a task. Returns the report of its item, and lines of text about the cells that make the item fail."""
         item_id, item = task.item, self.items[task.item]
         if task.told:
             return ItemReport(), list(self._failures(task.told))
@@ -206,7 +215,8 @@ class Worker:
     def _again(
         self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
     ) -> tuple[CellOutcome, ...]:
-        """Run an item's flaky cells again: the cells with all of their runs."""
+        """Runs the flaky cells of an item again. Returns the outcomes of all cells; that of a flaky cell includes its further
+        runs."""
         times = runs_of(self.matcher, item.cells)
         if not times:
             return cells
@@ -247,7 +257,8 @@ class Worker:
         return ItemReport(self._outcomes(item, recorder))
 
     def _run_lost(self, item: Item) -> ItemReport:
-        """A case or an op that does not exist here, and is planned for a pinned example only."""
+        """Returns the report for a case or an op that does not exist in this version and was planned only because of a pinned
+        example."""
         return ItemReport(self._outcomes(item, unknown_here(*item, self._pins(item))))
 
     def _pins(self, item: Item) -> Sequence[Pinned]:
@@ -284,7 +295,7 @@ class Worker:
             cache.save()
         if strides.mistaken:  # from now on, none is taken for this op
             self.place.say(
-                f"{op_id} in {dtype} runs again, as a stride reference of it that comes with this package is not what this torch says"
+                f"{op_id} in {dtype} runs again: an expected stride that comes with this package differs from this torch's stride"
             )
             return self._run_op(item)
         told = strides.asked, strides.missed, strides.shipped
@@ -294,7 +305,7 @@ class Worker:
         return tuple(self._outcome(recorder.cells[clause]) for clause in item.clauses)
 
     def _outcome(self, record: CellRecord) -> CellOutcome:
-        """A cell's outcome; its repro script is written."""
+        """Returns the outcome of a cell, and writes the repro script of a failed cell."""
         found, shown = self.watch.noted(record.told()), record.smallest
         if shown is None or shown.repro is None:
             return found

@@ -1,7 +1,7 @@
-"""All private names of pytest-xdist that the suite uses: options, workers, its session, its schedulers.
+"""The code that uses private names of pytest-xdist: its options, workers, session and schedulers.
 
-The controller registers ``XdistHooks`` as a plugin of its own if workers run items. A worker uses ``input_of`` and
-``report_collected``. ``tests/plugin/test_adapters.py`` pins the names.
+The controller registers ``XdistHooks`` as a pytest plugin if workers run items. A worker uses ``input_of`` and
+``report_collected``. ``tests/plugin/test_adapters.py`` checks that the private names exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SUPPORTED: Final = ("load", "worksteal")
 
 
 def prepare_options(option: Any) -> None:
-    """Set the options of xdist so that a crash costs a cell and not the run. Raises ConformError."""
+    """Sets the options of pytest-xdist so that a crash makes only a cell fail and does not end the run. Raises ConformError for
+    a distribution mode that is not supported."""
     mode = getattr(option, "dist", "no")
     if mode not in ("no", *SUPPORTED):
         raise ConformError(
@@ -47,7 +48,8 @@ def prepare_options(option: Any) -> None:
 
 
 def wants_a_worker(option: Any) -> bool:
-    """Whether a run without ``-n`` gets one worker: not with ``-n 0``, nor with options that need one process."""
+    """Returns True if a run gets one worker by default: neither ``-n`` nor another option of pytest-xdist was given, and no
+    option requires that items run in pytest's own process."""
     if not hasattr(option, "numprocesses"):  # xdist is disabled
         return False
     given = option.numprocesses is not None or option.tx or option.dist != "no"
@@ -55,11 +57,12 @@ def wants_a_worker(option: Any) -> bool:
 
 
 def has_workers(option: Any) -> bool:
+    """Returns True if workers run the items."""
     return bool(getattr(option, "tx", None)) and not option.collectonly
 
 
 def has_workers_here(option: Any) -> bool:
-    """Whether some workers are processes of this machine, and the system can pass file descriptors to them."""
+    """Returns True if some workers run on this machine and the system can send file descriptors to them."""
     disabled = not hasattr(option, "numprocesses")  # xdist
     if disabled or option.collectonly or not hasattr(socket, "send_fds"):
         return False
@@ -67,7 +70,7 @@ def has_workers_here(option: Any) -> bool:
 
 
 def limit_workers(option: Any, items: int) -> None:
-    """Keep only as many workers as are worth their start."""
+    """Reduces the number of workers to one for every 50 items, because more workers would cost more time than they save."""
     del option.tx[max(1, -(-items // ITEMS_OF_A_WORKER)) :]
 
 
@@ -75,11 +78,13 @@ def limit_workers(option: Any, items: int) -> None:
 
 
 def is_worker(config: pytest.Config) -> bool:
+    """Returns True if this process is a worker of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
 def input_of(config: pytest.Config) -> tuple[str, bytes, bytes, Any, list[int]]:
-    """A worker's name, its encoded start and orders, and its channel and pipes to the controller."""
+    """Returns the input of a worker: its name, its encoded start data and orders, its channel to the controller, and the file
+    descriptors of its pipes to the controller."""
     given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
     channel = given["conform_channel"]
     pipes = execnet_adapter.pipes_of(channel)
@@ -87,7 +92,7 @@ def input_of(config: pytest.Config) -> tuple[str, bytes, bytes, Any, list[int]]:
 
 
 def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
-    """Tell the controller which items pytest kept."""
+    """Sends the names of the items that pytest collected in a worker to the controller."""
     config.workeroutput["conform_collected"] = list(items)  # type: ignore[attr-defined]
 
 
@@ -95,9 +100,10 @@ def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
 
 
 def wants_every_phase(config: pytest.Config) -> bool:
-    """Whether setup, call and teardown of an item are reported one by one: for debugging in one process, or for a foreign
-    plugin, which may wait for setup or teardown, as pytest-rerunfailures and pytest-html do. Known once all plugins are registered. Some plugins are
-    only in the controller, which informs its workers."""
+    """Returns True if setup, call and teardown of an item must be reported separately. This is so for debugging in one process,
+    and if a plugin of a third party may need the reports of setup or teardown, as pytest-rerunfailures and pytest-html do.
+    The result is final when all plugins are registered. The controller sends its result to the workers, because some
+    plugins are registered only in the controller."""
     # Code that runs in a worker is in a module that execnet names.
     ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.", "_hypothesis_pytestplugin")
     hooks = (config.hook.pytest_runtest_logreport, config.hook.pytest_runtest_makereport)
@@ -114,12 +120,13 @@ def _informed(config: pytest.Config) -> bool:
 
 
 def worker_of(report: pytest.TestReport) -> str:
-    """The name of the worker that made a report; ``main`` without workers."""
+    """Returns the name of the worker that made a report; ``main`` if the run has no workers."""
     return str(getattr(report, "worker_id", "main"))
 
 
 def stopped_by_failures(session: pytest.Session) -> bool:
-    """Whether ``-x`` or ``--maxfail`` ended the run. With workers, xdist's session counts the failures."""
+    """Returns True if ``-x`` or ``--maxfail`` ended the run. In a run with workers the session of pytest-xdist counts the
+    failures."""
     of_xdist: Any = session.config.pluginmanager.get_plugin("dsession")
     if of_xdist is None:
         return bool(session.shouldfail)
@@ -128,7 +135,7 @@ def stopped_by_failures(session: pytest.Session) -> bool:
 
 
 def node_of(node: Any, orders: bytes) -> Node:
-    """A worker of xdist as the controller needs it."""
+    """Returns the controller's data about a worker of pytest-xdist."""
     gateway = node.gateway
     channel = gateway.newchannel()
 
@@ -144,8 +151,8 @@ def node_of(node: Any, orders: bytes) -> Node:
 
 @dataclass(eq=False)
 class XdistHooks:
-    """The run's reactions when a worker starts, ends or dies. ``stop`` ends the run with one message; ``begin`` is called
-    before the first item runs; ``collected`` gets the items that a worker's pytest kept."""
+    """The hooks of pytest-xdist that are called when a worker starts, ends or dies. ``stop`` ends the run with one message.
+    ``begin`` is called before the first item runs. ``collected`` gets the names of the items that a worker collected."""
 
     _controller: Controller
     _orders: bytes
@@ -157,6 +164,7 @@ class XdistHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
+        """Starts the watchdog before the workers start, and stops the run if a worker cannot be started."""
         self._controller.watchdog.begin()
         try:
             yield  # xdist starts the workers
@@ -165,6 +173,7 @@ class XdistHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Iterator[None]:
+        """Stops the run if a worker that replaces a dead worker cannot be started."""
         try:
             return (yield)  # … and the workers that replace dead ones
         except (execnet_adapter.HostNotFound, ConnectionError) as error:
@@ -182,7 +191,7 @@ class XdistHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        """Every worker collects before the first item runs."""
+        """Begins the run when the first worker has collected its items, before any item runs."""
         try:
             self._begin()
         except ConformError as error:
@@ -190,17 +199,19 @@ class XdistHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config) -> None:
-        """Before the first worker starts."""
+        """Arranges, before the first worker starts, that the fork server starts the workers of this machine."""
         of_xdist: Any = config.pluginmanager.get_plugin("dsession")
         if self._server is not None:
             group = of_xdist.nodemanager.group
             execnet_adapter.start_through(self._server, group, self._controller)
 
     def pytest_configure_node(self, node: Any) -> None:
+        """Registers a new worker with the controller."""
         found = self._nodes[str(node.gateway.id)] = node_of(node, self._orders)
         self._controller.configured(found)
 
     def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Handles the end of a worker."""
         output = getattr(node, "workeroutput", None) or {}
         self._collected(output.get("conform_collected", ()))
         try:
@@ -209,7 +220,8 @@ class XdistHooks:
             self._stop(given_up)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """Name the cell that the dead worker was in, and have the rest of its item run again."""
+        """Sets the report of an item in which a worker died to the cell that caused the death, and schedules the rest of the
+        item again."""
         config = report.node.config
         item_id = crashitem.partition("[")[2].removesuffix("]")
         found = self._controller.crashed(item_id, self._nodes[str(report.node.gateway.id)])
@@ -228,8 +240,10 @@ class XdistHooks:
             session.shouldstop = f"stopping after {session.countfailures} failures"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes that an item has run, so that the number of workers that died in a row is reset."""
         if any(name == REPORT for name, _ in report.user_properties):
             self._controller.progress()
 
     def pytest_unconfigure(self) -> None:
+        """Stops the watchdog."""
         self._controller.watchdog.end()

@@ -1,9 +1,10 @@
-"""The controller's side of isolation: a watchdog kills workers that hang. If a worker dies, the controller finds the cell
-that caused it, and the rest of the item runs again.
+"""The part of isolation that runs in the controller, the process that the user started. A watchdog kills workers that hang.
+If a worker dies, the controller finds the cell that caused the death, and the rest of the item runs again.
 
-A worker that dies in a cell: the cell is lost, and the rest of its item runs again, in the next free worker. One that dies
-outside of any cell costs its item a second try. A death from outside (SIGKILL, SIGTERM) counts against a cell only if it
-happens again. If workers die one after another without any of this, the run ends.
+If a worker dies in a cell, the cell counts as a crash or hang, and the other cells of its item run again in the next free
+worker. If a worker dies outside of any cell, its item runs a second time. If a worker is killed by a signal such as SIGKILL
+or SIGTERM, which may come from outside of the run, the cell counts as a crash only if the worker is killed in the same cell
+again. If several workers in a row die before they run anything, the run ends.
 """
 
 from __future__ import annotations
@@ -57,16 +58,17 @@ _REAPED: Final = 60.0
 
 
 class NoProgress(ConformError):
-    """Workers die before they run anything."""
+    """The error for a run in which several workers in a row die before they run anything."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A worker, as the controller needs it. ``where`` it runs is for messages. ``process`` is known if this machine
-    runs it and the controller started it (over ssh, that process is ssh's). ``start`` takes what the worker gets as it
-    starts, and who hears what it sends."""
+    """The data and functions that the controller needs of a worker. ``where`` names the place in which the worker runs, for
+    messages. ``process`` is known if the controller started the process on this machine (a worker over ssh has the process
+    of ssh). ``start`` gets the data that the worker needs at its start, and a function that receives the messages of the
+    worker."""
 
     name: str
     where: str
@@ -77,7 +79,8 @@ class Node:
 
 
 class Death(NamedTuple):
-    """A worker's death as it is reported: whether it counts as a failure, and the rest of the item runs ``again``."""
+    """The report of a worker's death: the text, whether the death counts as a failure (``failed``), and whether the rest of
+    the item runs again (``again``)."""
 
     text: str
     failed: bool
@@ -86,7 +89,7 @@ class Death(NamedTuple):
 
 @dataclass
 class Controller:
-    """Watches a run's workers."""
+    """The controller of a run's workers. It watches the workers, and finds the cell that caused the death of a worker."""
 
     folder: Path  # of the journals
     results: Path
@@ -114,12 +117,13 @@ class Controller:
     # -- a worker's life
 
     def watch(self, name: str, pid: int) -> None:
-        """Watch a worker of this machine from the start of its process, before it is ready."""
+        """Starts to watch a worker on this machine. The function is called when the process has started and the worker is not
+        ready yet."""
         self._clear(name)
         self.watchdog.watch(name, pid)
 
     def configured(self, node: Node) -> None:
-        """Before a worker starts to work."""
+        """Chooses a device index for a new worker, sends it the data that it needs at its start, and starts to watch it."""
         name, process = node.name, node.process
         self._clear(name)
         index = least_used(self.indices, self.in_use)
@@ -131,13 +135,13 @@ class Controller:
             self.watchdog.watch(name, process.pid)
 
     def _clear(self, name: str) -> None:
-        """Remove the files that an earlier worker of this name left."""
+        """Deletes the files that an earlier worker of this name left."""
         for stale in (path_of(self.folder, name), note_path(self.folder, name)):
             stale.unlink(missing_ok=True)
 
     def down(self, node: Node, error: object) -> None:
-        """A worker has ended. Raises NoProgress if one worker after another dies before it runs anything, ConformError if
-        the worker's machine may not take part."""
+        """Handles the end of a worker; ``error`` is None after a normal end. Raises NoProgress if several workers in a row have
+        died before they ran anything, and ConformError if the worker's machine may not take part in the run."""
         name = node.name
         self.watchdog.forget(name)
         self.in_use.pop(name, None)
@@ -161,13 +165,14 @@ class Controller:
                 )
 
     def progress(self) -> None:
-        """An item was run."""
+        """Resets the number of workers that died in a row, because an item was run."""
         self._vain = 0
 
     # -- a death within an item
 
     def crashed(self, item_id: str, node: Node) -> Death:
-        """Find the guilty cell. Every worker is informed of a lost cell before the item may run again."""
+        """Finds the cell that ended a worker's process, and returns the report of the death. All workers are informed of the
+        cell before the rest of the item runs again."""
         name = node.name
         item = self.items.get(item_id)
         how = self._end_of(node)
@@ -195,7 +200,7 @@ class Controller:
         return Death(text, any(map(self.judge, gone)), False)
 
     def _rest(self, item: Item | None) -> bool:
-        """Whether some cell of the item has no outcome yet."""
+        """Returns True if a cell of the item has no outcome yet, or if the item is not known."""
         return item is None or not all(map(self.is_done, item.cells))
 
     def _lose(self, lost: Lost, worker: str) -> None:
@@ -207,11 +212,13 @@ class Controller:
                 node.send(encode(lost))
 
     def _note(self, worker: str) -> Lost | Unable | None:
-        """The reason that a worker gave before it ended by itself: in a message from another machine, or in a file."""
+        """Returns the reason that a worker gave before it exited by itself, in a message or in a file; None if it gave no
+        reason."""
         return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:
-        """The cell that the worker died in, unless the death may have come from outside."""
+        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if it was killed from outside
+        of the run in this cell for the first time."""
         worker, process = node.name, node.process
         if process is None:
             return self._in_remote_cell(worker, end)
@@ -229,7 +236,8 @@ class Controller:
         return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack, entry.judged)
 
     def _end_of(self, node: Node) -> list[str]:
-        """How a worker ended, as the end of a sentence without its name; then its stack, if it left one."""
+        """Returns texts about the end of a worker: a predicate for a sentence about the worker, and the place in which the
+        worker ended if it left a stack."""
         process, hung = node.process, self.watchdog.hung(node.name)
         if process is None:
             end = f"on {node.where} was lost"
@@ -268,7 +276,8 @@ class Controller:
 
 
 def _status(process: Process) -> int | None:
-    """The status of a process whose pipe has closed: the kernel may still be writing its core."""
+    """Returns the exit status of a process whose pipe has closed; None if the process does not end within 60 seconds. The
+    kernel may still be writing a core dump."""
     try:
         return process.wait(timeout=_REAPED)
     except subprocess.TimeoutExpired:
@@ -276,7 +285,8 @@ def _status(process: Process) -> int | None:
 
 
 def useful_workers(descriptor: Descriptor) -> int:
-    """Workers per device times devices, bounded by the processors and by half of the memory."""
+    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by the number
+    of processors and by half of the memory."""
     try:
         count = max(1, descriptor.device_count())
     except Exception:  # the device is not open yet: its module may be needed for the answer
@@ -289,7 +299,7 @@ def useful_workers(descriptor: Descriptor) -> int:
 
 
 def least_used(indices: Iterable[int], in_use: Mapping[str, int]) -> int:
-    """The device index for another worker: the first of those that fewest live workers have."""
+    """Returns the device index for a new worker: the first index among those that the fewest live workers use."""
     used = Counter(in_use.values())
     return min(indices, key=lambda index: (used[index], index))
 
@@ -309,7 +319,8 @@ _CALLS: Final = 10
 
 
 class Hung(NamedTuple):
-    """A worker that was killed: in which entry of its journal, after how many seconds."""
+    """A worker that was killed because it exceeded a time limit: the number of the last entry in its journal, the cell of
+    the entry, and the limit in seconds."""
 
     number: int
     cell: CellKey | None
@@ -327,7 +338,7 @@ class _Watched:
 
 
 class Watchdog:
-    """Watches any number of workers. ``begin`` starts the thread, ``end`` stops it."""
+    """A thread that watches the workers of a run, and kills a worker that exceeds the time limit of its cell."""
 
     def __init__(
         self,
@@ -344,38 +355,43 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="conform-watchdog", daemon=True)
 
     def begin(self) -> None:
+        """Starts the thread."""
         self._thread.start()
 
     def end(self) -> None:
+        """Stops the thread and waits for its end."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def watch(self, worker: str, pid: int) -> None:
+        """Starts to watch a worker."""
         with self._lock:
             self._watched[worker] = _Watched(pid, Clock(pid, self._at))
             self._hung.pop(worker, None)  # of a process of this name that could not be started
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """The process ids of the workers that live. Takes no lock: a signal handler asks."""
+        """The process ids of the workers that are watched. The property takes no lock, because a signal handler reads it."""
         return tuple(each.pid for each in [*self._watched.values()])
 
     def kill_all(self) -> None:
-        """Kill every worker at once."""
+        """Kills all workers at once."""
         for pid in self.watched:
             self._signal(pid, signal.SIGKILL)
 
     def forget(self, worker: str) -> None:
-        """It has ended: its process id may be another's by now."""
+        """Stops watching a worker that has ended, because another process may get its process id."""
         with self._lock:
             self._watched.pop(worker, None)
 
     def hung(self, worker: str) -> Hung | None:
+        """Returns the data about a worker that was killed because it exceeded a time limit; None for other workers."""
         return self._hung.get(worker)
 
     def step(self, seconds: float) -> None:
-        """Count ``seconds`` against every worker that is in a cell, and kill those whose time is over."""
+        """Adds ``seconds`` to the running time of each worker's current cell, and kills the workers that exceed their time
+        limit."""
         with self._lock:
             for worker, watched in self._watched.items():
                 if worker not in self._hung:

@@ -1,5 +1,6 @@
-"""A worker's own process. It writes its stack when it dies or is asked for it, ends when its controller ends, and says why
-if it ends by itself. On another machine it also reports each cell that it begins: the controller cannot read its journal."""
+"""The process of a worker. The worker writes its stack to a file when it dies or receives a certain signal. It exits when its
+controller exits. If it exits by itself, it leaves a note with the reason. A worker on another machine also reports each cell
+that it begins, because the controller cannot read its journal."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ _streams: list[TextIO] = []  # open as long as the process: faulthandler writes 
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What the controller gives a worker as it starts."""
+    """The data that the controller sends to a worker at its start."""
 
     results: str
     index: int  # of the device
@@ -61,26 +62,27 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Unable(msgspec.Struct, frozen=True, tag="unable"):
-    """Why a worker cannot work; ``refused`` if its machine is not like the controller's."""
+    """The reason why a worker cannot run items. ``refused`` is True if no other worker on the same machine could run them,
+    for example because the machine has another version of torch."""
 
     text: str
     refused: bool = False
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """A remote worker has begun a cell, or has ended it (None)."""
+    """A message from a remote worker: the cell that has begun, or None if the cell has ended."""
 
     cell: CellKey | None
 
 
 class Remark(msgspec.Struct, frozen=True, tag="remark"):
-    """A line for the user."""
+    """A message from a worker: a line of text for the user."""
 
     text: str
 
 
 class Host(msgspec.Struct, frozen=True, tag="host"):
-    """The name of a remote worker's machine."""
+    """A message from a remote worker: the name of its machine."""
 
     name: str
 
@@ -95,12 +97,12 @@ _read_note: Final = msgspec.msgpack.Decoder(Note).decode
 
 
 def note_path(folder: Path, worker: str) -> Path:
-    """Where a worker that ends by itself says why."""
+    """Returns the path of the file in which a worker that exits by itself writes the reason."""
     return folder / f"{worker}.lost"
 
 
 def read_note(folder: Path, worker: str) -> Lost | Unable | None:
-    """The reason that a worker gave before it ended by itself; None if it gave none."""
+    """Returns the reason that a worker wrote to its file before it exited by itself; None if it wrote no reason."""
     try:
         note: Lost | Unable = _read_note(note_path(folder, worker).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -112,19 +114,22 @@ def read_note(folder: Path, worker: str) -> Lost | Unable | None:
 
 
 class RemoteJournal(Journal):
-    """The journal of a worker on another machine: it also reports to the controller, and ends a process that hangs.
-    Nobody there sees how long it waited for a processor, so its limits are longer."""
+    """The journal of a worker on another machine. In addition to its file, the journal sends messages to the controller, and
+    ends the process if a cell hangs. Its time limits are longer, because the time in which the process waits for a
+    processor counts, too."""
 
     def __init__(self, folder: Path, worker: str, say: Callable[[bytes], None]) -> None:
         super().__init__(folder, worker)
         self._say = say
 
     def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
+        """Names the cell that is about to run, reports it to the controller and starts a timer that ends the process."""
         super().begin(cell, limit, clauses)
         self._say(encode(Begun(cell if cell.clause else None)))
         faulthandler.dump_traceback_later(limit / LEAST_ELSEWHERE, exit=True)
 
     def end(self) -> None:
+        """Removes the name of the cell, reports its end to the controller and stops the timer."""
         super().end()
         faulthandler.cancel_dump_traceback_later()
         self._say(encode(Begun(None)))
@@ -133,8 +138,9 @@ class RemoteJournal(Journal):
 def begin_worker(
     start: Start, name: str, channel: Any, pipes: Iterable[int]
 ) -> tuple[Place, Callable[[Lost | Unable], NoReturn]]:
-    """Prepare this process, a worker of xdist; returns where its items run, and its way out. Over ``channel`` (of
-    execnet) arrive the cells that ended other workers; ``pipes`` connect it to the controller."""
+    """Prepares this process, a worker of pytest-xdist. Returns the resources that running items needs, and a function that
+    writes a note with a reason and ends the process. ``channel`` is the execnet channel over which the cells arrive that
+    ended other workers; ``pipes`` are the file descriptors that connect the worker to the controller."""
     lost = LostCells(start.lost)
     scratch = Path(tempfile.mkdtemp(prefix="conform-")) if start.remote else None
     journals = scratch or Path(start.results) / "journal"
@@ -162,7 +168,8 @@ def begin_worker(
 
 
 def close_in_children(descriptors: Iterable[int]) -> None:
-    """Close pipes in forked children: xdist notices a death when the pipe closes, which a child would hold open."""
+    """Arranges that forked child processes close the given pipes. pytest-xdist notices the death of a worker when the pipe
+    closes, and a child process would keep the pipe open."""
     held = tuple(descriptors)
     if held and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(close_in_child, held))
@@ -176,7 +183,8 @@ _OF_CPU: Final = "value_answer (opinfo/reference.py:"
 
 
 def leave_stacks(folder: Path, worker: str) -> None:
-    """Have a fatal signal, and ``ASK``, write the stacks of all threads to the worker's file."""
+    """Arranges that the process writes the stacks of all threads to the worker's file on a fatal signal, and on the signal
+    ``ASK`` (SIGUSR1)."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = _stack_path(folder, worker).open("w")
     _streams.append(stream)
@@ -190,7 +198,8 @@ def _stack_path(folder: Path, worker: str) -> Path:
 
 
 def stack_of(folder: Path, worker: str) -> str:
-    """The stack of the thread that was running, the innermost frame first; empty if none was left."""
+    """Returns the stack of the thread that was running when a worker died, with the innermost frame first; an empty text if
+    the worker left no stack."""
     try:
         return shortened(_stack_path(folder, worker).read_text(errors="replace"))
     except OSError:
@@ -198,8 +207,8 @@ def stack_of(folder: Path, worker: str) -> str:
 
 
 def place_of(stack: str) -> str:
-    """Where a process ended, as part of a sentence. If it ended in the CPU's call, which gives the reference, the device is
-    not to blame."""
+    """Returns a phrase about the place in which a process ended, such as "in f (a/b.py:3)". The phrase says so if the process
+    ended in the call on the CPU that computes the reference, because then the device is not the cause."""
     of_cpu = any(each.startswith(_OF_CPU) for each in stack.split(" < "))
     return (
         f"as the CPU, which is the reference, made the call: in {stack}"
@@ -209,10 +218,11 @@ def place_of(stack: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """A stack as faulthandler writes it, in one line without the suite's own frames: ``f (a/b.py:3) < g (a/c.py:5)``.
+    """Returns a stack from faulthandler's output as one line, without the suite's own frames: ``f (a/b.py:3) < g (a/c.py:5)``.
 
-    Of several threads it is the current one's, else the last one's (the main thread comes last). The frame in which the
-    CPU computes the reference is kept: it says that the device is not to blame.
+    If the output has several threads, the stack of the current thread is chosen, or else the stack of the last thread,
+    which is the main thread. The frame in which the CPU computes the reference is kept, because it shows that the device
+    is not the cause of a crash.
     """
     threads: list[
         tuple[bool, list[tuple[str, str]]]

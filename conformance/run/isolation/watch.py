@@ -1,12 +1,12 @@
-"""What a process that runs items does around each cell and each call: it names them in its journal, holds the device's
-lock, and after a failure looks whether the device still works.
+"""The journal, the time limits, the device lock and the device check that a process needs to run items.
 
-The journal is a small file, mapped into memory, that survives SIGKILL. A cell is named before it starts, with the seconds
-that it may take, and removed afterwards. Within a cell the next call may be named too. Nothing is synced to disk: the
-pages of a file outlive their process, and a machine that loses power loses the run anyway.
+The journal is a small file, mapped into memory, that survives SIGKILL. It names the current cell, with the number of seconds
+that the cell may take, and often also the current call of the cell. The file is not synced to disk: its pages outlive the
+process, and a machine that loses power loses the run anyway.
 
-A device that does not run a tiny op after a failure was left unusable by what ran last (a sticky error). Everything after
-it would fail for that reason alone, so the cell is lost and the process ends.
+After a failure the process runs a tiny op on the device. If the op fails, too, the last call has left the device unusable (a
+sticky error), and everything after it would fail for this reason alone. The cell then counts as a crash and the process
+ends.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 
 class Entry(NamedTuple):
-    """What a journal says. ``number`` rises with each cell that begins or ends; an odd number means that the journal was
-    being written. A cell without a clause is an item outside of its cells, such as drawing samples. ``call`` names the
-    call that was about to be made, if that is known; ``judged`` says that it has returned, and that the cell's clause is
-    being judged."""
+    """The content of a journal. ``number`` is increased when a cell begins or ends; an odd number means that the process died
+    while it wrote the journal. A cell without a clause means that the item did other work than running a cell, such as
+    drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is True if the call had
+    returned and its result was being checked."""
 
     number: int
     pid: int
@@ -78,7 +78,7 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """The writing side. Raises OSError if the file cannot be made."""
+    """The journal of a worker, open for writing. The constructor raises OSError if the file cannot be created."""
 
     def __init__(self, folder: Path, worker: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,20 +92,23 @@ class Journal:
         self._write(None, 0.0)
 
     def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
-        """Name the cell that is about to run, the seconds that it may take, and the clauses that share its calls."""
+        """Names the cell that is about to run, the number of seconds that it may take, and the clauses that share its
+        calls."""
         self._write(cell, limit, clauses)
 
     def call(self, call: GroupCall, charged: int = 0) -> None:
-        """Name the next call, and by its place the clause that is charged for it. It shares the cell's time."""
+        """Names the next call of the cell. ``charged`` is the index of the clause that counts as crashed if the call ends the
+        process."""
         self._map[_CHARGED] = charged
         self._put(_CALL, _encode(call))
 
     def charge(self, charged: int, *, judged: bool = False) -> None:
-        """From now on the clause of this place is charged for the call, which is made, or was made and is judged."""
+        """Sets the index of the clause that counts as crashed if the process ends now. ``judged`` is True if the call has
+        returned and its result is being checked."""
         self._map[_CHARGED] = charged | _JUDGED if judged else charged
 
     def end(self) -> None:
-        """Nothing runs."""
+        """Removes the cell from the journal, because nothing runs any more."""
         self._write(None, 0.0)
 
     def _write(self, cell: CellKey | None, limit: float, clauses: tuple[str, ...] = ()) -> None:
@@ -123,12 +126,13 @@ class Journal:
 
 
 def path_of(folder: Path, worker: str) -> Path:
-    """Where a worker's journal is."""
+    """Returns the path of a worker's journal."""
     return folder / f"{worker}.cur"
 
 
 def read_entry(folder: Path, worker: str) -> Entry | None:
-    """What a worker's journal says; None without a journal. One that was being written names no cell."""
+    """Returns the content of a worker's journal; None if the journal does not exist. If the process died while it wrote the
+    journal, the content names no cell."""
     try:
         raw = path_of(folder, worker).read_bytes()
     except FileNotFoundError:
@@ -147,7 +151,7 @@ def read_entry(folder: Path, worker: str) -> Entry | None:
 
 
 def _part(raw: bytes, place: int, read: Callable[[bytes], T]) -> T | None:
-    """What a part says; None if it says nothing, or was being written."""
+    """Returns the decoded part of a journal at this position; None if the part is empty or incomplete."""
     (length,) = _LENGTH.unpack_from(raw, place)
     start = place + _LENGTH.size
     try:
@@ -163,15 +167,16 @@ OUTSIDE: Final = 60.0
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Seconds that a cell of a clause may take: ``seconds`` times the factor of the longest pattern that matches it.
-    The first of an op and dtype in a process has ``first_use`` more."""
+    """The time limits of cells. A cell may take ``seconds`` times the factor of the longest pattern that matches its clause.
+    The first cell of an op and dtype in a process may take ``first_use`` seconds more."""
 
     seconds: float
     factors: Mapping[str, float] = {}
     first_use: float = 0.0
 
     def of(self, clause: str) -> float:
-        """Seconds. An empty clause is an item outside of its cells: it draws samples, and has at least a minute."""
+        """Returns the seconds that a cell of a clause may take. An empty clause stands for the other work of an item, such as
+        drawing samples, which may take at least one minute."""
         if not clause:
             return max(self.seconds, OUTSIDE)
         pattern = max(
@@ -180,15 +185,15 @@ class Limits(msgspec.Struct, frozen=True):
         return self.seconds * self.factors.get(pattern, 1.0)
 
     def at_first(self, cell: CellKey) -> float:
-        """Seconds that a cell may take which is the first of its process."""
+        """Returns the seconds that a cell may take if it is the first cell of its process."""
         return self.of(cell.clause) + self.first_use
 
 
 def limits_for(
     plan: str, scale: float, first_use: float = 0.0, override: float | None = None
 ) -> Limits:
-    """The limits of a plan on a device that takes ``scale`` times as long, and ``first_use`` (seconds) at first;
-    ``override`` (seconds) replaces them all."""
+    """Returns the time limits of a plan on a device that is ``scale`` times as slow as usual, and that needs ``first_use``
+    extra seconds at its first use. If ``override`` is given, each cell may take this number of seconds instead."""
     if override is not None:
         return Limits(override)
     file = Path(__file__).with_name("limits.toml")
@@ -209,7 +214,8 @@ _LONG: Final = 10.0
 
 
 class DeviceLock:
-    """The lock of one device index. After a long wait ``say`` gets a text that names the process that holds the lock. Raises ConformError."""
+    """The lock of one device index. After a wait of ten seconds ``say`` gets a text that names the process that holds the
+    lock. The constructor raises ConformError if the lock files cannot be created."""
 
     def __init__(
         self, device: str, index: int, folder: Path | None = None, say: Say | None = None
@@ -231,14 +237,14 @@ class DeviceLock:
             os.register_at_fork(after_in_child=self._let_go)
 
     def share(self) -> None:
-        """Wait until no process holds or wants the device exclusively."""
+        """Takes the lock as a shared lock, as soon as no process has or waits for exclusive use of the device."""
         if fcntl is not None:
             self._wait(self._gate, fcntl.LOCK_SH)
             self._wait(self._lock, fcntl.LOCK_SH)
             fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def take(self) -> None:
-        """Wait for exclusive use of the device. A shared lock is released first."""
+        """Takes the lock for exclusive use of the device. If this process has a shared lock, it is released first."""
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._wait(self._gate, fcntl.LOCK_EX)
@@ -246,6 +252,7 @@ class DeviceLock:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def release(self) -> None:
+        """Releases the lock."""
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
@@ -263,7 +270,8 @@ class DeviceLock:
             timer.cancel()
 
     def _tell(self, file: int) -> None:
-        """Say whom it waits for, but not of another worker of its run: that has a case with a limit of its own."""
+        """Prints which process holds the lock, unless all holders are workers of the same run, whose cases have time limits
+        of their own."""
         pids = pids_of(file)
         of_this_run = bool(pids) and all(map(_is_sibling, pids))
         if self._say is not None and not of_this_run:
@@ -273,18 +281,21 @@ class DeviceLock:
             )
 
     def close(self) -> None:
+        """Closes the lock files, which releases the lock."""
         self._open = False
         os.close(self._lock)
         os.close(self._gate)
 
     def _let_go(self) -> None:
-        """In a forked child: a lock that a child had inherited would end with the child, not with this process."""
+        """Closes the lock files in a forked child process, which would otherwise keep the lock after this process has
+        ended."""
         if self._open:
             close_in_child((self._lock, self._gate))
 
 
 def pids_of(file: int) -> list[int]:
-    """The processes that lock a file, where the system lists them, as Linux does."""
+    """Returns the ids of the processes that hold a lock on an open file; an empty list where the system does not list locks
+    as Linux does."""
     inode = os.fstat(file).st_ino
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
@@ -295,7 +306,7 @@ def pids_of(file: int) -> list[int]:
 
 
 def _is_sibling(pid: int) -> bool:
-    """Whether another process has the parent that this one has."""
+    """Returns True if another process has the same parent process as this process."""
     with contextlib.suppress(OSError, IndexError):
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return pid != os.getpid() and int(after_name[1]) == os.getppid() != 1
@@ -303,13 +314,14 @@ def _is_sibling(pid: int) -> bool:
 
 
 def holders(file: int) -> str:
-    """The processes that lock a file, for people."""
+    """Returns a text that names the processes which hold a lock on an open file, such as "process 4711"."""
     pids = pids_of(file)
     return f"process {', '.join(map(str, pids))}" if pids else "another process"
 
 
 def close_in_child(descriptors: Iterable[int]) -> None:
-    """Close what a forked child inherited. The numbers stay taken, so that the child opens nothing else under them."""
+    """Closes inherited file descriptors in a forked child process. Each descriptor is replaced by the null device, so that the
+    child cannot open another file under its number."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nothing, descriptor, inheritable=False)
@@ -325,7 +337,7 @@ _DEATHS: Final = 3
 
 
 class DeviceLost(ConformError):
-    """The device no longer works, and there is no other process that could continue."""
+    """The error for a device that no longer works in a run without workers, in which no other process could continue."""
 
     exit_code = 3
 
@@ -336,7 +348,8 @@ class DeviceLost(ConformError):
 
 @dataclass(eq=False)
 class Watch(Guard):
-    """The guard of a process that runs items."""
+    """The guard of a process that runs items. It names each cell and call in the journal, skips calls that ended a process
+    before, and checks the device after a failure."""
 
     _journal: Journal
     _limits: Limits
@@ -371,9 +384,10 @@ class Watch(Guard):
         elsewhere: Collection[str] = (),
         only: CallKey | None = None,
     ) -> Iterator[None]:
-        """Run the item of a cell: under the device's lock, and named in the journal. Clauses of the same op that run
-        ``elsewhere``, because they are expected to end their process, are charged as if they ran here. Of the calls
-        ``only`` this one is made, if one is given."""
+        """Holds the device's lock while the item of a cell runs in the ``with`` block, and names the item in the journal.
+        ``alone`` takes the lock for exclusive use. ``elsewhere`` has the clauses of the same op that are expected to end
+        their process and run as separate items; a crash here may count for these clauses, too. If ``only`` is given, all
+        other calls are skipped."""
         self._only, self._elsewhere = only, elsewhere
         self._guilty, self._item, self._left_out, self._dead = guilty, cell[1:], {}, None
         (self._lock.take if alone else self._lock.share)()
@@ -387,6 +401,7 @@ class Watch(Guard):
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
     ) -> None:
+        """Starts a group of clauses that share their calls, and names its first cell in the journal."""
         self._group, self._records, self._call, self._gone = tuple(group), records, None, []
         self._known, self._looks = self._troubles(), 0
         known = {record.key.clause for record in records}.union(
@@ -400,6 +415,7 @@ class Watch(Guard):
         self._journal.begin(cell, limit, self._group)
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
+        """Names a call in the journal before it is made. Returns False if the call must be skipped."""
         charged = 0
         for clause, place in self._places.items():
             if not clauses or clause in clauses:
@@ -422,11 +438,12 @@ class Watch(Guard):
         return True
 
     def judging(self, clause: str) -> None:
+        """Writes to the journal that the result of the call is about to be checked for a clause."""
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that is charged for this call, which ended a process. If the item has already lost the allowed
-        number of processes, returns the cell that was charged for the earlier calls."""
+        """Returns the cell that counts as crashed because of this call; None if the call never ended a process. If calls of
+        this group have already ended three processes, returns the cell of the first of these calls."""
         if (cell := self._guilty.calls.get(call)) is not None:
             self._gone.append(cell)
             return cell
@@ -435,6 +452,7 @@ class Watch(Guard):
         return self._gone[0] if len(self._gone) >= _DEATHS else None
 
     def done(self) -> None:
+        """Ends a group of clauses, and checks the device if there was a failure."""
         if self._troubles() != self._known:
             self._look()
         values = self._group[0] == VALUES and len(self._gone) >= _DEATHS
@@ -445,7 +463,7 @@ class Watch(Guard):
         self._outside()
 
     def noted(self, found: CellOutcome) -> CellOutcome:
-        """A cell's outcome, with a note about the calls that were skipped."""
+        """Returns the outcome of a cell, with a note about the calls that were skipped."""
         left_out = self._left_out.get(found.cell.clause)
         if not left_out:
             return found
@@ -461,14 +479,15 @@ class Watch(Guard):
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
-        """The item runs outside of its cells."""
+        """Names the item without a cell in the journal, because it is about to do other work such as drawing samples."""
         self._journal.begin(CellKey("", *self._item), self._limits.of(""))
 
     def _troubles(self) -> int:
         return sum([record.troubles for record in self._records])
 
     def _look(self) -> None:
-        """Run a tiny op on the device, after a failure."""
+        """Runs a tiny op on the device after a failure. If the op fails twice, the cell with the most failures counts as a
+        crash and the process ends."""
         self._looks += 1
         self._known = self._troubles()
         try:
@@ -488,7 +507,8 @@ class Watch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where items run."""
+    """The resources that a process needs to run items: its journal, its device index, the cells that have ended a process
+    before, and functions that end the process and print messages."""
 
     journal: Journal
     index: int  # of the device
@@ -499,7 +519,8 @@ class Place:
 
 
 def in_process(folder: Path, lost: LostCells, say: Say) -> Place:
-    """pytest's own process (``-n 0``): a crash or hang ends the run, which can be resumed."""
+    """Returns the resources for running items in pytest's own process (``-n 0``), where a crash or hang ends the run. The run
+    can be resumed."""
 
     def leave(one: Lost) -> NoReturn:
         raise DeviceLost(one)
