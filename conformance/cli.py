@@ -1,6 +1,6 @@
-"""The ``conform`` command.
+"""The program ``conform``, which combines all commands.
 
-An error that the user can fix is one line ``error: …`` on stderr, without a traceback. The exit codes are
+An error that the user can fix is printed as one line ``error: …`` on stderr, without a traceback. The exit codes are
 those of ``reports.gate.ExitCode``: 0 green, 1 regression, 2 incomplete, 3 infrastructure, 4 usage (wrong
 arguments, and files of a run that cannot be read or were edited), 5 nothing selected.
 """
@@ -31,12 +31,13 @@ from reports.gate import ExitCode
 
 
 class Conform(click.Group):
-    """A group that prints errors in one line and exits with our codes."""
+    """The group of all ``conform`` commands. It prints errors in one line and exits with the exit codes of the suite."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Like click's ``main``, but a usage error exits 4 and a ConformError with its own code.
+        """Runs a command like click's ``main``, but exits with 4 after a usage error, and with the error's own exit code after
+        a ConformError.
 
-        Without ``standalone_mode`` errors are raised, and the exit code is returned.
+        If ``standalone_mode`` is False, errors are raised and the exit code is returned.
         """
         extra.setdefault("prog_name", "conform")
         if autoload.INSTALLED:
@@ -47,6 +48,7 @@ class Conform(click.Group):
         sys.exit(_exit_code(call))
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Runs the chosen command, and exits if its output cannot be written."""
         try:
             return super().invoke(ctx)
         except OSError as error:
@@ -80,7 +82,8 @@ _SIGPIPE: Final = 128 + 13
 
 
 def _unwritable(error: OSError) -> int:
-    """The exit code for an output that cannot be written."""
+    """Prints an error about an output that cannot be written, and returns the exit code. If the output is a pipe that was
+    closed, nothing is printed."""
     # Without this, flushing at exit would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stdout.flush()
@@ -93,7 +96,7 @@ def _unwritable(error: OSError) -> int:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Whether an error comes from writing to stdout: it names no file."""
+    """Returns True if an error was caused by writing to stdout, which is assumed if the error names no file."""
     return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
@@ -125,8 +128,8 @@ def run(arguments: tuple[str, ...]) -> int:
 
 
 def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
-    """pytest's options with which its own files go into our cache folder, as do those of torch and hypothesis: a run
-    writes nothing else into the current folder than its results."""
+    """Yields pytest options that put pytest's cache into the suite's cache folder. Also sets environment variables so that
+    torch and hypothesis write their files there. A run then writes only its results into the current folder."""
     folder = cache_root()
     with suppress(OSError):  # the cache cannot be written: they are where they are by default
         (folder / "pytest").mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The pytest plugin: pytest's hooks, each of which only calls the code that does the work.
+"""The pytest plugin of the suite. It implements pytest's hooks, which call the code in ``conformance/run``.
 
-The plugin does nothing unless the arguments include the ``conformance`` package: for other tests it only adds options to
-``--help``. ``run/session.py`` works in the process that the user started. ``run/worker.py`` works in each process that
-runs items: workers of xdist, or with ``-n 0`` the process that the user started.
+If the arguments do not include the ``conformance`` package, the plugin only adds options to ``--help``. The code of
+``run/session.py`` runs in the process that the user started. The code of ``run/worker.py`` runs in each process that runs
+items, which are the workers of pytest-xdist, or with ``-n 0`` the process that the user started.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Run:
-    """A run of the suite, in the process that the user started."""
+    """The plugin's data about a run of the suite, in the process that the user started."""
 
     session: Session
     orders: WorkerOrders
@@ -43,10 +43,11 @@ class _Run:
     seen: set[str] = field(default_factory=set)  # ids of the items that were reported
 
     def has(self, node_id: str) -> bool:
-        """Whether this is the id of one of the suite's items. Its path depends on where the suite is installed."""
+        """Returns True if a pytest node id belongs to one of the suite's items."""
         return pytest_.item_of(node_id) in self.orders.named
 
     def stop(self, error: ConformError) -> NoReturn:
+        """Ends the run because of an error."""
         self.aborted = str(error)
         pytest_.stop_run(error)
 
@@ -62,6 +63,7 @@ _CHECKED = pytest.StashKey[bool]()  # the command line was checked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the suite's options to pytest."""
     pytest_.add_options(parser)
 
 
@@ -70,7 +72,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Check the command line. Without ``-n`` set up one worker: a crash then ends the worker, and not the run."""
+    """Checks the command line. If ``-n`` was not given, sets up one worker, so that a crash ends only the worker and not the
+    run."""
     if hasattr(config, "workerinput"):
         return None
     _check_command_line(config)
@@ -95,7 +98,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def _check_command_line(config: pytest.Config) -> None:
-    """End the run for what is wrong with the command line, before torch is imported."""
+    """Ends the run with a message if the command line is wrong. The check is made before torch is imported."""
     ours = pytest_.takes_the_suite(config)
     asked = ours or (pytest_.has_options(config) and not config.option.help)
     if not asked or config.stash.get(_CHECKED, False):
@@ -123,8 +126,8 @@ def _check_command_line(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """The number of workers for ``-n auto``: workers per device times devices, bounded by memory. None leaves the number
-    to xdist."""
+    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by processors
+    and memory. If it returns None, pytest-xdist chooses the number."""
     if not pytest_.takes_the_suite(config) or not has_torch():
         return None
     _check_command_line(config)
@@ -144,7 +147,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def _begin_loading(config: pytest.Config) -> None:
-    """Start the process that imports torch for the workers, while this process prepares the run."""
+    """Starts the fork server, which imports torch for the workers while this process prepares the run."""
     from conformance.checks.child import use_copier
     from conformance.run.fork_client import ForkServer
     from conformance.run.xdist_adapter import has_workers_here
@@ -157,6 +160,7 @@ def _begin_loading(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    """Prepares a run of the suite: makes the plan and registers the hooks that collect reports and watch workers."""
     if not pytest_.takes_the_suite(config):
         return
     from conformance.run.xdist_adapter import has_workers, is_worker, limit_workers
@@ -205,6 +209,7 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Returns the lines about the run that pytest prints before the first test."""
     run = config.stash.get(_RUN, None)
     return [] if run is None else run.session.header()
 
@@ -213,7 +218,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _worker(config: pytest.Config) -> Worker | Runner:
-    """The worker of this process, made at first use: a controller of xdist never needs one."""
+    """Returns the object that runs items in this process. It is created at first use, because the controller of a run with
+    workers runs no items."""
     from conformance.run.careful import start_worker
     from conformance.run.isolation.watch import in_process
     from conformance.run.worker import Worker
@@ -232,6 +238,7 @@ def _worker(config: pytest.Config) -> Worker | Runner:
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest_.SuiteFile | None:
+    """Returns the collector of the suite's items if a path is the suite's test file."""
     if not pytest_.is_suite(module_path):
         return None
     config = parent.config
@@ -241,7 +248,7 @@ def pytest_pycollect_makemodule(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Report to the controller which items pytest kept, after ``-k`` and the like."""
+    """Sends the names of the collected items to the controller, after options such as ``-k`` have deselected items."""
     worker = session.config.stash.get(_WORKER, None)
     if worker is None:
         return
@@ -262,6 +269,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Runs an item of the suite without setup and teardown, unless a plugin needs these phases."""
     if not (isinstance(item, pytest_.SuiteItem) and item.config.stash.get(_BARE, False)):
         return None
     pytest_.run_phase(item)
@@ -269,7 +277,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 def _run_item(item: pytest_.SuiteItem) -> None:
-    """Run one item, attach its cells to the report, and fail if one is not as expected."""
+    """Runs one item and attaches its cells to pytest's report. The item fails if the outcome of a cell is unexpected."""
     from conformance.run.isolation.watch import DeviceLost
     from conformance.run.outcomes import write_report
     from conformance.run.xdist_adapter import REPORT
@@ -295,7 +303,7 @@ _TWICE = (
 
 
 class RanTwice(ConformError):
-    """Another plugin repeats items."""
+    """The error for a pytest plugin that repeats items."""
 
     exit_code = 3
 
@@ -304,6 +312,7 @@ class RanTwice(ConformError):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    """Installs the handlers of signals and of an output that cannot be written."""
     run = session.config.stash.get(_RUN, None)
     if run is None:
         return
@@ -318,7 +327,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class _Reports:
-    """Takes the cells out of reports. Registered for runs of the suite only: the hook does not get pytest's config."""
+    """A pytest plugin that collects the cells from pytest's reports. It is registered only for runs of the suite."""
 
     def __init__(self, run: _Run, config: pytest.Config) -> None:
         self._run, self._pace = run, run.session.pace()
@@ -326,7 +335,7 @@ class _Reports:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
-        """Take the cells before a plugin prints the report."""
+        """Collects the cells from a report before another plugin prints the report, and prints a progress line."""
         from conformance.run.outcomes import read_report
         from conformance.run.xdist_adapter import REPORT, worker_of
 
@@ -345,6 +354,7 @@ class _Reports:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Writes the results of the run and sets the exit code."""
     config = session.config
     run = config.stash.get(_RUN, None)
     if run is None:
@@ -395,14 +405,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _code_of(run: _Run, exitstatus: int, code: int) -> int:
-    """The exit code of a run: that of infrastructure if something other than the user cut it short."""
+    """Returns the exit code of a run. If the run ended early and the user did not interrupt it, the exit code is 3
+    (infrastructure)."""
     given_up = run.aborted or exitstatus != pytest.ExitCode.INTERRUPTED
     return int(pytest.ExitCode.INTERNAL_ERROR) if run.session.cut_short and given_up else code
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Iterator[None]:
-    """Print the verdict last, in place of pytest's lists of failing items."""
+    """Prints the verdict on the run at the end, instead of pytest's lists of failing items."""
     run = config.stash.get(_RUN, None)
     if run is None:
         return (yield)

@@ -33,6 +33,6 @@ def is_put_off() -> bool:
 
 
 def switched_back() -> dict[str, str]:
-    """Returns the environment variables to set for a child process in which torch should import third-party backends,
-    as for users."""
+    """Returns the environment variables to set for a child process in which torch should import third-party backends
+    automatically, as it does for a user. Returns an empty dictionary if the import was not postponed."""
     return {_SWITCH: "1", _PUT_OFF: "0"} if is_put_off() else {}

@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def ops(self) -> frozenset[str]:
-        """The ops that have a maximum for any dtype."""
+        """The ops for which a maximum error is recorded for at least one dtype."""
         return frozenset({*self.float32, *self.bfloat16, *self.float16})
 
 

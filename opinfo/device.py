@@ -515,7 +515,8 @@ def start_device(
 
 
 def _unknown(descriptor: Descriptor) -> str:
-    """Returns a message that torch does not know the device type, with the type that was registered instead."""
+    """Returns a message which states that torch does not know the device type, and names the type that was registered
+    instead."""
     kind, module = descriptor.torch_type, descriptor.module
     registered = torch._C._get_privateuse1_backend_name()
     text = f"torch does not know the device type {kind!r}"

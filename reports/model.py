@@ -193,8 +193,8 @@ def _check_level(level: StatedLevel, cells: int, source: str) -> None:
     planned = sum(length for _, length in level.planned)
     if end > cells or planned > level.listed:
         raise RunError(
-            f"{source}: level {level.level} has a list of {level.listed:,} cells, but claims {planned:,} cells up to "
-            f"position {end:,}; the plan has {cells:,} cells"
+            f"{source}: level {level.level} is inconsistent: it lists {level.listed:,} cells, but states that {planned:,} "
+            f"cells of the plan belong to it, at positions below {end:,}; the plan has {cells:,} cells"
         )
 
 

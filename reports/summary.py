@@ -268,7 +268,7 @@ def _rest(run: Run, causes: Sequence[Cause]) -> list[str]:
     report = run.folder / MARKDOWN_FILE
     where = _from_here(report if report.is_file() else run.folder)
     lines = []
-    for gates, which in ((True, ""), (False, " that do not gate")):
+    for gates, which in ((True, ""), (False, " that do not affect the gate")):
         if rest := [cause for cause in causes if cause.gates is gates]:
             cells = number(sum(len(cause.results) for cause in rest), "cell")
             lines.append(f"and {number(len(rest), 'more cause')} ({cells}){which} in {where}")

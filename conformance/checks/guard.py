@@ -28,8 +28,8 @@ class Guard:
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0
     ) -> None:
-        """Announces a group of clauses that share their calls. ``records`` are the records of the selected clauses. The
-        group may take at least ``at_least`` seconds, even if its time limit is lower."""
+        """Marks the beginning of a group of clauses that share their calls. ``records`` are the records of the selected
+        clauses. If the time limit of the group is lower than ``at_least`` seconds, it is raised to ``at_least``."""
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
         """Returns True if the group may make this call, whose result is judged for ``clauses`` (by default for all
@@ -37,10 +37,10 @@ class Guard:
         return True
 
     def judging(self, clause: str) -> None:
-        """Announces that the result of the call is about to be judged for a clause. Judging may read from the device."""
+        """Marks the beginning of judging the result of the call for a clause. Judging may read from the device."""
 
     def done(self) -> None:
-        """Announces that the group has finished."""
+        """Marks the end of the group."""
 
 
 UNWATCHED: Final = Guard()

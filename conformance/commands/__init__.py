@@ -1,4 +1,5 @@
-"""The commands of ``conform``, which ``conformance/cli.py`` puts together, and what they share."""
+"""The commands of ``conform``, which ``conformance/cli.py`` combines into one program, and the functions that the commands
+share."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An option of a command, as described in ``options.toml``."""
+
     kind: str = "text"
     help: str | None = None
     metavar: str | None = None
@@ -48,7 +51,7 @@ _OPTIONS: Final = msgspec.toml.decode(
 
 
 def options(table: str) -> Callable[[Command], Command]:
-    """The options of a table of ``options.toml``."""
+    """Returns a decorator that adds the options in a table of ``options.toml`` to a command."""
 
     def decorate(command: Command) -> Command:
         for names, option in reversed(_OPTIONS[table].items()):
@@ -62,11 +65,12 @@ def options(table: str) -> Callable[[Command], Command]:
 
 
 def print_json(document: object) -> None:
+    """Prints a document as indented JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
 def print_first(lines: Iterable[str], indent: str = "    ") -> None:
-    """Print the first 20 lines, and how many more there are."""
+    """Prints the first 20 lines, and the number of further lines."""
     lines = list(lines)
     for line in lines[:_SHOWN]:
         click.echo(f"{indent}{line}")
@@ -75,7 +79,8 @@ def print_first(lines: Iterable[str], indent: str = "    ") -> None:
 
 
 def globs_of(option: str, text: str | None) -> list[str]:
-    """The names and globs of an option that takes several; none if it was not given. Raises UsageError."""
+    """Returns the names and globs in the value of an option, which are separated by commas; an empty list if the option was
+    not given. Raises UsageError if the value is empty."""
     globs = [part.strip() for part in (text or "").split(",") if part.strip()]
     if text is not None and not globs:
         raise click.UsageError(
@@ -85,10 +90,10 @@ def globs_of(option: str, text: str | None) -> list[str]:
 
 
 def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
-    """The cell that a user names as reports write it, ``clause::op[dtype]`` or ``clause::case``.
+    """Returns the cell that a text names in the notation of the reports, ``clause::op[dtype]`` or ``clause::case``.
 
-    Raises ConformError with the nearest names if the clause, op, dtype or case is misspelt. ``planned`` cells are
-    known, and so are those of the contract's levels; torch is only imported for a name that is not among them.
+    Raises ConformError with the most similar names if the clause, op, dtype or case is unknown. The name is first compared
+    with the ``planned`` cells and the cells of the contract's levels. Torch is imported only if the name is not among them.
     """
     from conformance.contract import load
     from conformance.contract.levels import levels
@@ -118,7 +123,7 @@ def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
 
 
 def _in_torch(cell: CellKey) -> bool:
-    """Whether this torch has the op, or this suite the case."""
+    """Returns True if the installed torch has the op of a cell, or if this suite has the case of a cell."""
     if not has_torch():  # only the names of the contract's levels, and of the run, are known
         return False
     if not cell.dtype:

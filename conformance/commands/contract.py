@@ -1,4 +1,5 @@
-"""``conform contract`` and ``conform freeze-levels``: show the contract, and freeze its levels in a new version."""
+"""The commands ``conform contract``, which shows the contract, and ``conform freeze-levels``, which writes the files of its
+levels for a new version."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
 
     if bugs is not None:
         if clauses is not None:
-            raise click.UsageError("--bugs takes a clause itself: --bugs 'layout.*'")
+            raise click.UsageError(
+                "--clauses cannot be used with --bugs: write --bugs 'layout.*' instead"
+            )
         _show_bugs(bugs, as_json)
         return
     whole = load()
@@ -66,7 +69,7 @@ def contract(as_json: bool, clauses: str | None, bugs: str | None) -> None:
 
 
 def _show_bugs(word: str, as_json: bool) -> None:
-    """Print the public bugs of a clause, a backend or a family; all of them if ``word`` is empty."""
+    """Prints the known public bugs of a clause, a backend or a family; all known bugs if ``word`` is empty."""
     from conformance.contract.bugs import bugs
 
     known = bugs()
@@ -104,9 +107,9 @@ _FULL: Final = 4
 def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     """Write the files of the contract's levels as VERSION. For maintainers, in a checkout.
 
-    The cells are those of plan core of the simulated device, which declares everything that is checked. Levels 1
-    to 3 take the ops and dtypes of must_pass.toml and the cases of plan quick; level 4, full, takes all others of their
-    clauses, and level 5 its own.
+    The cells are those of plan core of the simulated device, which declares all capabilities. Levels 1 to 3 contain the
+    ops and dtypes of must_pass.toml and the cases of plan quick. Level 4 (full) contains all other cells of the clauses of
+    levels 1 to 4, and level 5 contains the cells of its own clauses.
     """
     require_torch()
     from conformance.contract import LEVELS, load
@@ -145,7 +148,7 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
 
 
 def _listed(names: list[str]) -> str:
-    """A TOML list; one of four or more names is wrapped."""
+    """Returns the names as a TOML list, which is wrapped if it has four or more names."""
     if len(names) < 4:
         return json.dumps(names)
     text = " ".join(f"{json.dumps(name)}," for name in names)

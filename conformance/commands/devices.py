@@ -1,4 +1,4 @@
-"""``conform devices`` and ``conform init``: the devices that are described, and a description of a new one."""
+"""The commands ``conform devices``, which lists the known devices, and ``conform init``, which describes a new device."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _SIGNS = {True: "yes", False: "no", None: "-"}
 
 
 class Probed(Answers, frozen=True, kw_only=True):
-    """What a device answered, and how that differs from what it declares."""
+    """The results of probing a device, and the capabilities in which they differ from the device's declaration."""
 
     declared_and_absent: list[str]
     present_and_undeclared: list[str]
 
     @classmethod
     def of(cls, reply: Reply, declared: list[str]) -> Probed:
+        """Returns the results of a probe, compared with the declared capabilities."""
         given = reply.capabilities
         absent = sorted(name for name in declared if given.get(name) is False)
         undeclared = sorted(name for name, works in given.items() if works and name not in declared)
@@ -36,7 +37,7 @@ class Probed(Answers, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct):
-    """A device: what it declares, and what it answered."""
+    """A device in the list: its declaration in the descriptor, and the results of probing the device."""
 
     name: str
     title: str
@@ -52,10 +53,11 @@ class Row(msgspec.Struct):
 
     @classmethod
     def of(cls, device: Descriptor) -> Row:
+        """Returns the row of a device, without the results of a probe."""
         try:
             why = device.unavailable()
         except Exception as error:  # a vendor's code: whatever it raises, the device cannot be used
-            why = f"asking whether it is available raised {type(error).__name__}: {error}"
+            why = f"the check of its availability raised {type(error).__name__}: {error}"
         capabilities, dtypes = sorted(device.capabilities), sorted(device.dtypes)
         folder, manifest = (str(p) if p else None for p in (device.folder, device.expectations))
         about = (device.name, device.title, device.torch_type, device.module)
@@ -63,7 +65,7 @@ class Row(msgspec.Struct):
 
 
 class Listing(msgspec.Struct):
-    """What ``--json`` prints."""
+    """The JSON document that ``--json`` prints."""
 
     devices: list[Row]
     broken: list[str]
@@ -75,8 +77,9 @@ class Listing(msgspec.Struct):
 def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     """Show the known devices and what they support.
 
-    Lists what each device declares and answers, or why it is not available. With NAMEs, show each capability of
-    these devices. An available device is asked in a subprocess, which takes some seconds to import torch.
+    Lists how many capabilities each device declares and how many a probe found, or the reason why the device is not
+    available. With NAMES, shows each capability of the named devices. An available device is probed in a subprocess, which
+    takes some seconds to import torch.
     """
     known = registry.installed()
     chosen = [registry.get(name) for name in names] or list(known.devices.values())
@@ -99,8 +102,8 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
             console.print(remark)
     if not names:
         console.print(
-            "`conform devices NAME` lists capabilities, dtypes and facts. Probed means that the API "
-            "answers; a run verifies that it works."
+            "`conform devices NAME` lists capabilities, dtypes and facts. Probed means that a short test of the "
+            "API passed; only a run tests the capability in detail."
         )
     for row in listing.devices if names else ():
         console.print()
@@ -126,14 +129,14 @@ def _state(row: Row) -> tuple[str, Text]:
     if (row.unavailable or row.probe_error) is not None:
         return "", Text("no", style="red" if row.unavailable is None else "")
     if row.probed is None:
-        return "not asked", Text("yes", style="green")
+        return "not probed", Text("yes", style="green")
     answers = [each for each in row.probed.capabilities.values() if each is not None]
-    text = f"{sum(answers)} of {len(answers)} asked, {len(row.probed.dtypes)} dtypes"
+    text = f"{sum(answers)} of {len(answers)} probed, {len(row.probed.dtypes)} dtypes"
     return text, Text("yes", style="green")
 
 
 def _remarks(row: Row) -> Iterator[Text]:
-    """What the numbers do not say."""
+    """Yields remarks about a device: the reason why it is not available, and differences between declaration and probe."""
     if (why := row.unavailable or row.probe_error) is not None:
         yield Text(f"{row.name} is not available here: {why}")
     if row.probed is None:
@@ -141,9 +144,15 @@ def _remarks(row: Row) -> Iterator[Text]:
     raised = row.probed.raised | row.probed.wrong
     if found := row.probed.declared_and_absent:
         absent = (f"{each} ({raised[each]})" if each in raised else each for each in found)
-        yield Text(f"{row.name} declares, but does not answer: {', '.join(absent)}", style="red")
+        yield Text(
+            f"{row.name} declares these capabilities, but the probe did not find them: {', '.join(absent)}",
+            style="red",
+        )
     if found := row.probed.present_and_undeclared:
-        yield Text(f"{row.name} answers, but does not declare: {', '.join(found)}", style="yellow")
+        yield Text(
+            f"{row.name} has these capabilities, but does not declare them: {', '.join(found)}",
+            style="yellow",
+        )
 
 
 def _details(row: Row) -> Table:
@@ -169,7 +178,7 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
             yield f"fact {name}", value
         yield "devices", str(row.probed.device_count)
         for line in row.probed.left_behind:
-            yield "its module", line
+            yield "side effect of importing its module", line
     yield "folder", row.folder or "-"
     yield "manifest", row.expectations or "none"
 
@@ -182,7 +191,8 @@ def init(fast: bool, quick: bool, **given: Any) -> int:
 
     Asks the device for its capabilities, dtypes and facts and writes descriptor.py. Then runs plan quick, twice
     in order to find flaky cells, and writes the failing cells to expected.toml, in blocks by clause and failing
-    layouts. Each block is marked `triage:`; replace that with the cause. Call it again after an interruption; it continues.
+    layouts. Each block is marked `triage:`; replace that with the cause. To continue after an interruption, run
+    the same command again.
     """
     from conformance.onboarding.init import InitOptions, begin
 

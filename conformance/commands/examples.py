@@ -1,4 +1,5 @@
-"""``conform minimise`` and ``conform pin``: find the smallest example of a failure; add examples to later plans."""
+"""The commands ``conform minimise``, which finds the smallest example of a failure, and ``conform pin``, which adds found
+examples to later plans."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from devices.torch_version import require_torch
 
 
 class NotMinimised(ConformError):
-    """The cell passes now, or nothing could be searched."""
+    """The error for a cell that passes now, or whose failure cannot be minimised."""
 
     exit_code = 2
 
@@ -86,9 +87,9 @@ def pin(
 ) -> None:
     """Add the findings of --explore to later plans.
 
-    RUN is the results folder of a run with --explore. A finding is a call or a program that fails and that the manifest does not expect. Its repro script must fail in
-    a new process; then the finding is added to pinned.jsonl in the device's folder. Every later plan of the device
-    includes it.
+    RUN is the results folder of a run with --explore. A finding is a call or a program that fails although the manifest
+    does not expect the failure. If the finding's repro script fails again in a new process, the finding is added to
+    pinned.jsonl in the device's folder. Every later plan of the device includes the finding.
     """
     require_torch()
     from conformance.search.explore.exploration import new_findings, not_pinnable, pinned_of

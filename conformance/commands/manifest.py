@@ -1,4 +1,4 @@
-"""``conform manifest``: check, update, explain and count the expected failures of a device."""
+"""The commands of ``conform manifest``, which check, update, explain and count the expected failures of a device."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ if TYPE_CHECKING:
 
 
 class Read(NamedTuple):
+    """A manifest that was read, with its path and its text."""
+
     path: Path
     text: str
     manifest: Manifest
 
 
 class Given:
-    """The manifest, device and runs that a command line names. Raises ConformError."""
+    """The manifest, device and runs that a command line names. The constructor raises ConformError if a run or the device
+    cannot be read."""
 
     def __init__(
         self, path: Path | None, device: str | None, descriptor: Path | None, runs: Sequence[Path]
@@ -60,14 +63,15 @@ class Given:
             self.descriptor = find_descriptor(device, descriptor)
 
     def drafts(self) -> dict[CellKey, str]:
-        """Reasons of the regressions of the last run, by their causes."""
+        """Returns draft reasons for the cells that regressed in the last run, made from the causes of the failures."""
         if self.last is None:
             return {}
         results = self.last.results.values()
         return drafts(causes_of(self.last, [r for r in results if r.verdict is Verdict.REGRESSION]))
 
     def read(self, *, may_be_new: bool = False) -> Read:
-        """The manifest. Raises ConformError where none is known, or it cannot be read."""
+        """Returns the manifest. Raises ConformError if no manifest is known or if it cannot be read. With ``may_be_new`` a
+        manifest that does not exist yet is returned as empty."""
         path = self._path(may_be_new=may_be_new)
         if path.exists():
             manifest = Manifest.load(path, self._known(path))
@@ -80,12 +84,14 @@ class Given:
         )
 
     def write(self, path: Path, text: str) -> None:
-        """Write a manifest, if it can be read again. Raises ConformError."""
+        """Writes the text of a manifest to a file. Raises ConformError, without writing, if the text is not a valid
+        manifest."""
         Manifest.parse(text, path, self._known(path))
         write_file(path.resolve(), text.encode())
 
     def _known(self, path: Path) -> Known:
-        """The clauses, and the layouts: the covering set's, and those pinned for the manifest or its device."""
+        """Returns the names that a manifest may use: the clauses, the layouts of the covering set, and the layouts of examples
+        that are pinned in the folder of the manifest or of its device."""
         folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
         pinned = {pin.layout for each in folders for pin in read_pinned(each)}
         return {"clause": self.contract.clauses, "layouts": covering_set().ids | pinned}
@@ -104,7 +110,8 @@ class Given:
         raise ConformError(f"{whose}: name the file with --manifest PATH")
 
     def facts(self) -> Mapping[str, str]:
-        """The facts of the first run; without runs those of the device, or of any machine if the device is not here."""
+        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device, or facts of
+        any machine if the device is not available."""
         if self.evidence:
             return self.evidence[0].facts
         if self.descriptor is None or self.descriptor.unavailable() is not None:
@@ -112,11 +119,11 @@ class Given:
         return self.descriptor.facts()
 
     def dtypes(self) -> Collection[str]:
-        """The dtypes that the device declares; all dtypes if no device is known."""
+        """Returns the dtypes that the device declares; all dtypes if no device is known."""
         return self.descriptor.dtypes if self.descriptor is not None else DTYPES
 
     def cells(self, plan: str) -> Iterable[CellKey]:
-        """The cells of the runs; without runs those of a plan, which is made now."""
+        """Returns the cells of the runs. Without runs, makes the named plan and returns its cells."""
         if self.evidence:
             return dict.fromkeys(key for run in self.evidence for key in run.planned)
         from opinfo.plan import plan_spec
@@ -141,7 +148,8 @@ def manifest() -> None:
 
 
 def _given(command: Callable[..., int]) -> Callable[..., int]:
-    """Have a command get what names a manifest, and runs, as a ``Given``."""
+    """Returns the command with options for the manifest, the device and the runs added. Their values are passed to the
+    command as one ``Given`` object."""
 
     @options("manifest")
     @functools.wraps(command)
@@ -295,7 +303,8 @@ def stats(given: Given, plan: str | None, soon: int, as_json: bool) -> int:
 
 
 def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None:
-    """The cause that new blocks state. Raises UsageError."""
+    """Returns the cause for the new blocks of a manifest, from the options; None if no block is to be added. Raises UsageError
+    if an option is wrong."""
     from devices.lifecycle.update import Cause
 
     if triage and reason is not None:
@@ -324,7 +333,8 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
 def _selection(
     planned: Sequence[CellKey], clauses: str | None, ops: str | None, dtypes: str | None
 ) -> Callable[[CellKey], bool]:
-    """Whether the options select a cell. Raises ConformError for a glob that matches nothing."""
+    """Returns a function that returns True for the cells which the options select. Raises ConformError for a glob that
+    matches nothing."""
     from conformance.plan.options import matching
 
     chosen = []
@@ -339,7 +349,7 @@ def _selection(
 
 
 def _report(done: Update, path: Path, *, written: bool) -> None:
-    """Report the changes, and the cells that were not changed."""
+    """Prints the number of changed blocks, and the cells whose blocks were not changed."""
     changes = {"removed": done.removed, "narrowed": done.narrowed, "added": done.added}
     counts = [
         f"{number(len(blocks), 'block')} {what}" for what, blocks in changes.items() if blocks

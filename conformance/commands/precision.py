@@ -1,4 +1,5 @@
-"""``conform precision``: keep the errors of elementwise functions that a run measured, or print them as a table."""
+"""The commands of ``conform precision``, which store the errors of elementwise functions that a run measured, or print the
+errors as a table."""
 
 from __future__ import annotations
 
@@ -21,21 +22,21 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 @click.group()
 def precision() -> None:
-    """The largest errors of elementwise functions: keep them, or print a table of them."""
+    """Store the largest errors of elementwise functions, or print them as a table."""
 
 
 @precision.command()
 @RUN
 @options("precision")
 def update(run: Path, device: str | None, descriptor: Path | None, reason: str | None) -> int:
-    """Keep the largest errors of RUN in the device's precision.toml.
+    """Store the largest errors that RUN measured in the device's precision.toml.
 
-    An error that is larger than the one on record is not kept without --reason, and the command exits 1.
+    Without --reason, an error that is larger than the stored error is not stored, and the command exits 1.
     """
     loaded = load_run(run)
     named = find(device or loaded.provenance.device, descriptor)
     if named.folder is None:
-        raise ConformError(f"device {named.name!r} has no folder to keep {FILE} in")
+        raise ConformError(f"device {named.name!r} has no folder in which {FILE} could be stored")
     measured = {
         (op, dtype): result.ulps
         for (op, dtype), result in measured_by(loaded).items()
@@ -59,7 +60,11 @@ def update(run: Path, device: str | None, descriptor: Path | None, reason: str |
 @precision.command()
 @RUN
 def table(run: Path) -> None:
-    """Print a table of RUN in Markdown: function by dtype, the largest error in ulps and where it is."""
+    """Print the errors of RUN as a Markdown table.
+
+    The table has a row for each function and a column for each dtype. It shows the largest error in ulps (units in the last
+    place) and the argument at which the error occurs.
+    """
     loaded = load_run(run)
     found = measured_by(loaded)
     about = loaded.provenance
@@ -74,7 +79,7 @@ def table(run: Path) -> None:
 
 
 def measured_by(run: Run) -> dict[tuple[str, str], CellResult]:
-    """The cells of a run that measured an error, by op and dtype."""
+    """Returns the results of the cells that measured an error in a run, by op and dtype."""
     return {
         (key.op, key.dtype): result
         for key, result in run.results.items()
@@ -83,7 +88,8 @@ def measured_by(run: Run) -> dict[tuple[str, str], CellResult]:
 
 
 def _shown(result: CellResult | None) -> str:
-    """An error, and where it is: bold in a cell that failed."""
+    """Returns a table entry: the largest error in ulps, and the argument at which it occurs. The error of a failed cell is
+    bold."""
     if result is None or result.ulps is None:
         return ""
     error = "NaN" if result.ulps >= MOST_ULPS else f"{result.ulps:.3g}"

@@ -124,7 +124,7 @@ def begin(options: InitOptions, say: Say) -> int:
         return _begun(options, say)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"interrupted; {_written(options.folder)}. Call the same command again; it continues"
+            f"interrupted; {_written(options.folder)}. Run the same command again to continue"
         ) from None
 
 

@@ -1,1 +1,1 @@
-"""What is to be run: from a descriptor and the options to an ordered list of cells."""
+"""The code that selects what a run tests: it makes an ordered list of cells from a device descriptor and the options."""

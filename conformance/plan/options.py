@@ -1,4 +1,5 @@
-"""The suite's options for pytest (``options.toml``), and what a user asked for, checked. Imports neither pytest nor torch."""
+"""The suite's options for pytest, which are listed in ``options.toml``, and the checked values of the options in a command
+line. The module imports neither pytest nor torch."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An option of the suite for pytest."""
+
     name: str
     help: str
     group: str  # its title in ``--help``
@@ -25,16 +28,18 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """The name of the option's field in Request."""
+        """The name of the field of ``Request`` that has the option's value."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
     def dest(self) -> str:
-        """The attribute in which pytest keeps the value. The prefix keeps it apart from other plugins' options."""
+        """The name of the attribute in which pytest stores the option's value. A prefix avoids clashes with the options of
+        other plugins."""
         return f"conform_{self.key}"
 
     def read(self, value: Any) -> Any:
-        """The option's value, converted from pytest's text; None if it was not given. Raises ConformError."""
+        """Returns the option's value, converted from text; None if the option was not given. Raises ConformError if the text is
+        not valid."""
         if self.kind in ("text", "flag") or value is None:
             return value
         return _READERS[self.kind](value, self.name)
@@ -53,7 +58,7 @@ OPTIONS: Final = tuple(_options())
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for: one field for each option, None if the option was not given."""
+    """The options of a command line, with one field for each option. A field is None if its option was not given."""
 
     device: str | None
     descriptor: Path | None
@@ -81,7 +86,8 @@ class Request:
     def read(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
-        """A request from the options' values by their ``dest``. Raises ConformError."""
+        """Returns a request made from pytest's option values, which have the options' ``dest`` as keys. Raises ConformError if
+        a value is not valid."""
         read = {option.key: option.read(values[option.dest]) for option in OPTIONS}
         if read["resume"] and read["no_resume"]:
             raise ConformError("--resume and --no-resume exclude each other: give one of them")
@@ -89,7 +95,7 @@ class Request:
 
     @property
     def selection(self) -> dict[str, str]:
-        """What narrows the run, by option; empty for a whole run."""
+        """The options that restrict the run to a part of the plan, with their values; empty if the whole plan runs."""
         lists = {"--ops": self.ops, "--dtypes": self.dtypes, "--clauses": self.clauses}
         found = {name: ",".join(values) for name, values in lists.items() if values is not None}
         if self.max_time is not None:
@@ -98,10 +104,10 @@ class Request:
 
 
 def joined(arguments: Iterable[str]) -> tuple[str, ...]:
-    """The command line with each option that takes a path in the form ``--option=PATH``.
+    """Returns the command line, in which each option that takes a path is written as ``--option=PATH``.
 
-    pytest looks for its root folder before it knows our options, and takes an existing path after such an option for a
-    test path. A worker starts after the results folder was made, so it would look for tests there.
+    pytest searches its root folder before it knows the suite's options, and treats an existing path after an unknown option
+    as a test path. The results folder exists when a worker starts, so the worker would search the folder for tests.
     """
     paths = {option.name for option in OPTIONS if option.kind == "path"}
     paths |= {"--expectations", "--junitxml"}
@@ -115,14 +121,14 @@ def joined(arguments: Iterable[str]) -> tuple[str, ...]:
 
 
 def _count(text: str, option: str) -> int:
-    """A whole number, 0 or more. Raises ConformError."""
+    """Returns the whole number that a text states. Raises ConformError unless the number is 0 or more."""
     if not (text.isascii() and text.isdigit()):
         raise ConformError(f"{option} {text!r}: expected a whole number, 0 or more")
     return int(text)
 
 
 def duration(text: str, option: str = "--max-time") -> float:
-    """Seconds of ``90``, ``90s``, ``20m``, ``1h``. Raises ConformError."""
+    """Returns the seconds of a duration such as ``90``, ``90s``, ``20m`` or ``1h``. Raises ConformError for other texts."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
         seconds = float(number) * _UNITS[unit]
@@ -134,7 +140,7 @@ def duration(text: str, option: str = "--max-time") -> float:
 
 
 def matching(option: str, globs: Iterable[str], names: Collection[str]) -> frozenset[str]:
-    """The names that the globs match. Raises ConformError for a glob that matches no name."""
+    """Returns the names that match at least one of the globs. Raises ConformError for a glob that matches no name."""
     found: set[str] = set()
     for glob in globs:
         # Brackets are not special: op names hold none, and `__getitem__` must match itself.

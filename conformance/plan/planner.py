@@ -1,7 +1,7 @@
-"""Makes a plan for a device from torch's op database: its ops and dtypes, and the clauses that apply to them.
+"""Makes the plan of a device: the ops and dtypes from torch's op database, and the clauses that apply to them.
 
-Which clauses apply depends only on the installed torch and on this suite, never on the device. The answers are cached:
-while torch and the suite stay the same, planning loads no database and draws no sample.
+The clauses that apply depend only on the installed torch and on this suite, never on the device. They are cached: as long as
+torch and the suite stay the same, planning does not load the op database and draws no samples.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Applicable = Callable[[Traits], Iterable[str]]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An op: its kind and the dtypes that the database lists for the device type."""
+    """An op of torch's op database, with the dtypes that the database lists for the device type."""
 
     id: str
     ufunc: str
@@ -58,7 +58,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """An op and dtype: how many samples there are, whether the CPU takes one, and the clauses that apply."""
+    """An op and dtype of the plan, with the number of samples and the clauses that apply. ``returns`` is True if the CPU
+    accepts at least one of the samples."""
 
     op: str
     dtype: str
@@ -73,7 +74,8 @@ class _File(msgspec.Struct):
 
 
 class Subjects:
-    """Answers for a device type and a number of samples. ``path`` is the file of kept answers, None for none."""
+    """A cache of the clauses that apply to ops and dtypes, for a device type and a number of samples. ``path`` is the cache
+    file; if it is None, nothing is stored on disk."""
 
     def __init__(
         self, torch_type: str, samples: int, applicable: Applicable, path: Path | None
@@ -87,10 +89,11 @@ class Subjects:
 
     @property
     def ops(self) -> tuple[Entry, ...]:
-        """Every op, in the database's order."""
+        """All ops, in the order of the op database."""
         return self._file.ops
 
     def of(self, op: str, dtype: str) -> Subject:
+        """Returns the data about an op and dtype, from the cache or from the op database."""
         name = f"{op} {dtype}"
         found = self._file.subjects.get(name)
         if found is None:
@@ -104,7 +107,8 @@ class Subjects:
         return Subject(op.id, dtype, traits.samples, traits.returns, clauses)
 
     def keep(self) -> None:
-        """Write what is new. If the folder cannot be written, only the next run takes longer."""
+        """Writes new entries to the cache file, and deletes old cache files. Errors are ignored, because without the file the
+        next run only takes longer."""
         if self._path is None or not self._new:
             return
         with contextlib.suppress(OSError):
@@ -121,7 +125,7 @@ def _last_use(path: Path) -> float:
 
 
 def _accelerator() -> str:
-    """The machine's accelerator, as torch sees it: the database asks for it."""
+    """Returns the name of the machine's accelerator as torch reports it. The contents of the op database depend on it."""
     try:
         return str(torch.accelerator.is_available() and torch.accelerator.current_accelerator())
     except Exception as error:  # the device's module lacks what torch asks of it
@@ -129,7 +133,8 @@ def _accelerator() -> str:
 
 
 def file_of(root: Path, torch_type: str, samples: int, machine: Machine) -> Path:
-    """The file for this state of the suite, of torch, and of everything that the database depends on."""
+    """Returns the path of the cache file. Its name contains a digest of the versions of the suite and of torch, and of all
+    else that the op database depends on."""
     facts: list[Any] = [
         *(_FORMAT, samples, sys.version, platform.machine(), _accelerator()),
         *(str(torch.__version__), str(torch.version.git_version)),
@@ -151,7 +156,7 @@ def _version(package: str) -> str:
 
 
 def _sources() -> str:
-    """A digest of the suite: of the packages that decide which clauses apply."""
+    """Returns a digest of the suite's source files that determine which clauses apply."""
     sources = hashlib.blake2b()
     here = Path(__file__).resolve().parents[1]
     for folder in (here, here.parent / "opinfo", here.parent / "devices"):
@@ -180,14 +185,15 @@ _WITHHELD: Final = "the descriptor declares that the device does not support thi
 
 
 def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[str], list[str]]:
-    """Dtypes of the plan, sorted: those of an op on a device, and those that it declares, but not for this op."""
+    """Returns two sorted lists of the plan's dtypes for an op: the dtypes that the device declares for the op, and the dtypes
+    that it declares for other ops only."""
     mine = descriptor.dtypes_of(op.id)
     withheld = (op.dtypes & descriptor.dtypes) - mine
     return sorted(filter(spec.takes, op.dtypes & mine)), sorted(filter(spec.takes, withheld))
 
 
 def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
-    """The dtypes of an op that every plan takes, with the clauses that ask for them."""
+    """Returns the dtypes of an op that every plan includes, with the clauses that require them."""
     found: dict[str, set[str]] = {}
     for check in op_checks:
         asked = check.always.get(op.id, frozenset()) | check.always.get(op.ufunc, frozenset())
@@ -199,11 +205,11 @@ def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
 def make_plan(
     spec: PlanSpec, descriptor: Descriptor, contract: Contract, kept: Path | None = None
 ) -> Plan:
-    """The plan of a device: every op and dtype, every checked clause that applies.
+    """Returns the plan of a device: all ops and dtypes, each with all checked clauses that apply.
 
-    A clause whose capabilities the device does not declare is planned too: its cells are reported
-    as unsupported by declaration, so that the plans of two devices can be compared. The folder
-    ``kept`` holds what an earlier plan asked of torch's database, which takes seconds; it depends on the device's facts.
+    The plan includes clauses whose capabilities the device does not declare. Their cells are reported as unsupported by
+    declaration, so that the plans of two devices can be compared. ``kept`` is the folder of cached results from torch's
+    op database, whose computation takes seconds; the cache file depends on the device's facts.
     """
     known = exceptions()
     left_out: dict[str, list[tuple[str, str]]] = {}
@@ -279,7 +285,8 @@ def make_plan(
 
 
 def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
-    """Checked clauses whose capabilities the device does not declare, with the missing ones."""
+    """Returns the checked clauses that need capabilities which the device does not declare, each with a text that lists the
+    missing capabilities."""
     return {
         clause.id: ", ".join(missing)
         for clause in checked(contract)
@@ -293,7 +300,8 @@ def untried_with(
     contract: Contract,
     clauses: Container[str] | None = None,
 ) -> dict[str, dict[str, str]]:
-    """By op, then clause, why a declared clause is not tried on this device; of some ``clauses`` or of all."""
+    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by op and then by
+    clause. If ``clauses`` is given, only these clauses are included."""
     undeclared = undeclared_clauses(descriptor, contract)
     asked = [
         (check.clause, check.untried)
@@ -314,7 +322,8 @@ def untried(
     ops: Iterable[str] = (),
     clauses: Container[str] | None = None,
 ) -> Mapping[str, Mapping[str, str]]:
-    """By clause, then case or op, why it is not tried here although it is declared; of some ``clauses`` or of all."""
+    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by clause and then
+    by case or op. If ``clauses`` is given, only these clauses are included."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
@@ -330,11 +339,12 @@ def untried(
 def capability_states(
     declared: frozenset[str], answers: Mapping[str, bool | None]
 ) -> dict[str, Capability]:
-    """What is declared, and what the device answered. A capability that is present and not declared is listed too."""
+    """Returns for each capability whether it is declared and whether a test found it on the device. Capabilities that the
+    device has but does not declare are included."""
     names = declared | {name for name, answer in answers.items() if answer} | {"strides", "storage"}
     return {name: Capability(name in declared, answers.get(name)) for name in sorted(names)}
 
 
 def torch_build() -> str:
-    """What a stride reference depends on: torch's version and commit."""
+    """Returns torch's version and commit as a text. The cached expected strides are valid only for this build of torch."""
     return f"{torch.__version__}-{str(torch.version.git_version or 'unknown')[:12]}"

@@ -1,6 +1,7 @@
-"""Selects what a run takes from a plan: the device, the cells, their items, the order of items, shards and machines.
+"""Selects the parts of a plan that a run tests: the device, the cells, the items and their order, the shard, and the machines
+that may take part.
 
-A worker runs one item at a time: one op and dtype with the clauses of one suite, or one case of one clause.
+An item is the unit of work of a worker: one op and dtype with the clauses of one suite, or one case of one clause.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _ITEM_SECONDS: Final = 0.002
 
 
 class ItemId(NamedTuple):
-    """The identity of an item: its suite, and its name there. As text it is pytest's id of the item."""
+    """The id of an item: the name of a suite, and the name of the item in the suite. Converted to text, it is pytest's id of
+    the item."""
 
     suite: str
     name: str
@@ -45,7 +47,8 @@ class ItemId(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An item. All its cells have the same ``op`` (for a case, its name) and ``dtype`` (then empty)."""
+    """An item: the cells of several clauses with the same op and dtype. For a case, ``op`` is the name of the case and
+    ``dtype`` is empty."""
 
     op: str
     dtype: str
@@ -53,26 +56,29 @@ class Item(NamedTuple):
 
     @property
     def cells(self) -> list[CellKey]:
+        """The cells of the item."""
         return [CellKey(clause, self.op, self.dtype) for clause in self.clauses]
 
     @property
     def id(self) -> ItemId:
+        """The id of the item."""
         return item_of(self.cells[0])
 
 
 def is_case(cell: CellKey) -> bool:
-    """Whether a cell is clause × case: only cells of ops have a dtype."""
+    """Returns True if a cell belongs to a case of a clause, and not to an op. Only the cells of ops have a dtype."""
     return not cell.dtype
 
 
 def item_of(cell: CellKey) -> ItemId:
+    """Returns the id of the item that contains a cell."""
     clause, op, dtype = cell
     name = f"{clause}-{op}" if is_case(cell) else f"{op}-{dtype}"
     return ItemId(suite_of(clause), name)
 
 
 def items_of(cells: Iterable[CellKey]) -> list[Item]:
-    """The items of these cells, in the cells' order."""
+    """Returns the items that contain the given cells, in the order of the cells."""
     grouped: dict[ItemId, Item] = {}
     for cell in cells:
         found = grouped.setdefault(item_of(cell), Item(cell.op, cell.dtype, []))
@@ -81,8 +87,8 @@ def items_of(cells: Iterable[CellKey]) -> list[Item]:
 
 
 def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
-    """Items by their id as text: ``items`` in order, then those of ``last``, which run last and alone. Both may
-    hold the same op and dtype, so the clause is part of the id in ``last``."""
+    """Returns a dictionary of items by their id as text: first ``items``, then the items in ``last``, which run last and alone.
+    The ids of the items in ``last`` contain the clause, because ``items`` may contain the same op and dtype."""
     found = {str(item.id): item for item in items}
     for item in last:
         name = str(item.id)
@@ -99,14 +105,14 @@ def informative_first(
     expected: Collection[CellKey],
     families: Mapping[str, str],
 ) -> list[Item]:
-    """The items, the most informative first:
+    """Returns the items in an order in which the most informative items run first:
 
-    1. Items with a cell that ``failed`` in the run that the results folder held before: somebody works on them.
-    2. Items with a cell that is ``expected`` to fail: the device is weak there, and a change shows.
-    3. The others, one op of every family in turn, the op with the most clauses first: what does not run is then
-       spread over all families.
+    1. Items with a cell that ``failed`` in the previous run in the results folder, because somebody may be fixing them.
+    2. Items with a cell that is ``expected`` to fail, because the device is weak there and a change would be visible.
+    3. All other items, one op of every family in turn, where the op with the most clauses comes first. If the time ends,
+       the items that did not run are thus spread over all families.
 
-    Within a rank they keep the plan's order.
+    Within the first two groups the items keep the order of the plan.
     """
     ranks: tuple[list[Item], list[Item], list[Item]] = ([], [], [])
     for item in items:
@@ -116,7 +122,7 @@ def informative_first(
 
 
 def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
-    """One item of every family after another."""
+    """Returns the items in an order that takes one item of every op family in turn."""
     grouped: dict[str, list[Item]] = {}
     for item in items:
         grouped.setdefault(families.get(item.op, item.op), []).append(item)
@@ -132,14 +138,14 @@ def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The ``number``-th of ``count`` shards, from 1."""
+    """One of ``count`` shards, the parts into which a run is divided. ``number`` counts from 1."""
 
     number: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``2/8``. Raises ConformError."""
+        """Returns the shard that a text such as ``2/8`` names. Raises ConformError for other texts."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConformError(
@@ -159,15 +165,15 @@ _IDENTITY: Final = msgspec.toml.decode(
 
 
 def is_identity(cell: CellKey) -> bool:
-    """Whether every shard runs this cell."""
+    """Returns True if every shard runs a cell, so that the results of all shards can be compared."""
     return cell.clause in _IDENTITY.clauses or item_of(cell).name in _IDENTITY.items
 
 
 def seconds_by_item(
     cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, float]:
-    """The seconds that each item takes. A cell without a known time takes the median of the others; if no time is known,
-    all cells take the same."""
+    """Returns the estimated seconds of each item, from the known times of cells. A cell without a known time counts as the
+    median of the known times. If no time is known, all cells count the same."""
     usual = median(seconds.values()) if seconds else 1.0
     found: dict[ItemId, float] = {}
     for cell in cells:
@@ -179,7 +185,7 @@ def seconds_by_item(
 def cells_of(
     shard: Shard, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> list[CellKey]:
-    """The cells of a shard, in the plan's order. Raises ConformError if there are fewer items than shards."""
+    """Returns the cells of a shard, in the order of the plan. Raises ConformError if the run has fewer items than shards."""
     numbers = divided(shard.count, cells, seconds)
     return [c for c in cells if is_identity(c) or numbers[item_of(c)] == shard.number]
 
@@ -187,7 +193,8 @@ def cells_of(
 def divided(
     count: int, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, int]:
-    """The shard (from 1) of each item that only one shard runs."""
+    """Returns the number of the shard, from 1, for each item that only one shard runs. Raises ConformError if the run has
+    fewer items than shards."""
     times = seconds_by_item([cell for cell in cells if not is_identity(cell)], seconds)
     if count > max(len(times), 1):
         raise ConformError(
@@ -206,14 +213,14 @@ def divided(
 
 
 class NothingSelected(ConformError):
-    """The selection leaves no cell of the plan."""
+    """The error for options that select no cell of the plan."""
 
     exit_code = 5
 
 
 def find_descriptor(name: str | None, path: Path | None) -> Descriptor:
-    """The device of ``--descriptor`` or ``--device``, else the machine's accelerator, else ``simulated``, else ``cpu``.
-    Raises UnknownDevice, DescriptorError."""
+    """Returns the descriptor of the device that ``--descriptor`` or ``--device`` names. By default the machine's accelerator is
+    chosen, else ``simulated``, else ``cpu``. Raises UnknownDevice or DescriptorError."""
     if path is not None:
         found = registry.load_file(path)
         if name is not None and name != found.name:
@@ -236,7 +243,8 @@ print("\\n" + (own.type if own else ""))
 
 
 def _accelerator() -> str | None:
-    """The type of the machine's accelerator; asked elsewhere if torch would load backends of others. Raises NoTorch."""
+    """Returns the device type of the machine's accelerator; None if the machine has none. If the import of third-party
+    backends is postponed in this process, a subprocess finds the type. Raises NoTorch if torch is not installed."""
     require_torch()
     if autoload.is_put_off():
         environment = {**os.environ, **autoload.switched_back()}
@@ -255,7 +263,8 @@ def _accelerator() -> str | None:
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
-    """The cells of the shard that was asked for, or all cells. Raises ConformError, RunError."""
+    """Returns the cells of the shard that ``--shard`` names, or all cells if the option was not given. Raises ConformError, and
+    RunError if the run of ``--shard-times`` cannot be read."""
     if request.shard is None:
         if request.shard_times is not None:
             raise ConformError("--shard-times needs --shard I/N")
@@ -266,7 +275,8 @@ def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
 
 
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
-    """The cells of the plan that the options leave: no cases with ``--ops`` or ``--dtypes``. Raises ConformError."""
+    """Returns the cells of the plan that the options select. With ``--ops`` or ``--dtypes`` no cells of cases are selected.
+    Raises ConformError if a name matches nothing or if no cell is selected."""
     selected = list(plan.cells)
     if request.ops is not None:
         ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})
@@ -288,11 +298,12 @@ def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list
 
 
 class WrongMachine(ConformError):
-    """A worker's machine differs from that of its controller. The text says how."""
+    """The error for a worker whose machine differs from that of the controller."""
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What machines must have in common to take part in one run. A worker on any other machine is refused."""
+    """The properties that all machines of a run must have in common. A worker on a machine with other properties is
+    refused."""
 
     torch: str
     driver: str
@@ -301,17 +312,18 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> Machine:
-        """This machine, by the facts of its device."""
+        """Returns the properties of this machine, from the facts about its device."""
         torch, driver, name = (facts.get(n, "") for n in ("torch", "driver", "device_name"))
         return cls(torch, driver, name, VERSION)
 
     @property
     def named(self) -> dict[str, str]:
+        """The properties by name."""
         found: dict[str, str] = msgspec.to_builtins(self)
         return found
 
     def check(self, other: Machine) -> None:
-        """Raises WrongMachine unless ``other``, the machine of this process, is the same."""
+        """Raises WrongMachine unless ``other``, the machine of this process, has the same properties."""
         for (name, wanted), found in zip(self.named.items(), other.named.values(), strict=True):
             if found != wanted:
                 raise WrongMachine(

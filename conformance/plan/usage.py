@@ -1,4 +1,4 @@
-"""What can be wrong with a command line, found before torch is imported, and where its results go."""
+"""The checks of a command line that are made before torch is imported, and the default results folders."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _RESULTS: Final = Path("conform-results")
 
 
 def check(request: Request) -> Descriptor | None:
-    """Raises ConformError if an option has a wrong value. Returns the device, if the command line names it.
+    """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line names a
+    device, else None.
 
-    Nothing is imported that takes long. What depends on torch is checked later: operators that only this torch has, and
-    whether the device can be used.
+    The function imports no module that takes long to import. Checks that need torch are made later, such as the check that
+    the device can be used.
     """
     plan_spec(request.plan)
     contract = load()
@@ -58,7 +59,8 @@ def check(request: Request) -> Descriptor | None:
 
 
 def meant(argument: str) -> str:
-    """What a user may have meant by an argument that is no path, as the end of a sentence."""
+    """Returns a question about the option that the user may have meant by an argument that is not a path, such as "; did you
+    mean --ops add?"; an empty text if no name is similar."""
     names = known_ops() or frozenset(cell.op for level in levels() for cell in level.cells)
     if argument in names:
         return f"; did you mean --ops {argument}?"
@@ -71,15 +73,15 @@ def meant(argument: str) -> str:
 
 
 def known_layouts(descriptor: Descriptor) -> frozenset[str]:
-    """Every name that a manifest of this device may use for a layout."""
+    """Returns the names of the layouts that a manifest of the device may use."""
     return covering_set().ids | {pin.layout for pin in read_pinned(descriptor.folder)}
 
 
 def load_manifest(
     request: Request, descriptor: Descriptor, contract: Contract
 ) -> tuple[Manifest, Path | None]:
-    """The expected failures that apply, with their file: the one that was given, the device's own, or none. Raises
-    ManifestError."""
+    """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command line
+    names, else the device's own file, else an empty manifest without a path. Raises ManifestError."""
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None or request.expectations == "none":
         return Manifest(), None
@@ -91,7 +93,8 @@ def load_manifest(
 
 
 def results_folder(request: Request, device: str) -> Path:
-    """The results folder of a run. That of a partial run is not that of a whole run, whose results stay."""
+    """Returns the results folder of a run. By default a partial run has another folder than a whole run, so that the results
+    of the whole run are kept."""
     if request.results is not None:
         return request.results
     whole = whole_folder(request, device)
@@ -99,7 +102,7 @@ def results_folder(request: Request, device: str) -> Path:
 
 
 def whole_folder(request: Request, device: str) -> Path:
-    """The default folder of the whole run of the same plan, or of the same shard of it."""
+    """Returns the default results folder for a whole run of the plan, or of the shard, that the command line names."""
     shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
     return _RESULTS / f"{device}-{request.plan}{shard}"
 
@@ -110,7 +113,8 @@ def whole_folder(request: Request, device: str) -> Path:
 
 
 def known_ops() -> frozenset[str]:
-    """The operators of torch's database, from an earlier plan with this torch; empty if there was none."""
+    """Returns the names of the ops in torch's op database, as stored by an earlier run with the same torch; an empty set if
+    nothing is stored."""
     try:
         kept = msgspec.json.decode(_kept_ops().read_bytes(), type=list[str])
     except (OSError, msgspec.DecodeError, metadata.PackageNotFoundError):
@@ -119,7 +123,8 @@ def known_ops() -> frozenset[str]:
 
 
 def keep_ops(names: Iterable[str]) -> None:
-    """Keep the operators' names. If the folder cannot be written, a misspelt name is only found later."""
+    """Stores the names of the ops in the cache folder. Errors are ignored, because without the file a misspelt name is only
+    found later."""
     try:
         if not (path := _kept_ops()).exists():
             write_whole(path, msgspec.json.encode(sorted(names)))
@@ -128,5 +133,6 @@ def keep_ops(names: Iterable[str]) -> None:
 
 
 def _kept_ops() -> Path:
-    """The file of the names. Raises PackageNotFoundError where torch is no installed distribution."""
+    """Returns the path of the file with the names of the ops. Raises PackageNotFoundError if torch is not an installed
+    distribution."""
     return cache_root() / "ops" / f"torch-{metadata.version('torch')}.json"

@@ -320,7 +320,7 @@ class _Work:
             self.editing.insert(block)
 
     def now(self, facts: Mapping[str, str]) -> Manifest:
-        """Returns the current manifest, active on the machine of the runs."""
+        """Returns the manifest with the changes so far, reduced to the blocks that apply on a machine with these facts."""
         return Manifest(self.editing.blocks(), (), self.active.path).active(facts)
 
     def verify(self, runs: Sequence[Evidence], today: date) -> None:

@@ -378,9 +378,9 @@ class _Smallest(msgspec.Struct):
 
 
 class _Detail(msgspec.Struct, omit_defaults=True):
-    """The facts that the page of a cell shows besides its status. ``ran`` is a position in the file's list of layout
-    sets, and ``script`` has positions in its list of lines. ``more`` has the fields of a result that the page does not
-    show by name."""
+    """The facts that the page of a cell shows in addition to the status. ``ran`` names the layouts in which the cell
+    ran, as an index into the list of layout sets in the same JSON file. ``script`` has the lines of the repro script, as
+    indices into the list of lines in that file. ``more`` has the other fields of the result, which have no field here."""
 
     seconds: float | None = None
     why: str = ""

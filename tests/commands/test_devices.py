@@ -51,8 +51,11 @@ def test_declared_and_probed_are_held_apart(one: Descriptor) -> None:
     assert row["probed"]["declared_and_absent"] == ["streams"]
     assert row["probed"]["present_and_undeclared"] == ["generator"]
     text = call().stdout
-    assert "one declares, but does not answer: streams (RuntimeError: no driver)" in text
-    assert "one answers, but does not declare: generator" in text
+    assert (
+        "one declares these capabilities, but the probe did not find them: streams (RuntimeError: no driver)"
+        in text
+    )
+    assert "one has these capabilities, but does not declare them: generator" in text
 
 
 def test_a_named_device_shows_every_capability(one: Descriptor) -> None:

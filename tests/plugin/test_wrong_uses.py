@@ -240,7 +240,7 @@ CASES: dict[str, tuple[int, str]] = {
     "contract --clauses laout.*": (4, "no clause matches 'laout.*'"),
     "contract --clauses ,": (4, "--clauses"),
     "contract --bugs nosuchbackend": (4, "nosuchbackend"),
-    "contract --bugs x --clauses y": (4, "--bugs takes a clause itself"),
+    "contract --bugs x --clauses y": (4, "--clauses cannot be used with --bugs"),
     "manifest lint --manifest nosuch.toml": (4, "nosuch.toml does not exist"),
     "manifest lint --manifest bad.toml": (4, "bad.toml"),
     "manifest lint --manifest /dev/zero": (4, "found a device or a pipe"),

@@ -147,7 +147,7 @@ def test_causes_that_do_not_gate_give_way_to_those_that_do() -> None:
     assert len(lines) <= 20 and not any(line.startswith("not gating") for line in lines)
     shown = sum(line.startswith("regression: ") for line in lines)
     assert f"and {12 - shown} more causes ({12 - shown} cells) in out" in lines
-    assert "and 3 more causes (3 cells) that do not gate in out" in lines
+    assert "and 3 more causes (3 cells) that do not affect the gate in out" in lines
 
 
 def test_levels_are_shown_where_a_plan_can_reach_one_and_more_is_asked_for() -> None:

@@ -26,7 +26,7 @@ def test_an_init_that_was_ended_goes_on_and_leaves_nothing_elsewhere(
                 break
         assert printed and printed[-1].startswith(step), f"before {step!r}: {''.join(printed)}"
         said.append(stop(process, how))
-    assert said == ["error: interrupted; nothing was written. Call the same command again; it continues\n", ""]  # fmt: skip
+    assert said == ["error: interrupted; nothing was written. Run the same command again to continue\n", ""]  # fmt: skip
     assert "continuing with the runs" in place.finish()
     assert '"float32"' in place.written()["descriptor.py"]
     assert [each for each in place.elsewhere() if not each.startswith("tmp/")] == []

@@ -55,7 +55,7 @@ def one_block(context: Context, size: int) -> None:
     during = context.counters()
     context.must(block.numel() == size, "the block has the wrong size")
     rise, more = during.allocated - before.allocated, granule(context, size)
-    text = f"a block of {size} bytes did not raise `allocated` by {size} to {size + more} bytes"
+    text = f"a block of {size} bytes should raise `allocated` by at least {size} and at most {size + more} bytes, but did not"
     context.check(size <= rise <= size + more, text, found=rise)
     if kept(context, "requested_bytes"):
         asked = during.requested - before.requested

@@ -172,7 +172,7 @@ def any_parameter(context: Context) -> None:
         parameters = _parameters(context, *shapes)
         grads = [torch.ones(shape) for shape in shapes]
         if place is None:
-            _steps(context, parameters, grads, "no inf in seven parameters")
+            _steps(context, parameters, grads, "seven parameters with finite gradients")
             continue
         grads[place].view(-1)[-1] = float("inf" if place % 2 else "nan")
         _skips(context, parameters, grads, f"a parameter of shape {shapes[place]}")

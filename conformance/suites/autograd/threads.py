@@ -180,8 +180,8 @@ def of_the_device(context: Context) -> None:
 @cases("autograd.threads", requires={"streams"}, over={"hooks_on_the_stream": (0,)})
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2, over={"hooks_on_the_stream_of_index_1": (1,)})  # fmt: skip
 def hooks_on_the_stream(context: Context, where: int) -> None:
-    """Run the forward pass on a stream: hooks of the node and of its result must run with the same stream as the
-    current one."""
+    """Run the forward pass on a stream, and the backward pass outside of it: while the hooks of the node and of its
+    result run, this stream must be the current stream."""
     seen: dict[str, Any] = {}
 
     def note(what: str, *_: Any) -> None:

@@ -40,8 +40,8 @@ def elementwise(ctx: ItemContext) -> None:
 
 
 def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return up to three different (args, kwargs) that follow the operands in the op's samples. Only samples whose
-    tensors are all operands of the dtype count, so the list is empty for an op that is not elementwise."""
+    """Return up to three different (args, kwargs) that follow the operands in the op's samples. A sample is used
+    only if all its tensors are operands and have the dtype, so the list is empty for an op that is not elementwise."""
     count = operands_of(ctx.op.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
     found = {repr(more): more for each in ctx.common if (more := _others(each, count, ctx.dtype))}
     return list(found.values())[:_VARIANTS]

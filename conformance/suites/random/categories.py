@@ -42,7 +42,7 @@ def permutation(context: Context) -> None:
                     found=stay,
                 )
                 ascend = int((found.diff() == 1).sum())
-                text = f"{text}: more than 30 numbers are followed by the next larger number"
+                text = f"{text}: the order is not random: more than 30 numbers n are followed directly by n + 1"
                 context.check(ascend <= 30, text, found=ascend)
 
 
