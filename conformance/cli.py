@@ -31,11 +31,12 @@ from reports.gate import ExitCode
 
 
 class Conform(click.Group):
-    """The group of all ``conform`` commands. It prints errors in one line and exits with the exit codes of the suite."""
+    """The group of all ``conform`` commands. It prints errors in one line and exits with the exit codes of the
+    suite."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Runs a command like click's ``main``, but exits with 4 after a usage error, and with the error's own exit code after
-        a ConformError.
+        """Runs a command like click's ``main``, but exits with 4 after a usage error, and with the error's own exit
+        code after a ConformError.
 
         If ``standalone_mode`` is False, errors are raised and the exit code is returned.
         """
@@ -82,8 +83,8 @@ _SIGPIPE: Final = 128 + 13
 
 
 def _unwritable(error: OSError) -> int:
-    """Prints an error about an output that cannot be written, and returns the exit code. If the output is a pipe that was
-    closed, nothing is printed."""
+    """Prints an error about an output that cannot be written, and returns the exit code. If the output is a pipe that
+    was closed, nothing is printed."""
     # Without this, flushing at exit would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.stdout.flush()
@@ -128,8 +129,8 @@ def run(arguments: tuple[str, ...]) -> int:
 
 
 def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
-    """Yields pytest options that put pytest's cache into the suite's cache folder. Also sets environment variables so that
-    torch and hypothesis write their files there. A run then writes only its results into the current folder."""
+    """Yields pytest options that put pytest's cache into the suite's cache folder. Also sets environment variables so
+    that torch and hypothesis write their files there. A run then writes only its results into the current folder."""
     folder = cache_root()
     with suppress(OSError):  # the cache cannot be written: they are where they are by default
         (folder / "pytest").mkdir(parents=True, exist_ok=True)

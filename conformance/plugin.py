@@ -1,8 +1,8 @@
 """The pytest plugin of the suite. It implements pytest's hooks, which call the code in ``conformance/run``.
 
 If the arguments do not include the ``conformance`` package, the plugin only adds options to ``--help``. The code of
-``run/session.py`` runs in the process that the user started. The code of ``run/worker.py`` runs in each process that runs
-items, which are the workers of pytest-xdist, or with ``-n 0`` the process that the user started.
+``run/session.py`` runs in the process that the user started. The code of ``run/worker.py`` runs in each process that
+runs items, which are the workers of pytest-xdist, or with ``-n 0`` the process that the user started.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Checks the command line. If ``-n`` was not given, sets up one worker, so that a crash ends only the worker and not the
-    run."""
+    """Checks the command line. If ``-n`` was not given, sets up one worker, so that a crash ends only the worker and
+    not the run."""
     if hasattr(config, "workerinput"):
         return None
     _check_command_line(config)
@@ -126,8 +126,8 @@ def _check_command_line(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by processors
-    and memory. If it returns None, pytest-xdist chooses the number."""
+    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by
+    processors and memory. If it returns None, pytest-xdist chooses the number."""
     if not pytest_.takes_the_suite(config) or not has_torch():
         return None
     _check_command_line(config)
@@ -218,8 +218,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _worker(config: pytest.Config) -> Worker | Runner:
-    """Returns the object that runs items in this process. It is created at first use, because the controller of a run with
-    workers runs no items."""
+    """Returns the object that runs items in this process. It is created at first use, because the controller of a run
+    with workers runs no items."""
     from conformance.run.careful import start_worker
     from conformance.run.isolation.watch import in_process
     from conformance.run.worker import Worker
@@ -277,7 +277,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 
 def _run_item(item: pytest_.SuiteItem) -> None:
-    """Runs one item and attaches its cells to pytest's report. The item fails if the outcome of a cell is unexpected."""
+    """Runs one item and attaches its cells to pytest's report. The item fails if the outcome of a cell is
+    unexpected."""
     from conformance.run.isolation.watch import DeviceLost
     from conformance.run.outcomes import write_report
     from conformance.run.xdist_adapter import REPORT

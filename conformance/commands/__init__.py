@@ -1,5 +1,5 @@
-"""The commands of ``conform``, which ``conformance/cli.py`` combines into one program, and the functions that the commands
-share."""
+"""The commands of ``conform``, which ``conformance/cli.py`` combines into one program, and the functions that the
+commands share."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def print_first(lines: Iterable[str], indent: str = "    ") -> None:
 
 
 def globs_of(option: str, text: str | None) -> list[str]:
-    """Returns the names and globs in the value of an option, which are separated by commas; an empty list if the option was
-    not given. Raises UsageError if the value is empty."""
+    """Returns the names and globs in the value of an option, which are separated by commas; an empty list if the option
+    was not given. Raises UsageError if the value is empty."""
     globs = [part.strip() for part in (text or "").split(",") if part.strip()]
     if text is not None and not globs:
         raise click.UsageError(
@@ -92,8 +92,9 @@ def globs_of(option: str, text: str | None) -> list[str]:
 def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
     """Returns the cell that a text names in the notation of the reports, ``clause::op[dtype]`` or ``clause::case``.
 
-    Raises ConformError with the most similar names if the clause, op, dtype or case is unknown. The name is first compared
-    with the ``planned`` cells and the cells of the contract's levels. Torch is imported only if the name is not among them.
+    Raises ConformError with the most similar names if the clause, op, dtype or case is unknown. The name is first
+    compared with the ``planned`` cells and the cells of the contract's levels. Torch is imported only if the name is
+    not among them.
     """
     from conformance.contract import load
     from conformance.contract.levels import levels

@@ -1,5 +1,5 @@
-"""The commands ``conform contract``, which shows the contract, and ``conform freeze-levels``, which writes the files of its
-levels for a new version."""
+"""The commands ``conform contract``, which shows the contract, and ``conform freeze-levels``, which writes the files of
+its levels for a new version."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     """Write the files of the contract's levels as VERSION. For maintainers, in a checkout.
 
     The cells are those of plan core of the simulated device, which declares all capabilities. Levels 1 to 3 contain the
-    ops and dtypes of must_pass.toml and the cases of plan quick. Level 4 (full) contains all other cells of the clauses of
-    levels 1 to 4, and level 5 contains the cells of its own clauses.
+    ops and dtypes of must_pass.toml and the cases of plan quick. Level 4 (full) contains all other cells of the clauses
+    of levels 1 to 4, and level 5 contains the cells of its own clauses.
     """
     require_torch()
     from conformance.contract import LEVELS, load

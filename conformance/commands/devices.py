@@ -1,4 +1,5 @@
-"""The commands ``conform devices``, which lists the known devices, and ``conform init``, which describes a new device."""
+"""The commands ``conform devices``, which lists the known devices, and ``conform init``, which describes a new
+device."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     """Show the known devices and what they support.
 
     Lists how many capabilities each device declares and how many a probe found, or the reason why the device is not
-    available. With NAMES, shows each capability of the named devices. An available device is probed in a subprocess, which
-    takes some seconds to import torch.
+    available. With NAMES, shows each capability of the named devices. An available device is probed in a subprocess,
+    which takes some seconds to import torch.
     """
     known = registry.installed()
     chosen = [registry.get(name) for name in names] or list(known.devices.values())
@@ -136,7 +137,8 @@ def _state(row: Row) -> tuple[str, Text]:
 
 
 def _remarks(row: Row) -> Iterator[Text]:
-    """Yields remarks about a device: the reason why it is not available, and differences between declaration and probe."""
+    """Yields remarks about a device: the reason why it is not available, and differences between declaration and
+    probe."""
     if (why := row.unavailable or row.probe_error) is not None:
         yield Text(f"{row.name} is not available here: {why}")
     if row.probed is None:

@@ -1,5 +1,5 @@
-"""The commands ``conform minimise``, which finds the smallest example of a failure, and ``conform pin``, which adds found
-examples to later plans."""
+"""The commands ``conform minimise``, which finds the smallest example of a failure, and ``conform pin``, which adds
+found examples to later plans."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def minimise(
 ) -> int:
     """Find the smallest failing example of a cell.
 
-    CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits 1
-    if the cell fails, 2 if it passes.
+    CELL is written as in reports, such as 'layout.values::add[float32]'. Prints the example and its repro script. Exits
+    1 if the cell fails, 2 if it passes.
     """
     require_torch()
     from conformance.checks.child import ChildDied

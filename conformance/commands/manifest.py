@@ -42,8 +42,8 @@ class Read(NamedTuple):
 
 
 class Given:
-    """The manifest, device and runs that a command line names. The constructor raises ConformError if a run or the device
-    cannot be read."""
+    """The manifest, device and runs that a command line names. The constructor raises ConformError if a run or the
+    device cannot be read."""
 
     def __init__(
         self, path: Path | None, device: str | None, descriptor: Path | None, runs: Sequence[Path]
@@ -70,8 +70,8 @@ class Given:
         return drafts(causes_of(self.last, [r for r in results if r.verdict is Verdict.REGRESSION]))
 
     def read(self, *, may_be_new: bool = False) -> Read:
-        """Returns the manifest. Raises ConformError if no manifest is known or if it cannot be read. With ``may_be_new`` a
-        manifest that does not exist yet is returned as empty."""
+        """Returns the manifest. Raises ConformError if no manifest is known or if it cannot be read. With
+        ``may_be_new`` a manifest that does not exist yet is returned as empty."""
         path = self._path(may_be_new=may_be_new)
         if path.exists():
             manifest = Manifest.load(path, self._known(path))
@@ -90,8 +90,8 @@ class Given:
         write_file(path.resolve(), text.encode())
 
     def _known(self, path: Path) -> Known:
-        """Returns the names that a manifest may use: the clauses, the layouts of the covering set, and the layouts of examples
-        that are pinned in the folder of the manifest or of its device."""
+        """Returns the names that a manifest may use: the clauses, the layouts of the covering set, and the layouts of
+        examples that are pinned in the folder of the manifest or of its device."""
         folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
         pinned = {pin.layout for each in folders for pin in read_pinned(each)}
         return {"clause": self.contract.clauses, "layouts": covering_set().ids | pinned}
@@ -110,8 +110,8 @@ class Given:
         raise ConformError(f"{whose}: name the file with --manifest PATH")
 
     def facts(self) -> Mapping[str, str]:
-        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device, or facts of
-        any machine if the device is not available."""
+        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device, or
+        facts of any machine if the device is not available."""
         if self.evidence:
             return self.evidence[0].facts
         if self.descriptor is None or self.descriptor.unavailable() is not None:
@@ -303,8 +303,8 @@ def stats(given: Given, plan: str | None, soon: int, as_json: bool) -> int:
 
 
 def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None:
-    """Returns the cause for the new blocks of a manifest, from the options; None if no block is to be added. Raises UsageError
-    if an option is wrong."""
+    """Returns the cause for the new blocks of a manifest, from the options; None if no block is to be added. Raises
+    UsageError if an option is wrong."""
     from devices.lifecycle.update import Cause
 
     if triage and reason is not None:

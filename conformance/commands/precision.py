@@ -1,5 +1,5 @@
-"""The commands of ``conform precision``, which store the errors of elementwise functions that a run measured, or print the
-errors as a table."""
+"""The commands of ``conform precision``, which store the errors of elementwise functions that a run measured, or print
+the errors as a table."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def update(run: Path, device: str | None, descriptor: Path | None, reason: str |
 def table(run: Path) -> None:
     """Print the errors of RUN as a Markdown table.
 
-    The table has a row for each function and a column for each dtype. It shows the largest error in ulps (units in the last
-    place) and the argument at which the error occurs.
+    The table has a row for each function and a column for each dtype. It shows the largest error in ulps (units in the
+    last place) and the argument at which the error occurs.
     """
     loaded = load_run(run)
     found = measured_by(loaded)
@@ -88,8 +88,8 @@ def measured_by(run: Run) -> dict[tuple[str, str], CellResult]:
 
 
 def _shown(result: CellResult | None) -> str:
-    """Returns a table entry: the largest error in ulps, and the argument at which it occurs. The error of a failed cell is
-    bold."""
+    """Returns a table entry: the largest error in ulps, and the argument at which it occurs. The error of a failed cell
+    is bold."""
     if result is None or result.ulps is None:
         return ""
     error = "NaN" if result.ulps >= MOST_ULPS else f"{result.ulps:.3g}"

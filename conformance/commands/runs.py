@@ -1,4 +1,5 @@
-"""The commands that read results folders: ``conform gate``, ``results``, ``diff``, ``merge``, ``crcr`` and ``dashboard``."""
+"""The commands that read results folders: ``conform gate``, ``results``, ``diff``, ``merge``, ``crcr`` and
+``dashboard``."""
 
 from __future__ import annotations
 
@@ -111,10 +112,10 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
 def crcr(run: Path, allow_improvements: bool, output: Path | None) -> int:
     """Print a run for PyTorch's Cross-Repository CI Relay.
 
-    Prints the counts and the environment of the run in folder RUN as one line of JSON with less than 100 KiB. The line is
-    the input `test-results` of the relay's callback action. In GitHub Actions the line is also written to $GITHUB_OUTPUT
-    as `test-results`, together with `conclusion` (success or failure). Exits 0 for green and red runs, because only
-    `conform gate` fails for red runs; exits 4 if the run cannot be read.
+    Prints the counts and the environment of the run in folder RUN as one line of JSON with less than 100 KiB. The line
+    is the input `test-results` of the relay's callback action. In GitHub Actions the line is also written to
+    $GITHUB_OUTPUT as `test-results`, together with `conclusion` (success or failure). Exits 0 for green and red runs,
+    because only `conform gate` fails for red runs; exits 4 if the run cannot be read.
     """
     found = payload(judge(load_run(run), allow_improvements=allow_improvements))
     text = text_of(found)
@@ -135,9 +136,9 @@ def crcr(run: Path, allow_improvements: bool, output: Path | None) -> int:
 def dashboard(runs: tuple[Path, ...], output: Path, **given: Any) -> None:
     """Build a static site from results folders.
 
-    The site has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, or a folder of
-    such folders. If a run is partial, incomplete or empty, the command says why, exits 2 and does not change the site.
-    Exits 4 if a run's files cannot be read or were edited.
+    The site has an overview, grids, cells, comparisons and trends. Each RUN is the folder given to --results, or a
+    folder of such folders. If a run is partial, incomplete or empty, the command says why, exits 2 and does not change
+    the site. Exits 4 if a run's files cannot be read or were edited.
     """
     from reports.dashboard.build import Options, build
 

@@ -1,1 +1,2 @@
-"""The code that selects what a run tests: it makes an ordered list of cells from a device descriptor and the options."""
+"""The code that selects what a run tests: it makes an ordered list of cells from a device descriptor and the
+options."""

@@ -1,5 +1,5 @@
-"""The suite's options for pytest, which are listed in ``options.toml``, and the checked values of the options in a command
-line. The module imports neither pytest nor torch."""
+"""The suite's options for pytest, which are listed in ``options.toml``, and the checked values of the options in a
+command line. The module imports neither pytest nor torch."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def dest(self) -> str:
-        """The name of the attribute in which pytest stores the option's value. A prefix avoids clashes with the options of
-        other plugins."""
+        """The name of the attribute in which pytest stores the option's value. A prefix avoids clashes with the options
+        of other plugins."""
         return f"conform_{self.key}"
 
     def read(self, value: Any) -> Any:
-        """Returns the option's value, converted from text; None if the option was not given. Raises ConformError if the text is
-        not valid."""
+        """Returns the option's value, converted from text; None if the option was not given. Raises ConformError if the
+        text is not valid."""
         if self.kind in ("text", "flag") or value is None:
             return value
         return _READERS[self.kind](value, self.name)
@@ -86,8 +86,8 @@ class Request:
     def read(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
-        """Returns a request made from pytest's option values, which have the options' ``dest`` as keys. Raises ConformError if
-        a value is not valid."""
+        """Returns a request made from pytest's option values, which have the options' ``dest`` as keys. Raises
+        ConformError if a value is not valid."""
         read = {option.key: option.read(values[option.dest]) for option in OPTIONS}
         if read["resume"] and read["no_resume"]:
             raise ConformError("--resume and --no-resume exclude each other: give one of them")
@@ -106,8 +106,9 @@ class Request:
 def joined(arguments: Iterable[str]) -> tuple[str, ...]:
     """Returns the command line, in which each option that takes a path is written as ``--option=PATH``.
 
-    pytest searches its root folder before it knows the suite's options, and treats an existing path after an unknown option
-    as a test path. The results folder exists when a worker starts, so the worker would search the folder for tests.
+    pytest searches its root folder before it knows the suite's options, and treats an existing path after an unknown
+    option as a test path. The results folder exists when a worker starts, so the worker would search the folder for
+    tests.
     """
     paths = {option.name for option in OPTIONS if option.kind == "path"}
     paths |= {"--expectations", "--junitxml"}
@@ -128,7 +129,8 @@ def _count(text: str, option: str) -> int:
 
 
 def duration(text: str, option: str = "--max-time") -> float:
-    """Returns the seconds of a duration such as ``90``, ``90s``, ``20m`` or ``1h``. Raises ConformError for other texts."""
+    """Returns the seconds of a duration such as ``90``, ``90s``, ``20m`` or ``1h``. Raises ConformError for other
+    texts."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
         seconds = float(number) * _UNITS[unit]

@@ -1,7 +1,7 @@
 """Makes the plan of a device: the ops and dtypes from torch's op database, and the clauses that apply to them.
 
-The clauses that apply depend only on the installed torch and on this suite, never on the device. They are cached: as long as
-torch and the suite stay the same, planning does not load the op database and draws no samples.
+The clauses that apply depend only on the installed torch and on this suite, never on the device. They are cached: as
+long as torch and the suite stay the same, planning does not load the op database and draws no samples.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """An op and dtype of the plan, with the number of samples and the clauses that apply. ``returns`` is True if the CPU
-    accepts at least one of the samples."""
+    """An op and dtype of the plan, with the number of samples and the clauses that apply. ``returns`` is True if the
+    CPU accepts at least one of the samples."""
 
     op: str
     dtype: str
@@ -74,8 +74,8 @@ class _File(msgspec.Struct):
 
 
 class Subjects:
-    """A cache of the clauses that apply to ops and dtypes, for a device type and a number of samples. ``path`` is the cache
-    file; if it is None, nothing is stored on disk."""
+    """A cache of the clauses that apply to ops and dtypes, for a device type and a number of samples. ``path`` is the
+    cache file; if it is None, nothing is stored on disk."""
 
     def __init__(
         self, torch_type: str, samples: int, applicable: Applicable, path: Path | None
@@ -107,8 +107,8 @@ class Subjects:
         return Subject(op.id, dtype, traits.samples, traits.returns, clauses)
 
     def keep(self) -> None:
-        """Writes new entries to the cache file, and deletes old cache files. Errors are ignored, because without the file the
-        next run only takes longer."""
+        """Writes new entries to the cache file, and deletes old cache files. Errors are ignored, because without the
+        file the next run only takes longer."""
         if self._path is None or not self._new:
             return
         with contextlib.suppress(OSError):
@@ -125,7 +125,8 @@ def _last_use(path: Path) -> float:
 
 
 def _accelerator() -> str:
-    """Returns the name of the machine's accelerator as torch reports it. The contents of the op database depend on it."""
+    """Returns the name of the machine's accelerator as torch reports it. The contents of the op database depend on
+    it."""
     try:
         return str(torch.accelerator.is_available() and torch.accelerator.current_accelerator())
     except Exception as error:  # the device's module lacks what torch asks of it
@@ -133,8 +134,8 @@ def _accelerator() -> str:
 
 
 def file_of(root: Path, torch_type: str, samples: int, machine: Machine) -> Path:
-    """Returns the path of the cache file. Its name contains a digest of the versions of the suite and of torch, and of all
-    else that the op database depends on."""
+    """Returns the path of the cache file. Its name contains a digest of the versions of the suite and of torch, and of
+    all else that the op database depends on."""
     facts: list[Any] = [
         *(_FORMAT, samples, sys.version, platform.machine(), _accelerator()),
         *(str(torch.__version__), str(torch.version.git_version)),
@@ -185,8 +186,8 @@ _WITHHELD: Final = "the descriptor declares that the device does not support thi
 
 
 def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[str], list[str]]:
-    """Returns two sorted lists of the plan's dtypes for an op: the dtypes that the device declares for the op, and the dtypes
-    that it declares for other ops only."""
+    """Returns two sorted lists of the plan's dtypes for an op: the dtypes that the device declares for the op, and the
+    dtypes that it declares for other ops only."""
     mine = descriptor.dtypes_of(op.id)
     withheld = (op.dtypes & descriptor.dtypes) - mine
     return sorted(filter(spec.takes, op.dtypes & mine)), sorted(filter(spec.takes, withheld))
@@ -285,8 +286,8 @@ def make_plan(
 
 
 def undeclared_clauses(descriptor: Descriptor, contract: Contract) -> dict[str, str]:
-    """Returns the checked clauses that need capabilities which the device does not declare, each with a text that lists the
-    missing capabilities."""
+    """Returns the checked clauses that need capabilities which the device does not declare, each with a text that lists
+    the missing capabilities."""
     return {
         clause.id: ", ".join(missing)
         for clause in checked(contract)
@@ -300,8 +301,8 @@ def untried_with(
     contract: Contract,
     clauses: Container[str] | None = None,
 ) -> dict[str, dict[str, str]]:
-    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by op and then by
-    clause. If ``clauses`` is given, only these clauses are included."""
+    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by op and
+    then by clause. If ``clauses`` is given, only these clauses are included."""
     undeclared = undeclared_clauses(descriptor, contract)
     asked = [
         (check.clause, check.untried)
@@ -322,8 +323,8 @@ def untried(
     ops: Iterable[str] = (),
     clauses: Container[str] | None = None,
 ) -> Mapping[str, Mapping[str, str]]:
-    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by clause and then
-    by case or op. If ``clauses`` is given, only these clauses are included."""
+    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by clause
+    and then by case or op. If ``clauses`` is given, only these clauses are included."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
@@ -339,12 +340,13 @@ def untried(
 def capability_states(
     declared: frozenset[str], answers: Mapping[str, bool | None]
 ) -> dict[str, Capability]:
-    """Returns for each capability whether it is declared and whether a test found it on the device. Capabilities that the
-    device has but does not declare are included."""
+    """Returns for each capability whether it is declared and whether a test found it on the device. Capabilities that
+    the device has but does not declare are included."""
     names = declared | {name for name, answer in answers.items() if answer} | {"strides", "storage"}
     return {name: Capability(name in declared, answers.get(name)) for name in sorted(names)}
 
 
 def torch_build() -> str:
-    """Returns torch's version and commit as a text. The cached expected strides are valid only for this build of torch."""
+    """Returns torch's version and commit as a text. The cached expected strides are valid only for this build of
+    torch."""
     return f"{torch.__version__}-{str(torch.version.git_version or 'unknown')[:12]}"

@@ -1,5 +1,5 @@
-"""Selects the parts of a plan that a run tests: the device, the cells, the items and their order, the shard, and the machines
-that may take part.
+"""Selects the parts of a plan that a run tests: the device, the cells, the items and their order, the shard, and the
+machines that may take part.
 
 An item is the unit of work of a worker: one op and dtype with the clauses of one suite, or one case of one clause.
 """
@@ -36,8 +36,8 @@ _ITEM_SECONDS: Final = 0.002
 
 
 class ItemId(NamedTuple):
-    """The id of an item: the name of a suite, and the name of the item in the suite. Converted to text, it is pytest's id of
-    the item."""
+    """The id of an item: the name of a suite, and the name of the item in the suite. Converted to text, it is pytest's
+    id of the item."""
 
     suite: str
     name: str
@@ -87,8 +87,9 @@ def items_of(cells: Iterable[CellKey]) -> list[Item]:
 
 
 def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
-    """Returns a dictionary of items by their id as text: first ``items``, then the items in ``last``, which run last and alone.
-    The ids of the items in ``last`` contain the clause, because ``items`` may contain the same op and dtype."""
+    """Returns a dictionary of items by their id as text: first ``items``, then the items in ``last``, which run last
+    and alone. The ids of the items in ``last`` contain the clause, because ``items`` may contain the same op and
+    dtype."""
     found = {str(item.id): item for item in items}
     for item in last:
         name = str(item.id)
@@ -172,8 +173,8 @@ def is_identity(cell: CellKey) -> bool:
 def seconds_by_item(
     cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, float]:
-    """Returns the estimated seconds of each item, from the known times of cells. A cell without a known time counts as the
-    median of the known times. If no time is known, all cells count the same."""
+    """Returns the estimated seconds of each item, from the known times of cells. A cell without a known time counts as
+    the median of the known times. If no time is known, all cells count the same."""
     usual = median(seconds.values()) if seconds else 1.0
     found: dict[ItemId, float] = {}
     for cell in cells:
@@ -185,7 +186,8 @@ def seconds_by_item(
 def cells_of(
     shard: Shard, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> list[CellKey]:
-    """Returns the cells of a shard, in the order of the plan. Raises ConformError if the run has fewer items than shards."""
+    """Returns the cells of a shard, in the order of the plan. Raises ConformError if the run has fewer items than
+    shards."""
     numbers = divided(shard.count, cells, seconds)
     return [c for c in cells if is_identity(c) or numbers[item_of(c)] == shard.number]
 
@@ -193,8 +195,8 @@ def cells_of(
 def divided(
     count: int, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, int]:
-    """Returns the number of the shard, from 1, for each item that only one shard runs. Raises ConformError if the run has
-    fewer items than shards."""
+    """Returns the number of the shard, from 1, for each item that only one shard runs. Raises ConformError if the run
+    has fewer items than shards."""
     times = seconds_by_item([cell for cell in cells if not is_identity(cell)], seconds)
     if count > max(len(times), 1):
         raise ConformError(
@@ -219,8 +221,8 @@ class NothingSelected(ConformError):
 
 
 def find_descriptor(name: str | None, path: Path | None) -> Descriptor:
-    """Returns the descriptor of the device that ``--descriptor`` or ``--device`` names. By default the machine's accelerator is
-    chosen, else ``simulated``, else ``cpu``. Raises UnknownDevice or DescriptorError."""
+    """Returns the descriptor of the device that ``--descriptor`` or ``--device`` names. By default the machine's
+    accelerator is chosen, else ``simulated``, else ``cpu``. Raises UnknownDevice or DescriptorError."""
     if path is not None:
         found = registry.load_file(path)
         if name is not None and name != found.name:
@@ -263,8 +265,8 @@ def _accelerator() -> str | None:
 
 
 def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
-    """Returns the cells of the shard that ``--shard`` names, or all cells if the option was not given. Raises ConformError, and
-    RunError if the run of ``--shard-times`` cannot be read."""
+    """Returns the cells of the shard that ``--shard`` names, or all cells if the option was not given. Raises
+    ConformError, and RunError if the run of ``--shard-times`` cannot be read."""
     if request.shard is None:
         if request.shard_times is not None:
             raise ConformError("--shard-times needs --shard I/N")
@@ -275,8 +277,8 @@ def shard_of(cells: list[CellKey], request: Request) -> list[CellKey]:
 
 
 def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list[CellKey]:
-    """Returns the cells of the plan that the options select. With ``--ops`` or ``--dtypes`` no cells of cases are selected.
-    Raises ConformError if a name matches nothing or if no cell is selected."""
+    """Returns the cells of the plan that the options select. With ``--ops`` or ``--dtypes`` no cells of cases are
+    selected. Raises ConformError if a name matches nothing or if no cell is selected."""
     selected = list(plan.cells)
     if request.ops is not None:
         ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})

@@ -29,11 +29,11 @@ _RESULTS: Final = Path("conform-results")
 
 
 def check(request: Request) -> Descriptor | None:
-    """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line names a
-    device, else None.
+    """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line
+    names a device, else None.
 
-    The function imports no module that takes long to import. Checks that need torch are made later, such as the check that
-    the device can be used.
+    The function imports no module that takes long to import. Checks that need torch are made later, such as the check
+    that the device can be used.
     """
     plan_spec(request.plan)
     contract = load()
@@ -59,8 +59,8 @@ def check(request: Request) -> Descriptor | None:
 
 
 def meant(argument: str) -> str:
-    """Returns a question about the option that the user may have meant by an argument that is not a path, such as "; did you
-    mean --ops add?"; an empty text if no name is similar."""
+    """Returns a question about the option that the user may have meant by an argument that is not a path, such as ";
+    did you mean --ops add?"; an empty text if no name is similar."""
     names = known_ops() or frozenset(cell.op for level in levels() for cell in level.cells)
     if argument in names:
         return f"; did you mean --ops {argument}?"
@@ -80,8 +80,8 @@ def known_layouts(descriptor: Descriptor) -> frozenset[str]:
 def load_manifest(
     request: Request, descriptor: Descriptor, contract: Contract
 ) -> tuple[Manifest, Path | None]:
-    """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command line
-    names, else the device's own file, else an empty manifest without a path. Raises ManifestError."""
+    """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command
+    line names, else the device's own file, else an empty manifest without a path. Raises ManifestError."""
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None or request.expectations == "none":
         return Manifest(), None
@@ -93,8 +93,8 @@ def load_manifest(
 
 
 def results_folder(request: Request, device: str) -> Path:
-    """Returns the results folder of a run. By default a partial run has another folder than a whole run, so that the results
-    of the whole run are kept."""
+    """Returns the results folder of a run. By default a partial run has another folder than a whole run, so that the
+    results of the whole run are kept."""
     if request.results is not None:
         return request.results
     whole = whole_folder(request, device)
@@ -113,8 +113,8 @@ def whole_folder(request: Request, device: str) -> Path:
 
 
 def known_ops() -> frozenset[str]:
-    """Returns the names of the ops in torch's op database, as stored by an earlier run with the same torch; an empty set if
-    nothing is stored."""
+    """Returns the names of the ops in torch's op database, as stored by an earlier run with the same torch; an empty
+    set if nothing is stored."""
     try:
         kept = msgspec.json.decode(_kept_ops().read_bytes(), type=list[str])
     except (OSError, msgspec.DecodeError, metadata.PackageNotFoundError):
@@ -123,8 +123,8 @@ def known_ops() -> frozenset[str]:
 
 
 def keep_ops(names: Iterable[str]) -> None:
-    """Stores the names of the ops in the cache folder. Errors are ignored, because without the file a misspelt name is only
-    found later."""
+    """Stores the names of the ops in the cache folder. Errors are ignored, because without the file a misspelt name is
+    only found later."""
     try:
         if not (path := _kept_ops()).exists():
             write_whole(path, msgspec.json.encode(sorted(names)))

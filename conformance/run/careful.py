@@ -93,8 +93,8 @@ def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Conne
 
 @dataclass
 class Runner:
-    """The runner of a worker's items. Items run in the worker's own process; after a crash they run in forked copies of the
-    process, if the process may be forked.
+    """The runner of a worker's items. Items run in the worker's own process; after a crash they run in forked copies of
+    the process, if the process may be forked.
     """
 
     _name: str
@@ -154,8 +154,8 @@ class Runner:
         return msgspec.structs.replace(report.report, cells=cells), [*report.lines, *lines]
 
     def _run_rest(self, copies: Copies, item_id: str, known: list[Lost]) -> tuple[Ran, list[Lost]]:
-        """Runs the cells of an item that have no outcome yet. Each crash ends a copy, and the next copy runs the rest. Returns
-        the report of the item, and the cells that ended copies."""
+        """Runs the cells of an item that have no outcome yet. Each crash ends a copy, and the next copy runs the rest.
+        Returns the report of the item, and the cells that ended copies."""
         lost, tries = list(known), 0
         while set(self.items[item_id].cells) - {each.cell for each in lost}:
             answer = self._do(copies, Task(item_id, lost=tuple(lost)))
@@ -170,8 +170,8 @@ class Runner:
         return Ran(ItemReport(), []), lost
 
     def _confirmed(self, copies: Copies, item_id: str, lost: Lost) -> CellOutcome:
-        """Returns the outcome of a cell that ended its process. The cell is run again alone, and counts as a crash only if
-        it ends the process again."""
+        """Returns the outcome of a cell that ended its process. The cell is run again alone, and counts as a crash only
+        if it ends the process again."""
         if lost.outcome is not Outcome.CRASH:
             return lost.as_outcome
         clauses = (lost.cell.clause,)
@@ -192,8 +192,8 @@ class Runner:
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:
-        """Runs a task in a copy of the worker. Returns the result, or the cell in which the copy ended, or the exit status of
-        the copy if it ended outside of any cell."""
+        """Runs a task in a copy of the worker. Returns the result, or the cell in which the copy ended, or the exit
+        status of the copy if it ended outside of any cell."""
         connection = copies.connection()
         try:
             connection.send_bytes(_encode(task))
@@ -210,8 +210,8 @@ class Runner:
         return said
 
     def _ended(self, status: int) -> Lost | int:
-        """Returns the cell in which a copy of the worker died, or the exit ``status`` of the copy if it died outside of any
-        cell."""
+        """Returns the cell in which a copy of the worker died, or the exit ``status`` of the copy if it died outside of
+        any cell."""
         if status in FROM_OUTSIDE:  # a person, or a system without memory: the controller decides
             _end_as(status)
         entry = read_entry(self._journals, self._name)
@@ -245,8 +245,9 @@ def _end_as(status: int) -> NoReturn:
 def start_worker(
     name: str, encoded: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
 ) -> Runner:
-    """Prepares this process, a worker of pytest-xdist, and returns the runner of its items. A worker that cannot take part
-    in the run sends the reason to the controller and exits; the controller then replaces the worker or ends the run."""
+    """Prepares this process, a worker of pytest-xdist, and returns the runner of its items. A worker that cannot take
+    part in the run sends the reason to the controller and exits; the controller then replaces the worker or ends the
+    run."""
     start = read_start(encoded)
     place, end = begin_worker(start, name, channel, pipes)
     try:

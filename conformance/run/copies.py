@@ -1,8 +1,8 @@
 """Forked copies of a process, in which code runs that may crash. All copies are forks of one idle fork of the process.
 
-A vendor's module may take seconds to import. After the first copy has run, the idle fork therefore forks itself, and this
-fork imports the module. The fork replaces the idle fork if it can still be forked: if the module has started no thread
-and holds no device, socket or shared memory, and if a further fork can open the device.
+A vendor's module may take seconds to import. After the first copy has run, the idle fork therefore forks itself, and
+this fork imports the module. The fork replaces the idle fork if it can still be forked: if the module has started no
+thread and holds no device, socket or shared memory, and if a further fork can open the device.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _HARMLESS: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/ura
 
 
 class Copies:
-    """A source of forked copies of this process, in the state in which the process was when the source was created. At most
-    one copy exists at a time, and each copy runs ``work(connection)``. After the first copy, one fork calls ``warm()``; if
-    the call returns True, all later copies are forks of that fork."""
+    """A source of forked copies of this process, in the state in which the process was when the source was created. At
+    most one copy exists at a time, and each copy runs ``work(connection)``. After the first copy, one fork calls
+    ``warm()``; if the call returns True, all later copies are forks of that fork."""
 
     def __init__(
         self, work: Callable[[Connection], None], warm: Callable[[], bool] = lambda: False
@@ -100,7 +100,8 @@ class _Waiting:
             made += 1
 
     def _copy(self, descriptor: int) -> None:
-        """Forks a copy that does the work, waits until the copy ends, and sends its exit status to the parent process."""
+        """Forks a copy that does the work, waits until the copy ends, and sends its exit status to the parent
+        process."""
         here = os.getpid()
         if (child := os.fork()) == 0:
             end_with_parent(here)
@@ -114,8 +115,8 @@ class _Waiting:
         self._control.sendall(_STATUS.pack(os.waitstatus_to_exitcode(status)))
 
     def _hand_over(self, descriptor: int) -> None:
-        """Replaces this process by a fork that has imported the device's module and that takes over the connection. Returns
-        only if no such fork can be made."""
+        """Replaces this process by a fork that has imported the device's module and that takes over the connection.
+        Returns only if no such fork can be made."""
         ready, theirs = os.pipe()
         here = os.getpid()
         if (child := os.fork()) == 0:
@@ -141,8 +142,8 @@ class _Waiting:
 
 
 def loads_for_copies(bench: Bench, index: int) -> bool:
-    """Imports the device's module. Returns True if this process can still be forked afterwards, which is tested with a fork
-    that opens the device."""
+    """Imports the device's module. Returns True if this process can still be forked afterwards, which is tested with a
+    fork that opens the device."""
     before = _held()
     descriptor = registry.find(bench.device, bench.descriptor)
     start_device(descriptor)
@@ -161,8 +162,8 @@ def loads_for_copies(bench: Bench, index: int) -> bool:
 
 
 def _held() -> set[str]:
-    """Returns the names of the open files and mappings that a fork would share with this process: devices, sockets, pipes
-    and shared memory."""
+    """Returns the names of the open files and mappings that a fork would share with this process: devices, sockets,
+    pipes and shared memory."""
     found = set()
     for each in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the list itself

@@ -1,5 +1,5 @@
-"""The code that uses private names of execnet: the pipes of gateways, the start of gateways, and the error for an unknown
-host.
+"""The code that uses private names of execnet: the pipes of gateways, the start of gateways, and the error for an
+unknown host.
 
 ``tests/plugin/test_adapters.py`` checks that these names exist.
 """
@@ -32,7 +32,8 @@ def is_plain(spec: execnet.XSpec) -> bool:
 
 
 def process_of(gateway: Any) -> Process | None:
-    """Returns the local process of a worker; None if the worker runs on another machine or was started by other means."""
+    """Returns the local process of a worker; None if the worker runs on another machine or was started by other
+    means."""
     if not getattr(gateway.spec, "popen", False):
         return None
     found: Process | None = getattr(getattr(gateway, "_io", None), "popen", None)
@@ -45,8 +46,8 @@ def where(gateway: Any) -> str:
 
 
 def pipes_of(channel: Any) -> list[int]:
-    """Returns the file descriptors of the pipes between a channel's gateway and the controller; an empty list if the gateway
-    uses no pipes."""
+    """Returns the file descriptors of the pipes between a channel's gateway and the controller; an empty list if the
+    gateway uses no pipes."""
     io = getattr(channel.gateway, "_io", None)
     streams = (getattr(io, name, None) for name in ("infile", "outfile"))
     return [int(stream.fileno()) for stream in streams if stream is not None]
@@ -56,8 +57,8 @@ def pipes_of(channel: Any) -> list[int]:
 
 
 class WorkerIO(Popen2IO):
-    """The pipes to a worker that the fork server starts. ``popen`` is the process of the worker, as in execnet's own class.
-    The constructor raises NoCopy if the server cannot start a worker."""
+    """The pipes to a worker that the fork server starts. ``popen`` is the process of the worker, as in execnet's own
+    class. The constructor raises NoCopy if the server cannot start a worker."""
 
     def __init__(self, server: ForkServer, execmodel: Any) -> None:
         its_stdin, to_worker = os.pipe()

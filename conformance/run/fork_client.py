@@ -1,5 +1,5 @@
-"""The client of the fork server. The client starts the server, requests forked copies of the server, and requests the exit
-status of each copy.
+"""The client of the fork server. The client starts the server, requests forked copies of the server, and requests the
+exit status of each copy.
 
 The client has one connection for each copy. The connection carries the request for the copy, and later the copy's exit
 status. The server kills the copy when the client closes the connection, so that no process is left behind. Forks of the
@@ -45,8 +45,8 @@ from conformance.run.fork_server import main; main(int(sys.argv[1]))
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A request to start a copy of the server. The file descriptors for stdin, stdout and stderr are sent with the request,
-    and for a child also the pipe for its messages."""
+    """A request to start a copy of the server. The file descriptors for stdin, stdout and stderr are sent with the
+    request, and for a child also the pipe for its messages."""
 
     environment: dict[str, str]
     folder: str  # in which it works; empty if that was deleted
@@ -69,16 +69,16 @@ RUNS: Final = 1 << 30
 
 
 class ChildServer:
-    """A connection to the server process ``pid``, which forks copies of itself on request. All threads and forks of this
-    process may send requests."""
+    """A connection to the server process ``pid``, which forks copies of itself on request. All threads and forks of
+    this process may send requests."""
 
     def __init__(self, control: socket.socket, pid: int) -> None:
         self._control, self._pid = control, pid
         self._gone = False
 
     def start_child(self, stdin: int, output: int, pipe: int) -> Process:
-        """Starts a child process with the given file descriptors. The child runs the line of Python that it reads from its
-        stdin. Raises NoCopy if the server cannot start a child."""
+        """Starts a child process with the given file descriptors. The child runs the line of Python that it reads from
+        its stdin. Raises NoCopy if the server cannot start a child."""
         copy = self._start((stdin, output, output, pipe), child=True)
         assert copy is not None  # a server that cannot be copied refuses a child
         return copy
@@ -146,9 +146,9 @@ class ForkServer(ChildServer):
     def start(
         self, stdin: int, stdout: int, stderr: int, environment: Mapping[str, str] | None = None
     ) -> Process:
-        """Starts a worker with the given file descriptors, and with the given environment variables or those of this process.
-        The worker runs the line of Python that it reads from its stdin. Raises NoCopy if the server cannot start a
-        worker."""
+        """Starts a worker with the given file descriptors, and with the given environment variables or those of this
+        process. The worker runs the line of Python that it reads from its stdin. Raises NoCopy if the server cannot
+        start a worker."""
         copy = self._start((stdin, stdout, stderr), child=False, environment=environment)
         if copy is not None:
             return copy
@@ -206,8 +206,8 @@ class Forked:
             return -signal.SIGKILL  # that is how copies end with their server
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for the end of the process and returns its exit status. Raises subprocess.TimeoutExpired after ``timeout``
-        seconds."""
+        """Waits for the end of the process and returns its exit status. Raises subprocess.TimeoutExpired after
+        ``timeout`` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if until is not None and time.monotonic() >= until:

@@ -3,13 +3,13 @@
 Each worker also has a fork server of its own. That server is a fork of the worker, made before the worker has run any
 item, and it forks itself for each subprocess that a case needs.
 
-A server answers one request at a time, over sockets (the protocol is in fork_client.py). A forked process that has ended
-stays a zombie until its exit status was requested, so that its process id is not given to another process.
+A server answers one request at a time, over sockets (the protocol is in fork_client.py). A forked process that has
+ended stays a zombie until its exit status was requested, so that its process id is not given to another process.
 
-A process may be forked if it has one thread and has initialized no accelerator, because a driver's threads and handles do
-not survive a fork (``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). Backends that torch
-imports automatically are therefore imported only when a worker opens its device. If the server process may not be forked,
-the server becomes the first worker itself and closes its socket.
+A process may be forked if it has one thread and has initialized no accelerator, because a driver's threads and handles
+do not survive a fork (``fork(2)``; https://docs.pytorch.org/docs/stable/notes/multiprocessing.html). Backends that
+torch imports automatically are therefore imported only when a worker opens its device. If the server process may not be
+forked, the server becomes the first worker itself and closes its socket.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _is_copy = False  # of the server, as a worker
 
 
 def main(descriptor: int) -> None:
-    """Answers requests until the socket with this file descriptor closes. In a forked process the function returns when the
-    work of that process is done."""
+    """Answers requests until the socket with this file descriptor closes. In a forked process the function returns when
+    the work of that process is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller, and for workers
     end_with_parent()
     control = socket.socket(fileno=descriptor)
@@ -193,8 +193,8 @@ def is_copy() -> bool:
 
 
 def _work(request: Start, descriptors: list[int]) -> None:
-    """Sets up this process as ``python -u -c`` would do, and runs the line of Python that arrives over stdin. The line of a
-    child may use the variable ``pipe``."""
+    """Sets up this process as ``python -u -c`` would do, and runs the line of Python that arrives over stdin. The line
+    of a child may use the variable ``pipe``."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request.child:
         os.setsid()
@@ -214,8 +214,8 @@ def _work(request: Start, descriptors: list[int]) -> None:
 
 
 def _end_at_once() -> NoReturn:
-    """Ends a forked process without freeing its objects, as multiprocessing does: freeing a million objects would take a
-    second."""
+    """Ends a forked process without freeing its objects, as multiprocessing does: freeing a million objects would take
+    a second."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

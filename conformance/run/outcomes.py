@@ -1,6 +1,6 @@
-"""The outcomes of cells in a run: the report of a worker about an item, cells that ended a process, repeated runs of flaky
-cells, and the verdict on each cell according to the manifest. The functions have no side effects. The controller and the
-workers use them."""
+"""The outcomes of cells in a run: the report of a worker about an item, cells that ended a process, repeated runs of
+flaky cells, and the verdict on each cell according to the manifest. The functions have no side effects. The controller
+and the workers use them."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class GroupCall(msgspec.Struct, frozen=True):
 class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
     """A cell that ended the process that ran it.
 
-    ``outcome`` is ``crash`` or ``hang``; a cell that left the device unusable counts as a crash. ``message`` states how the
-    process ended, in the same words for all cells that ended in the same way. ``more`` has details of this cell: the stack,
-    or the first failure. ``call`` names the call that ended the process, if it is known. ``judged`` is True if the call
-    had returned and its result was being checked.
+    ``outcome`` is ``crash`` or ``hang``; a cell that left the device unusable counts as a crash. ``message`` states how
+    the process ended, in the same words for all cells that ended in the same way. ``more`` has details of this cell:
+    the stack, or the first failure. ``call`` names the call that ended the process, if it is known. ``judged`` is True
+    if the call had returned and its result was being checked.
     """
 
     cell: CellKey
@@ -96,7 +96,8 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 
 
 class Guilty(msgspec.Struct):
-    """The parts of an item that must be skipped: the clauses whose cells ended a process, and the calls that ended it."""
+    """The parts of an item that must be skipped: the clauses whose cells ended a process, and the calls that ended
+    it."""
 
     clauses: set[str] = set()
     calls: dict[GroupCall, CellKey] = {}  # with the cell that is charged
@@ -125,8 +126,8 @@ class LostCells:
 
 
 def share_out(cells: Sequence[CellOutcome], seconds: float) -> tuple[CellOutcome, ...]:
-    """Returns the outcomes of an item's cells, with all ``seconds`` of the item divided among the cells. The time of preparing
-    the item, such as drawing samples, is thus included."""
+    """Returns the outcomes of an item's cells, with all ``seconds`` of the item divided among the cells. The time of
+    preparing the item, such as drawing samples, is thus included."""
     rest = max(seconds - sum(cell.seconds for cell in cells), 0.0)
     return tuple(
         msgspec.structs.replace(cell, seconds=round(cell.seconds + rest / len(cells), 6))
@@ -138,8 +139,8 @@ def share_out(cells: Sequence[CellOutcome], seconds: float) -> tuple[CellOutcome
 
 
 def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
-    """Returns the verdict on the outcome of a cell, and the reason for the verdict. For a flaky cell the outcomes of all its
-    runs count."""
+    """Returns the verdict on the outcome of a cell, and the reason for the verdict. For a flaky cell the outcomes of
+    all its runs count."""
     expectation = matcher.expect(found.cell)
     expired = expectation is not None and expectation.is_expired(date.today())
     if found.others and expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
@@ -170,8 +171,8 @@ def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
 
 
 def runs_for(rate: float | None) -> int:
-    """Returns the number of runs in which one failure is allowed at this pass rate, such as 10 runs for a rate of 0.9. The
-    number is between 5 and 20."""
+    """Returns the number of runs in which one failure is allowed at this pass rate, such as 10 runs for a rate of 0.9.
+    The number is between 5 and 20."""
     if rate is None or rate >= 1:
         return _FEWEST_RUNS
     return min(_MOST_RUNS, max(_FEWEST_RUNS, math.ceil(round(1 / (1 - rate), 6))))
@@ -189,8 +190,8 @@ def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
 
 def together(runs: Sequence[CellOutcome], bad: Sequence[bool]) -> CellOutcome:
     """Returns one outcome for several runs of a flaky cell: the first outcome for which ``bad`` is True, else the first
-    outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too low. The outcomes of the
-    other runs are kept in the field ``others``."""
+    outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too low. The outcomes of
+    the other runs are kept in the field ``others``."""
     failing = (index for index, run in enumerate(runs) if run.outcome is not Outcome.PASS)
     first = next((index for index, wrong in enumerate(bad) if wrong), next(failing, 0))
     others = tuple(run.observed for index, run in enumerate(runs) if index != first)

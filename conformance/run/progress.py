@@ -1,8 +1,8 @@
-"""The state of a run that is not finished yet: its results folder, the progress file from which ``--resume`` continues, and
-the line that shows the progress.
+"""The state of a run that is not finished yet: its results folder, the progress file from which ``--resume`` continues,
+and the line that shows the progress.
 
-The controller appends one line for each item to the progress file. The line is written at once, so that the file is complete
-even if the run is killed. An incomplete last line is ignored.
+The controller appends one line for each item to the progress file. The line is written at once, so that the file is
+complete even if the run is killed. An incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Done:
 
 @dataclass
 class Progress:
-    """The progress file of a run, open for writing. The files of an earlier run stay in the folder until ``begin`` is called.
-    The methods raise ConformError if the folder cannot be written."""
+    """The progress file of a run, open for writing. The files of an earlier run stay in the folder until ``begin`` is
+    called. The methods raise ConformError if the folder cannot be written."""
 
     _folder: Path
     _head: Begun
@@ -118,8 +118,8 @@ class Progress:
     _file: int = -1
 
     def begin(self) -> None:
-        """Deletes the files of an earlier run and opens the progress file. The method must be called before the first item
-        runs."""
+        """Deletes the files of an earlier run and opens the progress file. The method must be called before the first
+        item runs."""
         if self.begun:
             return
         with _writing(self._folder):
@@ -154,8 +154,8 @@ class Progress:
         return (self._folder / EARLIER_FILE).exists()
 
     def close(self, *, complete: bool) -> None:
-        """Closes the progress file at the end of the run. If the run is complete, the progress file and the record of the
-        earlier run are deleted."""
+        """Closes the progress file at the end of the run. If the run is complete, the progress file and the record of
+        the earlier run are deleted."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -186,8 +186,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def read_progress(folder: Path, identity: Identity) -> Done:
-    """Returns the work that the interrupted run in a folder had done. Raises ConformError if the folder has no interrupted
-    run, or if the identity of the run differs."""
+    """Returns the work that the interrupted run in a folder had done. Raises ConformError if the folder has no
+    interrupted run, or if the identity of the run differs."""
     path = folder / FILE
     try:
         lines = path.read_bytes().split(b"\n")
@@ -233,11 +233,11 @@ def _begun(entry: object, identity: Identity, path: Path) -> Done:
 
 
 def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) -> None:
-    """Raises ConformError for a results folder that a run must not use. The check is made before torch is imported and before
-    anything is written.
+    """Raises ConformError for a results folder that a run must not use. The check is made before torch is imported and
+    before anything is written.
 
-    A run deletes the files of an earlier run. The folder must therefore contain no other files (except those in ``also``),
-    no complete run that is larger than the requested run, and no interrupted run that could be resumed.
+    A run deletes the files of an earlier run. The folder must therefore contain no other files (except those in
+    ``also``), no complete run that is larger than the requested run, and no interrupted run that could be resumed.
     """
     given = f"--results {folder}"
     folders.check_folder(given, folder, also)
@@ -264,8 +264,8 @@ def read_nothing(folder: Path) -> NoReturn:
 
 
 def _lesser(folder: Path, request: Request) -> str | None:
-    """Returns a phrase for the requested run, such as "a shard", if the run must not replace the complete run in the folder.
-    Returns None if it may."""
+    """Returns a phrase for the requested run, such as "a shard", if the run must not replace the complete run in the
+    folder. Returns None if it may."""
     narrow = bool(request.selection)
     if not (folder / RECORD_FILE).exists():
         return None
@@ -290,7 +290,8 @@ def _plans() -> list[str]:
 
 
 def complete_run(folder: Path) -> Run | None:
-    """Returns the run in a folder if it has an outcome for every cell of a whole plan or of a whole shard; else None."""
+    """Returns the run in a folder if it has an outcome for every cell of a whole plan or of a whole shard; else
+    None."""
     try:
         run = load_run(folder)
     except RunError:
@@ -320,9 +321,9 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
 
 
 def claim(folder: Path) -> int | None:
-    """Creates the folder of the journals in a results folder, and locks the results folder for this run. Returns the file
-    descriptor that holds the lock until it is closed; None on systems that cannot lock files. Raises ConformError if
-    another run writes to the folder now."""
+    """Creates the folder of the journals in a results folder, and locks the results folder for this run. Returns the
+    file descriptor that holds the lock until it is closed; None on systems that cannot lock files. Raises ConformError
+    if another run writes to the folder now."""
     with _writing(folder):
         (folder / "journal").mkdir(parents=True, exist_ok=True)
         if fcntl is None:
@@ -344,7 +345,8 @@ def claim(folder: Path) -> int | None:
 
 
 def failed_in(folder: Path) -> frozenset[CellKey]:
-    """Returns the cells that failed unexpectedly in the run in a folder; an empty set if the folder has no readable run."""
+    """Returns the cells that failed unexpectedly in the run in a folder; an empty set if the folder has no readable
+    run."""
     try:
         results = load_run(folder).results.values()
     except RunError:
@@ -363,8 +365,8 @@ _ENOUGH: Final = 0.05
 
 @dataclass(slots=True)
 class Pace:
-    """The speed of a run, from which the remaining time is estimated. The run has ``planned`` cells, of which ``before``
-    were done when the run began. ``began`` is the time of the beginning in monotonic seconds."""
+    """The speed of a run, from which the remaining time is estimated. The run has ``planned`` cells, of which
+    ``before`` were done when the run began. ``began`` is the time of the beginning in monotonic seconds."""
 
     planned: int
     before: int
@@ -375,8 +377,8 @@ class Pace:
         self.due = self.began + FIRST
 
     def line(self, done: int, failing: int, now: float) -> str:
-        """Returns the progress line to print now; an empty text if it is not time for a line yet. ``done`` is the number of
-        cells that have run, and ``failing`` is the number of unexpected failures."""
+        """Returns the progress line to print now; an empty text if it is not time for a line yet. ``done`` is the
+        number of cells that have run, and ``failing`` is the number of unexpected failures."""
         if now < self.due or not self.before < done < self.planned:
             return ""
         self.due = now + EVERY

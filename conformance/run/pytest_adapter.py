@@ -1,5 +1,5 @@
-"""The classes of the suite's pytest items, and the code that uses pytest beyond its documented API: options of other plugins,
-values of pytest's own options, the paths among the arguments, and the terminal.
+"""The classes of the suite's pytest items, and the code that uses pytest beyond its documented API: options of other
+plugins, values of pytest's own options, the paths among the arguments, and the terminal.
 
 ``tests/plugin/test_adapters.py`` checks that the private names exist.
 """
@@ -42,8 +42,8 @@ _IN_PROCESS: Final = (
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Registers the suite's options, so that ``--help`` lists them before all other options. Raises UsageError if another
-    plugin has an option of the same name."""
+    """Registers the suite's options, so that ``--help`` lists them before all other options. Raises UsageError if
+    another plugin has an option of the same name."""
     # pytest reports a clash by an argparse.ArgumentError: from 9.0 at once, before that when it parses.
     others = (parser._anonymous, *parser._groups)
     taken = {name for other in others for option in other.options for name in option.names()}
@@ -102,8 +102,8 @@ def refuse_plugins(config: pytest.Config) -> None:
 
 
 def check_paths(config: pytest.Config, suggest: Callable[[str], str]) -> None:
-    """Raises ConformError for an argument that is neither a file nor a folder. ``suggest`` returns a text about the argument
-    that the user may have meant."""
+    """Raises ConformError for an argument that is neither a file nor a folder. ``suggest`` returns a text about the
+    argument that the user may have meant."""
     for argument in config.args:
         path = _path(config, argument)
         if path.exists() or (config.option.pyargs and _is_module(argument.split("::")[0])):
@@ -156,8 +156,8 @@ def in_process(option: Any) -> bool:
 
 
 def take_junitxml(config: pytest.Config) -> Path | None:
-    """Returns the file given by ``--junitxml``; None if the option was not given. Also switches off pytest's own writer, which
-    would write one entry for each item instead of one for each cell."""
+    """Returns the file given by ``--junitxml``; None if the option was not given. Also switches off pytest's own
+    writer, which would write one entry for each item instead of one for each cell."""
     path = getattr(config.option, "xmlpath", None)
     if not path:
         return None
@@ -176,8 +176,8 @@ def join_arguments(config: pytest.Config) -> None:
 
 
 def takes_the_suite(config: pytest.Config) -> bool:
-    """Returns True if an argument is the folder of the conformance package, one of its parent folders, or a path inside the
-    package."""
+    """Returns True if an argument is the folder of the conformance package, one of its parent folders, or a path inside
+    the package."""
     if config.option.help:
         return False
     return any(
@@ -205,7 +205,8 @@ def is_suite(path: Path) -> bool:
 
 
 def item_of(node_id: str) -> str:
-    """Returns the name of the suite's item with this pytest node id; an empty text if the node id belongs to another test."""
+    """Returns the name of the suite's item with this pytest node id; an empty text if the node id belongs to another
+    test."""
     name = node_id.partition("::")[2]
     prefix = f"{SUITE_FILE.stem}["
     return name.removeprefix(prefix).removesuffix("]") if name.startswith(prefix) else ""
@@ -253,9 +254,9 @@ class SuiteFile(pytest.File):
 
 
 def run_phase(item: SuiteItem) -> None:
-    """Runs an item as pytest runs a test, but without setup and teardown, which items of the suite do not need. The two phases
-    would together take as much time as a short item, because of the messages between processes and the work of all
-    plugins."""
+    """Runs an item as pytest runs a test, but without setup and teardown, which items of the suite do not need. The two
+    phases would together take as much time as a short item, because of the messages between processes and the work of
+    all plugins."""
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reraise = (pytest.exit.Exception, KeyboardInterrupt)
@@ -276,8 +277,9 @@ _LOG_OPTIONS: Final = ("log_cli", "log_cli_level", "log_file", "log_level")
 
 
 def capture_no_logs(config: pytest.Config) -> None:
-    """Switches off pytest's capture of logs, unless an option requests it. The capture takes time, because it adds handlers to
-    all of torch's loggers three times for each item. Its output is not needed, because items write no logs."""
+    """Switches off pytest's capture of logs, unless an option requests it. The capture takes time, because it adds
+    handlers to all of torch's loggers three times for each item. Its output is not needed, because items write no
+    logs."""
     asked = (config.getini(each) or config.getoption(each, None) for each in _LOG_OPTIONS)
     if config.pluginmanager.has_plugin(_LOGS) and not any(asked):
         config.pluginmanager.unregister(name=_LOGS)
@@ -291,8 +293,8 @@ def end_run(error: ConformError) -> NoReturn:
 
 
 def stop_run(error: ConformError) -> NoReturn:
-    """Ends the run while tests run, with one message and the exit code of the error. In this phase pytest no longer handles
-    usage errors."""
+    """Ends the run while tests run, with one message and the exit code of the error. In this phase pytest no longer
+    handles usage errors."""
     raise pytest.exit.Exception(str(error), returncode=error.exit_code) from None
 
 
@@ -327,8 +329,8 @@ def verbosity(config: pytest.Config) -> int:
 
 @contextmanager
 def only_foreign_reports(reporter: Any, is_ours: Callable[[str], bool]) -> Iterator[None]:
-    """Hides the suite's items from pytest's lists of failures within the ``with`` block, because the suite's own summary
-    reports their cells."""
+    """Hides the suite's items from pytest's lists of failures within the ``with`` block, because the suite's own
+    summary reports their cells."""
     kept = {name: list(reports) for name, reports in reporter.stats.items()}
     for name, reports in kept.items():
         reporter.stats[name] = [
@@ -379,8 +381,8 @@ class Output:
 
 
 def guard_output(session: pytest.Session, failed: Callable[[str], None]) -> None:
-    """Arranges that the run stops if its output cannot be written. ``failed`` is called with the reason, unless the output is
-    a pipe whose reader has exited."""
+    """Arranges that the run stops if its output cannot be written. ``failed`` is called with the reason, unless the
+    output is a pipe whose reader has exited."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return

@@ -1,5 +1,5 @@
-"""A run of the suite in the process that the user started. The code prepares the run, collects the reports of the workers,
-determines the verdict on each cell, and writes the results folder.
+"""A run of the suite in the process that the user started. The code prepares the run, collects the reports of the
+workers, determines the verdict on each cell, and writes the results folder.
 
 The code of the processes that run items is in worker.py.
 """
@@ -75,7 +75,8 @@ Say = Callable[[str], None]
 
 @dataclass
 class Session:
-    """The state of a run in the process that the user started: the plan, the selected cells and their outcomes so far."""
+    """The state of a run in the process that the user started: the plan, the selected cells and their outcomes so
+    far."""
 
     request: Request
     descriptor: Descriptor
@@ -113,7 +114,8 @@ class Session:
     # -- gather
 
     def gather(self, report: ItemReport, worker: str) -> None:
-        """Adds the report of a worker about an item to the outcomes, and writes it to the progress file for ``--resume``."""
+        """Adds the report of a worker about an item to the outcomes, and writes it to the progress file for
+        ``--resume``."""
         for found in report.cells:
             if found.script is not None:  # of a worker on another machine
                 write_repro(self.folder, found.cell, found.script)
@@ -135,8 +137,8 @@ class Session:
             self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
 
     def lose(self, lost: Lost, worker: str) -> None:
-        """Adds a cell that ended its process to the outcomes. If several calls of the cell end a process, the first of them
-        counts."""
+        """Adds a cell that ended its process to the outcomes. If several calls of the cell end a process, the first of
+        them counts."""
         self.progress.add(lost)
         if lost.cell not in self.outcomes:
             self._take(ItemReport((lost.as_outcome,)), worker)
@@ -228,8 +230,8 @@ class Session:
         return planner.untried(self.descriptor, self.contract, ops, clauses)
 
     def _never_tried(self) -> dict[str, dict[str, str]]:
-        """Returns the reasons why cells were not tried on the device, by clause and then by op or case. Some reasons are known
-        from planning, others were found in the run."""
+        """Returns the reasons why cells were not tried on the device, by clause and then by op or case. Some reasons
+        are known from planning, others were found in the run."""
         found = {clause: dict(of_op) for clause, of_op in self._untried.items()}
         undeclared = planner.undeclared_clauses(self.descriptor, self.contract)
         for cell, outcome in self.outcomes.items():
@@ -247,11 +249,11 @@ class Session:
         return bool(self.request.selection)
 
     def finish(self, junitxml: Path | None, *, stopped: bool, say: Say) -> GateResult:
-        """Determines the verdict on every cell, minimises new failures, writes the results folder, and returns the gate's
-        result.
+        """Determines the verdict on every cell, minimises new failures, writes the results folder, and returns the
+        gate's result.
 
-        ``stopped`` is True if ``-x`` or ``--maxfail`` ended the run; the items that did not run then count as deselected.
-        ``say`` prints a line before each step that takes time.
+        ``stopped`` is True if ``-x`` or ``--maxfail`` ended the run; the items that did not run then count as
+        deselected. ``say`` prints a line before each step that takes time.
         """
         self.progress.begin()  # a resumed run may have nothing left to run
         wanted = self._wanted(stopped=stopped)
@@ -277,8 +279,8 @@ class Session:
         return result
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
-        """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step; the
-        results are then written with the examples and scripts that exist so far."""
+        """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step;
+        the results are then written with the examples and scripts that exist so far."""
         try:
             if not self.cut_short:
                 results = with_examples(
@@ -290,8 +292,8 @@ class Session:
         return {cell: _with_bugs(result) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
-        """Returns the plan in the form in which it is stored in the results, so that reports can be made without torch and
-        without the suite."""
+        """Returns the plan in the form in which it is stored in the results, so that reports can be made without torch
+        and without the suite."""
         plan = self.plan
         answers = {} if self.partial else self._answers()
         asked = {"strides": self.survey.strides, "storage": self.survey.storage}
@@ -372,7 +374,8 @@ class Session:
             journal.unlink()
 
     def _provenance(self, manifest: bytes) -> Provenance:
-        """Returns the provenance of the results: the versions of plan, suite and torch, the machine, and the manifest."""
+        """Returns the provenance of the results: the versions of plan, suite and torch, the machine, and the
+        manifest."""
         cache = "cold" if (self.missed + self.shipped) * 2 > self.asked else "warm"
         names = ("driver", "device_name", "os", "arch", "python")
         return Provenance(
@@ -420,8 +423,8 @@ class Session:
         return [f"conformance: {line}" for line in lines]
 
     def cache_line(self) -> str:
-        """Returns the line about the sources of the expected strides, which is printed with ``-v``; an empty text if no expected
-        stride was needed."""
+        """Returns the line about the sources of the expected strides, which is printed with ``-v``; an empty text if no
+        expected stride was needed."""
         state = " (cache off)" if self.request.no_reference_cache else ""
         cached = self.asked - self.missed - self.shipped
         text = f"expected strides: {cached:,} of {self.asked:,} from the cache{state}"
@@ -430,16 +433,16 @@ class Session:
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """Returns the result. If the result is a failure, crash or hang, known public bugs of other devices are added that made
-    the same cell fail there."""
+    """Returns the result. If the result is a failure, crash or hang, known public bugs of other devices are added that
+    made the same cell fail there."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))
 
 
 class Known(NamedTuple):
-    """A device whose facts are known. The functions ``facts`` and ``device_count`` of ``descriptor`` return stored values
-    instead of calling the device's module. ``device`` is None if the facts were collected in another process."""
+    """A device whose facts are known. The functions ``facts`` and ``device_count`` of ``descriptor`` return stored
+    values instead of calling the device's module. ``device`` is None if the facts were collected in another process."""
 
     descriptor: Descriptor
     survey: Survey
@@ -447,8 +450,8 @@ class Known(NamedTuple):
 
 
 def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
-    """Collects the facts about a device in another process if a fork server runs; else opens the device in this process.
-    Raises ConformError if the device cannot be opened."""
+    """Collects the facts about a device in another process if a fork server runs; else opens the device in this
+    process. Raises ConformError if the device cannot be opened."""
     found = device = None
     if server is not None and is_foreign(descriptor):
         found = surveyed(server, descriptor.name, path)
@@ -464,8 +467,8 @@ def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) 
 def prepare(
     request: Request, server: ForkServer | None = None, files_of_user: Collection[Path] = ()
 ) -> Session:
-    """Prepares a run: makes the plan, selects the cells and locks the results folder, in which nothing is changed yet. Returns
-    the session. With a fork server the device is opened only in other processes. Raises ConformError."""
+    """Prepares a run: makes the plan, selects the cells and locks the results folder, in which nothing is changed yet.
+    Returns the session. With a fork server the device is opened only in other processes. Raises ConformError."""
     spec = plan_spec(request.plan)
     contract = load()
     clauses = None

@@ -1,5 +1,5 @@
-"""Collects the facts about a device that planning needs, in a fork of the fork server. The controller process thus never
-imports the device's module."""
+"""Collects the facts about a device that planning needs, in a fork of the fork server. The controller process thus
+never imports the device's module."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PATIENCE: Final = 600.0
 
 @cache
 def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
-    """Returns the facts about the device of a name, or of the descriptor at a path. The device is opened once for each fork
-    server, in another process. Raises ConformError if the device cannot be opened."""
+    """Returns the facts about the device of a name, or of the descriptor at a path. The device is opened once for each
+    fork server, in another process. Raises ConformError if the device cannot be opened."""
     orders = [name, path and str(path)]
     said, ended = ask(Child(f"{__name__}:answer", orders, Limits(_PATIENCE), copied=True))
     if said is None:

@@ -83,9 +83,9 @@ class WorkerOrders(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task for a worker: run the cells of an item, or only those of ``clauses``. The cells in ``lost``, which ended a process
-    before, are skipped. ``only`` restricts an op to one call. If ``told`` has outcomes, no cell runs, and the worker only
-    decides which of these outcomes make the item fail."""
+    """A task for a worker: run the cells of an item, or only those of ``clauses``. The cells in ``lost``, which ended a
+    process before, are skipped. ``only`` restricts an op to one call. If ``told`` has outcomes, no cell runs, and the
+    worker only decides which of these outcomes make the item fail."""
 
     item: str
     clauses: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ def _drawn(op_id: str, dtype: str) -> list[Sample]:
 
 @lru_cache(maxsize=1)
 def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]:
-    """Returns up to ``count`` samples of an op from torch's op database, and the traits of the op that follow from these
-    samples."""
+    """Returns up to ``count`` samples of an op from torch's op database, and the traits of the op that follow from
+    these samples."""
     op = catalogue()[op_id]
     samples = choose(_drawn(op_id, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
@@ -129,16 +129,16 @@ def _manifest(text: str, device: str, path: str | None) -> Manifest:
 
 
 def manifest_of(orders: WorkerOrders) -> Manifest:
-    """Returns the manifest of the run; an empty manifest if the run has none. Raises ConformError if the manifest is not
-    valid."""
+    """Returns the manifest of the run; an empty manifest if the run has none. Raises ConformError if the manifest is
+    not valid."""
     if orders.manifest is None:
         return Manifest()
     return _manifest(orders.manifest, orders.bench.device, orders.bench.descriptor)
 
 
 def prepare(orders: WorkerOrders) -> None:
-    """Loads the data that all forks of this process need and that can be loaded without a device: the op database and the
-    manifest. Raises ConformError."""
+    """Loads the data that all forks of this process need and that can be loaded without a device: the op database and
+    the manifest. Raises ConformError."""
     catalogue()
     manifest_of(orders)
     if any("autograd.forward_ad" in item.clauses for item in orders.items):
@@ -146,8 +146,8 @@ def prepare(orders: WorkerOrders) -> None:
 
 
 class Worker:
-    """The worker that runs items. It writes repro scripts into ``results``, or into the folder ``place.scripts`` if that is
-    set."""
+    """The worker that runs items. It writes repro scripts into ``results``, or into the folder ``place.scripts`` if
+    that is set."""
 
     def __init__(
         self, orders: WorkerOrders, place: Place, results: Path, device: Device | None = None
@@ -215,8 +215,8 @@ class Worker:
     def _again(
         self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
     ) -> tuple[CellOutcome, ...]:
-        """Runs the flaky cells of an item again. Returns the outcomes of all cells; that of a flaky cell includes its further
-        runs."""
+        """Runs the flaky cells of an item again. Returns the outcomes of all cells; that of a flaky cell includes its
+        further runs."""
         times = runs_of(self.matcher, item.cells)
         if not times:
             return cells
@@ -257,8 +257,8 @@ class Worker:
         return ItemReport(self._outcomes(item, recorder))
 
     def _run_lost(self, item: Item) -> ItemReport:
-        """Returns the report for a case or an op that does not exist in this version and was planned only because of a pinned
-        example."""
+        """Returns the report for a case or an op that does not exist in this version and was planned only because of a
+        pinned example."""
         return ItemReport(self._outcomes(item, unknown_here(*item, self._pins(item))))
 
     def _pins(self, item: Item) -> Sequence[Pinned]:

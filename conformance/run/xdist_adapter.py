@@ -33,8 +33,8 @@ SUPPORTED: Final = ("load", "worksteal")
 
 
 def prepare_options(option: Any) -> None:
-    """Sets the options of pytest-xdist so that a crash makes only a cell fail and does not end the run. Raises ConformError for
-    a distribution mode that is not supported."""
+    """Sets the options of pytest-xdist so that a crash makes only a cell fail and does not end the run. Raises
+    ConformError for a distribution mode that is not supported."""
     mode = getattr(option, "dist", "no")
     if mode not in ("no", *SUPPORTED):
         raise ConformError(
@@ -48,8 +48,8 @@ def prepare_options(option: Any) -> None:
 
 
 def wants_a_worker(option: Any) -> bool:
-    """Returns True if a run gets one worker by default: neither ``-n`` nor another option of pytest-xdist was given, and no
-    option requires that items run in pytest's own process."""
+    """Returns True if a run gets one worker by default: neither ``-n`` nor another option of pytest-xdist was given,
+    and no option requires that items run in pytest's own process."""
     if not hasattr(option, "numprocesses"):  # xdist is disabled
         return False
     given = option.numprocesses is not None or option.tx or option.dist != "no"
@@ -70,7 +70,8 @@ def has_workers_here(option: Any) -> bool:
 
 
 def limit_workers(option: Any, items: int) -> None:
-    """Reduces the number of workers to one for every 50 items, because more workers would cost more time than they save."""
+    """Reduces the number of workers to one for every 50 items, because more workers would cost more time than they
+    save."""
     del option.tx[max(1, -(-items // ITEMS_OF_A_WORKER)) :]
 
 
@@ -83,8 +84,8 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def input_of(config: pytest.Config) -> tuple[str, bytes, bytes, Any, list[int]]:
-    """Returns the input of a worker: its name, its encoded start data and orders, its channel to the controller, and the file
-    descriptors of its pipes to the controller."""
+    """Returns the input of a worker: its name, its encoded start data and orders, its channel to the controller, and
+    the file descriptors of its pipes to the controller."""
     given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
     channel = given["conform_channel"]
     pipes = execnet_adapter.pipes_of(channel)
@@ -100,10 +101,10 @@ def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
 
 
 def wants_every_phase(config: pytest.Config) -> bool:
-    """Returns True if setup, call and teardown of an item must be reported separately. This is so for debugging in one process,
-    and if a plugin of a third party may need the reports of setup or teardown, as pytest-rerunfailures and pytest-html do.
-    The result is final when all plugins are registered. The controller sends its result to the workers, because some
-    plugins are registered only in the controller."""
+    """Returns True if setup, call and teardown of an item must be reported separately. This is so for debugging in one
+    process, and if a plugin of a third party may need the reports of setup or teardown, as pytest-rerunfailures and
+    pytest-html do. The result is final when all plugins are registered. The controller sends its result to the workers,
+    because some plugins are registered only in the controller."""
     # Code that runs in a worker is in a module that execnet names.
     ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.", "_hypothesis_pytestplugin")
     hooks = (config.hook.pytest_runtest_logreport, config.hook.pytest_runtest_makereport)
@@ -125,8 +126,8 @@ def worker_of(report: pytest.TestReport) -> str:
 
 
 def stopped_by_failures(session: pytest.Session) -> bool:
-    """Returns True if ``-x`` or ``--maxfail`` ended the run. In a run with workers the session of pytest-xdist counts the
-    failures."""
+    """Returns True if ``-x`` or ``--maxfail`` ended the run. In a run with workers the session of pytest-xdist counts
+    the failures."""
     of_xdist: Any = session.config.pluginmanager.get_plugin("dsession")
     if of_xdist is None:
         return bool(session.shouldfail)
@@ -151,8 +152,9 @@ def node_of(node: Any, orders: bytes) -> Node:
 
 @dataclass(eq=False)
 class XdistHooks:
-    """The hooks of pytest-xdist that are called when a worker starts, ends or dies. ``stop`` ends the run with one message.
-    ``begin`` is called before the first item runs. ``collected`` gets the names of the items that a worker collected."""
+    """The hooks of pytest-xdist that are called when a worker starts, ends or dies. ``stop`` ends the run with one
+    message. ``begin`` is called before the first item runs. ``collected`` gets the names of the items that a worker
+    collected."""
 
     _controller: Controller
     _orders: bytes
@@ -220,8 +222,8 @@ class XdistHooks:
             self._stop(given_up)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """Sets the report of an item in which a worker died to the cell that caused the death, and schedules the rest of the
-        item again."""
+        """Sets the report of an item in which a worker died to the cell that caused the death, and schedules the rest
+        of the item again."""
         config = report.node.config
         item_id = crashitem.partition("[")[2].removesuffix("]")
         found = self._controller.crashed(item_id, self._nodes[str(report.node.gateway.id)])

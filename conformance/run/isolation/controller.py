@@ -1,10 +1,10 @@
-"""The part of isolation that runs in the controller, the process that the user started. A watchdog kills workers that hang.
-If a worker dies, the controller finds the cell that caused the death, and the rest of the item runs again.
+"""The part of isolation that runs in the controller, the process that the user started. A watchdog kills workers that
+hang. If a worker dies, the controller finds the cell that caused the death, and the rest of the item runs again.
 
-If a worker dies in a cell, the cell counts as a crash or hang, and the other cells of its item run again in the next free
-worker. If a worker dies outside of any cell, its item runs a second time. If a worker is killed by a signal such as SIGKILL
-or SIGTERM, which may come from outside of the run, the cell counts as a crash only if the worker is killed in the same cell
-again. If several workers in a row die before they run anything, the run ends.
+If a worker dies in a cell, the cell counts as a crash or hang, and the other cells of its item run again in the next
+free worker. If a worker dies outside of any cell, its item runs a second time. If a worker is killed by a signal such
+as SIGKILL or SIGTERM, which may come from outside of the run, the cell counts as a crash only if the worker is killed
+in the same cell again. If several workers in a row die before they run anything, the run ends.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class NoProgress(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The data and functions that the controller needs of a worker. ``where`` names the place in which the worker runs, for
-    messages. ``process`` is known if the controller started the process on this machine (a worker over ssh has the process
-    of ssh). ``start`` gets the data that the worker needs at its start, and a function that receives the messages of the
-    worker."""
+    """The data and functions that the controller needs of a worker. ``where`` names the place in which the worker runs,
+    for messages. ``process`` is known if the controller started the process on this machine (a worker over ssh has the
+    process of ssh). ``start`` gets the data that the worker needs at its start, and a function that receives the
+    messages of the worker."""
 
     name: str
     where: str
@@ -79,8 +79,8 @@ class Node:
 
 
 class Death(NamedTuple):
-    """The report of a worker's death: the text, whether the death counts as a failure (``failed``), and whether the rest of
-    the item runs again (``again``)."""
+    """The report of a worker's death: the text, whether the death counts as a failure (``failed``), and whether the
+    rest of the item runs again (``again``)."""
 
     text: str
     failed: bool
@@ -89,7 +89,8 @@ class Death(NamedTuple):
 
 @dataclass
 class Controller:
-    """The controller of a run's workers. It watches the workers, and finds the cell that caused the death of a worker."""
+    """The controller of a run's workers. It watches the workers, and finds the cell that caused the death of a
+    worker."""
 
     folder: Path  # of the journals
     results: Path
@@ -117,13 +118,14 @@ class Controller:
     # -- a worker's life
 
     def watch(self, name: str, pid: int) -> None:
-        """Starts to watch a worker on this machine. The function is called when the process has started and the worker is not
-        ready yet."""
+        """Starts to watch a worker on this machine. The function is called when the process has started and the worker
+        is not ready yet."""
         self._clear(name)
         self.watchdog.watch(name, pid)
 
     def configured(self, node: Node) -> None:
-        """Chooses a device index for a new worker, sends it the data that it needs at its start, and starts to watch it."""
+        """Chooses a device index for a new worker, sends it the data that it needs at its start, and starts to watch
+        it."""
         name, process = node.name, node.process
         self._clear(name)
         index = least_used(self.indices, self.in_use)
@@ -140,8 +142,9 @@ class Controller:
             stale.unlink(missing_ok=True)
 
     def down(self, node: Node, error: object) -> None:
-        """Handles the end of a worker; ``error`` is None after a normal end. Raises NoProgress if several workers in a row have
-        died before they ran anything, and ConformError if the worker's machine may not take part in the run."""
+        """Handles the end of a worker; ``error`` is None after a normal end. Raises NoProgress if several workers in a
+        row have died before they ran anything, and ConformError if the worker's machine may not take part in the
+        run."""
         name = node.name
         self.watchdog.forget(name)
         self.in_use.pop(name, None)
@@ -171,8 +174,8 @@ class Controller:
     # -- a death within an item
 
     def crashed(self, item_id: str, node: Node) -> Death:
-        """Finds the cell that ended a worker's process, and returns the report of the death. All workers are informed of the
-        cell before the rest of the item runs again."""
+        """Finds the cell that ended a worker's process, and returns the report of the death. All workers are informed
+        of the cell before the rest of the item runs again."""
         name = node.name
         item = self.items.get(item_id)
         how = self._end_of(node)
@@ -212,13 +215,13 @@ class Controller:
                 node.send(encode(lost))
 
     def _note(self, worker: str) -> Lost | Unable | None:
-        """Returns the reason that a worker gave before it exited by itself, in a message or in a file; None if it gave no
-        reason."""
+        """Returns the reason that a worker gave before it exited by itself, in a message or in a file; None if it gave
+        no reason."""
         return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:
-        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if it was killed from outside
-        of the run in this cell for the first time."""
+        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if it was killed from
+        outside of the run in this cell for the first time."""
         worker, process = node.name, node.process
         if process is None:
             return self._in_remote_cell(worker, end)
@@ -236,8 +239,8 @@ class Controller:
         return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack, entry.judged)
 
     def _end_of(self, node: Node) -> list[str]:
-        """Returns texts about the end of a worker: a predicate for a sentence about the worker, and the place in which the
-        worker ended if it left a stack."""
+        """Returns texts about the end of a worker: a predicate for a sentence about the worker, and the place in which
+        the worker ended if it left a stack."""
         process, hung = node.process, self.watchdog.hung(node.name)
         if process is None:
             end = f"on {node.where} was lost"
@@ -276,8 +279,8 @@ class Controller:
 
 
 def _status(process: Process) -> int | None:
-    """Returns the exit status of a process whose pipe has closed; None if the process does not end within 60 seconds. The
-    kernel may still be writing a core dump."""
+    """Returns the exit status of a process whose pipe has closed; None if the process does not end within 60 seconds.
+    The kernel may still be writing a core dump."""
     try:
         return process.wait(timeout=_REAPED)
     except subprocess.TimeoutExpired:
@@ -285,8 +288,8 @@ def _status(process: Process) -> int | None:
 
 
 def useful_workers(descriptor: Descriptor) -> int:
-    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by the number
-    of processors and by half of the memory."""
+    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by the
+    number of processors and by half of the memory."""
     try:
         count = max(1, descriptor.device_count())
     except Exception:  # the device is not open yet: its module may be needed for the answer
@@ -319,8 +322,8 @@ _CALLS: Final = 10
 
 
 class Hung(NamedTuple):
-    """A worker that was killed because it exceeded a time limit: the number of the last entry in its journal, the cell of
-    the entry, and the limit in seconds."""
+    """A worker that was killed because it exceeded a time limit: the number of the last entry in its journal, the cell
+    of the entry, and the limit in seconds."""
 
     number: int
     cell: CellKey | None
@@ -372,7 +375,8 @@ class Watchdog:
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """The process ids of the workers that are watched. The property takes no lock, because a signal handler reads it."""
+        """The process ids of the workers that are watched. The property takes no lock, because a signal handler reads
+        it."""
         return tuple(each.pid for each in [*self._watched.values()])
 
     def kill_all(self) -> None:
@@ -390,8 +394,8 @@ class Watchdog:
         return self._hung.get(worker)
 
     def step(self, seconds: float) -> None:
-        """Adds ``seconds`` to the running time of each worker's current cell, and kills the workers that exceed their time
-        limit."""
+        """Adds ``seconds`` to the running time of each worker's current cell, and kills the workers that exceed their
+        time limit."""
         with self._lock:
             for worker, watched in self._watched.items():
                 if worker not in self._hung:

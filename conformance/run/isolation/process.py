@@ -1,6 +1,6 @@
-"""The process of a worker. The worker writes its stack to a file when it dies or receives a certain signal. It exits when its
-controller exits. If it exits by itself, it leaves a note with the reason. A worker on another machine also reports each cell
-that it begins, because the controller cannot read its journal."""
+"""The process of a worker. The worker writes its stack to a file when it dies or receives a certain signal. It exits
+when its controller exits. If it exits by itself, it leaves a note with the reason. A worker on another machine also
+reports each cell that it begins, because the controller cannot read its journal."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Unable(msgspec.Struct, frozen=True, tag="unable"):
-    """The reason why a worker cannot run items. ``refused`` is True if no other worker on the same machine could run them,
-    for example because the machine has another version of torch."""
+    """The reason why a worker cannot run items. ``refused`` is True if no other worker on the same machine could run
+    them, for example because the machine has another version of torch."""
 
     text: str
     refused: bool = False
@@ -114,16 +114,17 @@ def read_note(folder: Path, worker: str) -> Lost | Unable | None:
 
 
 class RemoteJournal(Journal):
-    """The journal of a worker on another machine. In addition to its file, the journal sends messages to the controller, and
-    ends the process if a cell hangs. Its time limits are longer, because the time in which the process waits for a
-    processor counts, too."""
+    """The journal of a worker on another machine. In addition to its file, the journal sends messages to the
+    controller, and ends the process if a cell hangs. Its time limits are longer, because the time in which the process
+    waits for a processor counts, too."""
 
     def __init__(self, folder: Path, worker: str, say: Callable[[bytes], None]) -> None:
         super().__init__(folder, worker)
         self._say = say
 
     def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
-        """Names the cell that is about to run, reports it to the controller and starts a timer that ends the process."""
+        """Names the cell that is about to run, reports it to the controller and starts a timer that ends the
+        process."""
         super().begin(cell, limit, clauses)
         self._say(encode(Begun(cell if cell.clause else None)))
         faulthandler.dump_traceback_later(limit / LEAST_ELSEWHERE, exit=True)
@@ -138,9 +139,9 @@ class RemoteJournal(Journal):
 def begin_worker(
     start: Start, name: str, channel: Any, pipes: Iterable[int]
 ) -> tuple[Place, Callable[[Lost | Unable], NoReturn]]:
-    """Prepares this process, a worker of pytest-xdist. Returns the resources that running items needs, and a function that
-    writes a note with a reason and ends the process. ``channel`` is the execnet channel over which the cells arrive that
-    ended other workers; ``pipes`` are the file descriptors that connect the worker to the controller."""
+    """Prepares this process, a worker of pytest-xdist. Returns the resources that running items needs, and a function
+    that writes a note with a reason and ends the process. ``channel`` is the execnet channel over which the cells
+    arrive that ended other workers; ``pipes`` are the file descriptors that connect the worker to the controller."""
     lost = LostCells(start.lost)
     scratch = Path(tempfile.mkdtemp(prefix="conform-")) if start.remote else None
     journals = scratch or Path(start.results) / "journal"
@@ -168,8 +169,8 @@ def begin_worker(
 
 
 def close_in_children(descriptors: Iterable[int]) -> None:
-    """Arranges that forked child processes close the given pipes. pytest-xdist notices the death of a worker when the pipe
-    closes, and a child process would keep the pipe open."""
+    """Arranges that forked child processes close the given pipes. pytest-xdist notices the death of a worker when the
+    pipe closes, and a child process would keep the pipe open."""
     held = tuple(descriptors)
     if held and hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=partial(close_in_child, held))
@@ -183,8 +184,8 @@ _OF_CPU: Final = "value_answer (opinfo/reference.py:"
 
 
 def leave_stacks(folder: Path, worker: str) -> None:
-    """Arranges that the process writes the stacks of all threads to the worker's file on a fatal signal, and on the signal
-    ``ASK`` (SIGUSR1)."""
+    """Arranges that the process writes the stacks of all threads to the worker's file on a fatal signal, and on the
+    signal ``ASK`` (SIGUSR1)."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = _stack_path(folder, worker).open("w")
     _streams.append(stream)
@@ -198,8 +199,8 @@ def _stack_path(folder: Path, worker: str) -> Path:
 
 
 def stack_of(folder: Path, worker: str) -> str:
-    """Returns the stack of the thread that was running when a worker died, with the innermost frame first; an empty text if
-    the worker left no stack."""
+    """Returns the stack of the thread that was running when a worker died, with the innermost frame first; an empty
+    text if the worker left no stack."""
     try:
         return shortened(_stack_path(folder, worker).read_text(errors="replace"))
     except OSError:
@@ -207,8 +208,8 @@ def stack_of(folder: Path, worker: str) -> str:
 
 
 def place_of(stack: str) -> str:
-    """Returns a phrase about the place in which a process ended, such as "in f (a/b.py:3)". The phrase says so if the process
-    ended in the call on the CPU that computes the reference, because then the device is not the cause."""
+    """Returns a phrase about the place in which a process ended, such as "in f (a/b.py:3)". The phrase says so if the
+    process ended in the call on the CPU that computes the reference, because then the device is not the cause."""
     of_cpu = any(each.startswith(_OF_CPU) for each in stack.split(" < "))
     return (
         f"as the CPU, which is the reference, made the call: in {stack}"
@@ -218,11 +219,12 @@ def place_of(stack: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Returns a stack from faulthandler's output as one line, without the suite's own frames: ``f (a/b.py:3) < g (a/c.py:5)``.
+    """Returns a stack from faulthandler's output as one line, without the suite's own frames: ``f (a/b.py:3) < g
+    (a/c.py:5)``.
 
     If the output has several threads, the stack of the current thread is chosen, or else the stack of the last thread,
-    which is the main thread. The frame in which the CPU computes the reference is kept, because it shows that the device
-    is not the cause of a crash.
+    which is the main thread. The frame in which the CPU computes the reference is kept, because it shows that the
+    device is not the cause of a crash.
     """
     threads: list[
         tuple[bool, list[tuple[str, str]]]

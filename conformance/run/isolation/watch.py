@@ -1,12 +1,12 @@
 """The journal, the time limits, the device lock and the device check that a process needs to run items.
 
-The journal is a small file, mapped into memory, that survives SIGKILL. It names the current cell, with the number of seconds
-that the cell may take, and often also the current call of the cell. The file is not synced to disk: its pages outlive the
-process, and a machine that loses power loses the run anyway.
+The journal is a small file, mapped into memory, that survives SIGKILL. It names the current cell, with the number of
+seconds that the cell may take, and often also the current call of the cell. The file is not synced to disk: its pages
+outlive the process, and a machine that loses power loses the run anyway.
 
-After a failure the process runs a tiny op on the device. If the op fails, too, the last call has left the device unusable (a
-sticky error), and everything after it would fail for this reason alone. The cell then counts as a crash and the process
-ends.
+After a failure the process runs a tiny op on the device. If the op fails, too, the last call has left the device
+unusable (a sticky error), and everything after it would fail for this reason alone. The cell then counts as a crash and
+the process ends.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 
 class Entry(NamedTuple):
-    """The content of a journal. ``number`` is increased when a cell begins or ends; an odd number means that the process died
-    while it wrote the journal. A cell without a clause means that the item did other work than running a cell, such as
-    drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is True if the call had
-    returned and its result was being checked."""
+    """The content of a journal. ``number`` is increased when a cell begins or ends; an odd number means that the
+    process died while it wrote the journal. A cell without a clause means that the item did other work than running a
+    cell, such as drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is True
+    if the call had returned and its result was being checked."""
 
     number: int
     pid: int
@@ -97,14 +97,14 @@ class Journal:
         self._write(cell, limit, clauses)
 
     def call(self, call: GroupCall, charged: int = 0) -> None:
-        """Names the next call of the cell. ``charged`` is the index of the clause that counts as crashed if the call ends the
-        process."""
+        """Names the next call of the cell. ``charged`` is the index of the clause that counts as crashed if the call
+        ends the process."""
         self._map[_CHARGED] = charged
         self._put(_CALL, _encode(call))
 
     def charge(self, charged: int, *, judged: bool = False) -> None:
-        """Sets the index of the clause that counts as crashed if the process ends now. ``judged`` is True if the call has
-        returned and its result is being checked."""
+        """Sets the index of the clause that counts as crashed if the process ends now. ``judged`` is True if the call
+        has returned and its result is being checked."""
         self._map[_CHARGED] = charged | _JUDGED if judged else charged
 
     def end(self) -> None:
@@ -131,8 +131,8 @@ def path_of(folder: Path, worker: str) -> Path:
 
 
 def read_entry(folder: Path, worker: str) -> Entry | None:
-    """Returns the content of a worker's journal; None if the journal does not exist. If the process died while it wrote the
-    journal, the content names no cell."""
+    """Returns the content of a worker's journal; None if the journal does not exist. If the process died while it wrote
+    the journal, the content names no cell."""
     try:
         raw = path_of(folder, worker).read_bytes()
     except FileNotFoundError:
@@ -167,16 +167,16 @@ OUTSIDE: Final = 60.0
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The time limits of cells. A cell may take ``seconds`` times the factor of the longest pattern that matches its clause.
-    The first cell of an op and dtype in a process may take ``first_use`` seconds more."""
+    """The time limits of cells. A cell may take ``seconds`` times the factor of the longest pattern that matches its
+    clause. The first cell of an op and dtype in a process may take ``first_use`` seconds more."""
 
     seconds: float
     factors: Mapping[str, float] = {}
     first_use: float = 0.0
 
     def of(self, clause: str) -> float:
-        """Returns the seconds that a cell of a clause may take. An empty clause stands for the other work of an item, such as
-        drawing samples, which may take at least one minute."""
+        """Returns the seconds that a cell of a clause may take. An empty clause stands for the other work of an item,
+        such as drawing samples, which may take at least one minute."""
         if not clause:
             return max(self.seconds, OUTSIDE)
         pattern = max(
@@ -192,8 +192,9 @@ class Limits(msgspec.Struct, frozen=True):
 def limits_for(
     plan: str, scale: float, first_use: float = 0.0, override: float | None = None
 ) -> Limits:
-    """Returns the time limits of a plan on a device that is ``scale`` times as slow as usual, and that needs ``first_use``
-    extra seconds at its first use. If ``override`` is given, each cell may take this number of seconds instead."""
+    """Returns the time limits of a plan on a device that is ``scale`` times as slow as usual, and that needs
+    ``first_use`` extra seconds at its first use. If ``override`` is given, each cell may take this number of seconds
+    instead."""
     if override is not None:
         return Limits(override)
     file = Path(__file__).with_name("limits.toml")
@@ -214,8 +215,8 @@ _LONG: Final = 10.0
 
 
 class DeviceLock:
-    """The lock of one device index. After a wait of ten seconds ``say`` gets a text that names the process that holds the
-    lock. The constructor raises ConformError if the lock files cannot be created."""
+    """The lock of one device index. After a wait of ten seconds ``say`` gets a text that names the process that holds
+    the lock. The constructor raises ConformError if the lock files cannot be created."""
 
     def __init__(
         self, device: str, index: int, folder: Path | None = None, say: Say | None = None
@@ -270,8 +271,8 @@ class DeviceLock:
             timer.cancel()
 
     def _tell(self, file: int) -> None:
-        """Prints which process holds the lock, unless all holders are workers of the same run, whose cases have time limits
-        of their own."""
+        """Prints which process holds the lock, unless all holders are workers of the same run, whose cases have time
+        limits of their own."""
         pids = pids_of(file)
         of_this_run = bool(pids) and all(map(_is_sibling, pids))
         if self._say is not None and not of_this_run:
@@ -294,8 +295,8 @@ class DeviceLock:
 
 
 def pids_of(file: int) -> list[int]:
-    """Returns the ids of the processes that hold a lock on an open file; an empty list where the system does not list locks
-    as Linux does."""
+    """Returns the ids of the processes that hold a lock on an open file; an empty list where the system does not list
+    locks as Linux does."""
     inode = os.fstat(file).st_ino
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
@@ -320,8 +321,8 @@ def holders(file: int) -> str:
 
 
 def close_in_child(descriptors: Iterable[int]) -> None:
-    """Closes inherited file descriptors in a forked child process. Each descriptor is replaced by the null device, so that the
-    child cannot open another file under its number."""
+    """Closes inherited file descriptors in a forked child process. Each descriptor is replaced by the null device, so
+    that the child cannot open another file under its number."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nothing, descriptor, inheritable=False)
@@ -337,7 +338,8 @@ _DEATHS: Final = 3
 
 
 class DeviceLost(ConformError):
-    """The error for a device that no longer works in a run without workers, in which no other process could continue."""
+    """The error for a device that no longer works in a run without workers, in which no other process could
+    continue."""
 
     exit_code = 3
 
@@ -348,8 +350,8 @@ class DeviceLost(ConformError):
 
 @dataclass(eq=False)
 class Watch(Guard):
-    """The guard of a process that runs items. It names each cell and call in the journal, skips calls that ended a process
-    before, and checks the device after a failure."""
+    """The guard of a process that runs items. It names each cell and call in the journal, skips calls that ended a
+    process before, and checks the device after a failure."""
 
     _journal: Journal
     _limits: Limits
@@ -384,10 +386,10 @@ class Watch(Guard):
         elsewhere: Collection[str] = (),
         only: CallKey | None = None,
     ) -> Iterator[None]:
-        """Holds the device's lock while the item of a cell runs in the ``with`` block, and names the item in the journal.
-        ``alone`` takes the lock for exclusive use. ``elsewhere`` has the clauses of the same op that are expected to end
-        their process and run as separate items; a crash here may count for these clauses, too. If ``only`` is given, all
-        other calls are skipped."""
+        """Holds the device's lock while the item of a cell runs in the ``with`` block, and names the item in the
+        journal. ``alone`` takes the lock for exclusive use. ``elsewhere`` has the clauses of the same op that are
+        expected to end their process and run as separate items; a crash here may count for these clauses, too. If
+        ``only`` is given, all other calls are skipped."""
         self._only, self._elsewhere = only, elsewhere
         self._guilty, self._item, self._left_out, self._dead = guilty, cell[1:], {}, None
         (self._lock.take if alone else self._lock.share)()
@@ -442,8 +444,8 @@ class Watch(Guard):
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that counts as crashed because of this call; None if the call never ended a process. If calls of
-        this group have already ended three processes, returns the cell of the first of these calls."""
+        """Returns the cell that counts as crashed because of this call; None if the call never ended a process. If
+        calls of this group have already ended three processes, returns the cell of the first of these calls."""
         if (cell := self._guilty.calls.get(call)) is not None:
             self._gone.append(cell)
             return cell
@@ -479,15 +481,16 @@ class Watch(Guard):
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
-        """Names the item without a cell in the journal, because it is about to do other work such as drawing samples."""
+        """Names the item without a cell in the journal, because it is about to do other work such as drawing
+        samples."""
         self._journal.begin(CellKey("", *self._item), self._limits.of(""))
 
     def _troubles(self) -> int:
         return sum([record.troubles for record in self._records])
 
     def _look(self) -> None:
-        """Runs a tiny op on the device after a failure. If the op fails twice, the cell with the most failures counts as a
-        crash and the process ends."""
+        """Runs a tiny op on the device after a failure. If the op fails twice, the cell with the most failures counts
+        as a crash and the process ends."""
         self._looks += 1
         self._known = self._troubles()
         try:
@@ -507,8 +510,8 @@ class Watch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The resources that a process needs to run items: its journal, its device index, the cells that have ended a process
-    before, and functions that end the process and print messages."""
+    """The resources that a process needs to run items: its journal, its device index, the cells that have ended a
+    process before, and functions that end the process and print messages."""
 
     journal: Journal
     index: int  # of the device
@@ -519,8 +522,8 @@ class Place:
 
 
 def in_process(folder: Path, lost: LostCells, say: Say) -> Place:
-    """Returns the resources for running items in pytest's own process (``-n 0``), where a crash or hang ends the run. The run
-    can be resumed."""
+    """Returns the resources for running items in pytest's own process (``-n 0``), where a crash or hang ends the run.
+    The run can be resumed."""
 
     def leave(one: Lost) -> NoReturn:
         raise DeviceLost(one)
