@@ -396,7 +396,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         pytest_.stop_run(error)
     code = result.exit_code or (pytest.ExitCode.TESTS_FAILED if run.foreign else 0)
     if ours.cut_short:
-        lines = (*lines, f"cut short: {ours.cut_short}. The same command with --resume continues.")
+        lines = (
+            *lines,
+            f"cut short: {ours.cut_short}. Run the same command with --resume to continue.",
+        )
         if ours.progress.keeps_earlier:
             lines = (*lines, f"The complete run before it is kept: {ours.folder / EARLIER_FILE}")
     session.exitstatus = _code_of(run, exitstatus, int(code))

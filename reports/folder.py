@@ -161,5 +161,5 @@ def without_end(folder: Path) -> Interrupted | None:
         return None
     return Interrupted(
         f"incomplete: {folder} holds {found} of a run that was interrupted or is still running; after an interruption, "
-        "the same command with --resume continues the run"
+        "run the same command with --resume to continue"
     )

@@ -92,8 +92,8 @@ def _show_bugs(word: str, as_json: bool) -> None:
         click.echo(f"    {bug.url}")
     imitated = [bug for bug in chosen if bug.imitated]
     click.echo(
-        f"{number(len(chosen), 'bug')}: {len(imitated)} imitated, {sum(bool(bug.missed) for bug in imitated)} imitations not"
-        f" noticed yet; {sum(not bug.clauses for bug in chosen)} without a clause"
+        f"{number(len(chosen), 'bug')}: {len(imitated)} imitated in tests, {sum(bool(bug.missed) for bug in imitated)} of these"
+        f" not noticed yet; {sum(not bug.clauses for bug in chosen)} without a clause that could notice them"
     )
 
 

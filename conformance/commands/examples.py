@@ -46,7 +46,7 @@ def minimise(
     if suite_of(key.clause) not in SEARCHED:
         raise ConformError(
             f"{key} cannot be minimised: its clause is not about calls in layouts. Its repro script is in the "
-            "results folder of the run that saw it fail"
+            "results folder of the run in which it failed"
         )
     task, plan = Task(key), "quick"
     if loaded is not None:

@@ -79,8 +79,8 @@ class Given:
         if may_be_new:
             return Read(path, "", Manifest(path=path))
         raise ConformError(
-            f"{path} does not exist: `conform manifest update RUN RUN --triage` starts it from two"
-            " runs that agree"
+            f"{path} does not exist: create it with `conform manifest update RUN RUN --triage`, from"
+            " two runs of the same plan"
         )
 
     def write(self, path: Path, text: str) -> None:
@@ -308,7 +308,7 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
     from devices.lifecycle.update import Cause
 
     if triage and reason is not None:
-        raise click.UsageError("--triage drafts the reasons: leave out --reason")
+        raise click.UsageError("--triage writes a draft of each reason: leave out --reason")
     if triage:
         reason = f"{TRIAGE} unknown"
     if reason is None:
@@ -318,7 +318,9 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
         return None
     kind, issue, expires = more["kind"], more["issue"], more["expires"]
     if not reason.strip():
-        raise click.UsageError("--reason is empty: say in a sentence what causes the failures")
+        raise click.UsageError(
+            "--reason is empty: describe the cause of the failures in a sentence"
+        )
     if issue is not None and not re.fullmatch(r"https?://[^\s/]+\S*", issue):
         raise click.UsageError(f"--issue {issue!r} is not a URL: write the full address")
     try:

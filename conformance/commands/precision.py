@@ -43,15 +43,15 @@ def update(run: Path, device: str | None, descriptor: Path | None, reason: str |
         if result.outcome is Outcome.PASS and result.ulps is not None
     }
     if not measured:
-        raise ConformError(f"{run}: no passing cell of {_ULP} measured an error: run the clause")
+        raise ConformError(
+            f"{run}: no passing cell of {_ULP} measured an error: run the suite with --clauses {_ULP}"
+        )
     record, refused = updated(record_of(named.folder), measured, reason)
     path = write(named.folder, record)
-    click.echo(
-        f"{path}: {number(len(measured) - len(refused), 'largest error')} kept as the run measured"
-    )
+    click.echo(f"{path}: stored {number(len(measured) - len(refused), 'largest error')} of the run")
     if refused:
         click.echo(
-            f"{number(len(refused), 'error')} larger than on record, not kept: give --reason to keep, or fix the device"
+            f"not stored, because larger than the stored error: {number(len(refused), 'error')}. Fix the device, or give --reason"
         )
         print_first(refused)
     return ExitCode.REGRESSION if refused else ExitCode.GREEN

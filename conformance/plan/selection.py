@@ -330,6 +330,6 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if found != wanted:
                 raise WrongMachine(
                     f"the worker on {platform.node()!r} has {name} {found!r}, but the run has {name} {wanted!r}: "
-                    "all workers of a run must be the same. Install the same version there, or leave that machine "
+                    "all workers of a run must have the same versions and device. Install the same version there, or leave that machine "
                     "out of --tx"
                 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-_ENDED: Final = "ended at once; the same command with --resume continues the run"
+_ENDED: Final = "ended at once; run the same command with --resume to continue"
 
 
 def listen(waits_for: Callable[[], str], kill: Callable[[], None]) -> None:

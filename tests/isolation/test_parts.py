@@ -276,7 +276,7 @@ def test_a_text_without_a_stack_is_none() -> None:
 def test_an_end_in_the_reference_is_not_laid_at_the_devices_door() -> None:
     stack = "kernel (torch/_ops.py:12) < value_answer (opinfo/reference.py:249) < _asked (axes/basis.py:284)"
     assert place_of(stack).startswith(
-        "as the CPU, which is the reference, made the call: in kernel"
+        "in the call on the CPU that computes the reference: in kernel"
     )
     assert place_of("kernel (torch/_ops.py:12)") == "in kernel (torch/_ops.py:12)"
 

@@ -103,7 +103,9 @@ def test_a_forked_child_that_lives_on_hides_no_death(disturbed: Disturbed) -> No
 def test_the_call_that_ended_the_process_is_left_out_of_its_group(disturbed: Disturbed) -> None:
     strides = disturbed.cells[CellKey("layout.output_strides", "neg", "float32")]
     assert strides.outcome is Outcome.PASS
-    assert strides.message == (f"1 call was skipped: the process ended in it, see {POISON}")
+    assert strides.message == (
+        f"1 call was skipped because a process ended in the same call before, see {POISON}"
+    )
     assert strides.checks < disturbed.calm[strides.key].checks
 
 

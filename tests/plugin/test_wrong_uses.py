@@ -247,7 +247,7 @@ CASES: dict[str, tuple[int, str]] = {
     "manifest lint --device nosuch": (4, "there is no device 'nosuch'"),
     "manifest update": (4, "Missing argument 'RUN...'"),
     "manifest update nosuch": (4, "not found"),
-    "manifest update run --triage --reason x": (4, "--triage drafts the reasons"),
+    "manifest update run --triage --reason x": (4, "--triage writes a draft of each reason"),
     "manifest update run --kind device-bug": (4, "--kind needs --reason or --triage"),
     "manifest update run --reason x --expires soon": (4, "is not a date"),
     "manifest update run --reason x --issue 12": (4, "is not a URL"),

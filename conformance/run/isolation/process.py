@@ -212,7 +212,7 @@ def place_of(stack: str) -> str:
     process ended in the call on the CPU that computes the reference, because then the device is not the cause."""
     of_cpu = any(each.startswith(_OF_CPU) for each in stack.split(" < "))
     return (
-        f"as the CPU, which is the reference, made the call: in {stack}"
+        f"in the call on the CPU that computes the reference: in {stack}"
         if of_cpu
         else f"in {stack}"
     )

@@ -472,12 +472,12 @@ class Watch(Guard):
         cells = ", ".join(str(cell) for cell in dict.fromkeys(left_out))
         if not found.checks and found.outcome is Outcome.ERROR:
             by = left_out[0].clause
-            why = "every call that this clause judges ends the process"
+            why = "every call whose result this clause checks ends the process"
             text = f"blocked by {by}: {why}, see {cells}"
             given = {"outcome": Outcome.BLOCKED, "blocked_by": by, "note": text}
             return msgspec.structs.replace(found, **given)
         many = f"{len(left_out)} call{'s were' if len(left_out) > 1 else ' was'} skipped"
-        text = f"{many}: the process ended in it, see {cells}"
+        text = f"{many} because a process ended in the same call before, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
