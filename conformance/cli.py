@@ -118,7 +118,7 @@ main = conform
 def run(arguments: tuple[str, ...]) -> int:
     """Run the suite on a device. `conform run --help` lists the options; all other arguments are pytest's.
 
-    This is `pytest -p conformance.plugin --pyargs conformance ARGUMENTS`, with the same exit code.
+    The command runs `pytest -p conformance.plugin --pyargs conformance ARGUMENTS` and has the same exit code.
     """
     import pytest
 

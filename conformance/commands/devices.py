@@ -191,7 +191,7 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
 def init(fast: bool, quick: bool, **given: Any) -> int:
     """Describe a new device in a folder of its own.
 
-    Asks the device for its capabilities, dtypes and facts and writes descriptor.py. Then runs plan quick, twice
+    Probes the capabilities, dtypes and facts of the device and writes descriptor.py. Then runs plan quick, twice
     in order to find flaky cells, and writes the failing cells to expected.toml, in blocks by clause and failing
     layouts. Each block is marked `triage:`; replace that with the cause. To continue after an interruption, run
     the same command again.

@@ -70,7 +70,7 @@ class Given:
         return drafts(causes_of(self.last, [r for r in results if r.verdict is Verdict.REGRESSION]))
 
     def read(self, *, may_be_new: bool = False) -> Read:
-        """Returns the manifest. Raises ConformError if no manifest is known or if it cannot be read. With
+        """Returns the manifest. Raises ConformError if no manifest is known or the file cannot be read. With
         ``may_be_new`` a manifest that does not exist yet is returned as empty."""
         path = self._path(may_be_new=may_be_new)
         if path.exists():
@@ -144,7 +144,7 @@ class Given:
 
 @click.group()
 def manifest() -> None:
-    """Expected failures: check, update, explain and count them."""
+    """Check, update, explain and count the expected failures of a device."""
 
 
 def _given(command: Callable[..., int]) -> Callable[..., int]:
@@ -170,7 +170,7 @@ def _given(command: Callable[..., int]) -> Callable[..., int]:
 @_given
 @options("lint")
 def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
-    """Check a manifest: form, dates, contradictions, and blocks that match nothing.
+    """Check the form and the dates of a manifest, and find contradictions and blocks that match no cell.
 
     Blocks are compared with the cells of --run RUN, or with plan `full`, which is made now. Exits 1 if there are
     problems, 4 if the manifest cannot be read.

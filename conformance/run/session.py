@@ -433,8 +433,8 @@ class Session:
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """Returns the result. If the result is a failure, crash or hang, known public bugs of other devices are added that
-    made the same cell fail there."""
+    """Returns the result. If the result is a failure, crash or hang, the result is returned together with the known
+    public bugs that made the same cell fail on other devices."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))

@@ -239,7 +239,7 @@ class Controller:
         return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack, entry.judged)
 
     def _end_of(self, node: Node) -> list[str]:
-        """Returns texts about the end of a worker: a predicate for a sentence about the worker, and the place in which
+        """Returns texts about the end of a worker: a predicate such as "was killed by SIGSEGV", and the place in which
         the worker ended if it left a stack."""
         process, hung = node.process, self.watchdog.hung(node.name)
         if process is None:
