@@ -383,6 +383,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         lines = publish(result, os.environ)
     except ConformError as error:
         pytest_.stop_run(error)
+    if ours.explored:  # a result, so -q shows it too
+        lines = (*lines, ours.explored)
     code = result.exit_code or (pytest.ExitCode.TESTS_FAILED if run.foreign else 0)
     if ours.cut_short:
         lines = (*lines, f"cut short: {ours.cut_short}. The same command with --resume continues.")
