@@ -339,7 +339,7 @@ class _Reports:
         self._run.foreign += report.failed and not self._run.has(report.nodeid)
         yield
         session = self._run.session
-        if line := self._pace.line(len(session.outcomes), session.failing, time.monotonic()):
+        if line := self._pace.line(len(session.outcomes), len(session.failing), time.monotonic()):
             self._say(line)
 
 

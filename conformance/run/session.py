@@ -99,7 +99,7 @@ class Session:
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
     explored: str = ""  # what --explore tried and found
-    failing: int = 0  # cells so far that fail unexpectedly
+    failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
     _watched: Watchdog | None = None
 
     @cached_property
@@ -122,8 +122,12 @@ class Session:
     def _take(self, report: ItemReport, worker: str) -> None:
         red = (each for each in report.cells if each.outcome in _RED and not each.declared)
         clauses = self.contract.clauses
-        self.failing += sum(
-            fails_its_item(self.matcher, each, clauses[each.cell.clause]) for each in red
+        # A cell may be reported again, if its worker died before its item was done.
+        self.failing.difference_update(each.cell for each in report.cells)
+        self.failing.update(
+            each.cell
+            for each in red
+            if fails_its_item(self.matcher, each, clauses[each.cell.clause])
         )
         self.asked += report.asked
         self.missed += report.missed
