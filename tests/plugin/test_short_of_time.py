@@ -78,6 +78,7 @@ session.with_examples = interrupted
 """
 
 
+@pytest.mark.slow
 def test_an_interruption_of_the_end_loses_no_outcome(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "interrupting.py").write_text(_INTERRUPTING)
     folder = tmp_path / "run"
