@@ -1,8 +1,8 @@
-"""Controls the entry points ``torch.backends``, through which importing torch also imports installed third-party
-backends.
+"""Functions that control the entry points ``torch.backends``, through which importing torch also imports installed
+third-party backends.
 
-The suite's processes postpone this. A process that plans or reports needs no device, and a process that opens a device
-records its own state before it imports the backend. Does not import torch.
+The processes of the suite postpone the import of such backends. A process that plans or reports needs no device, and a
+process that opens a device records its own state before it imports the backend. The module does not import torch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ _PUT_OFF: Final = "TORCH_CONFORMANCE_AUTOLOAD_PUT_OFF"
 
 
 def put_off() -> None:
-    """Keep torch from importing these backends when it is imported, in this process and in its child processes."""
+    """Keeps torch from importing third-party backends when it is imported, in the current process and in its child
+    processes."""
     if "torch" not in sys.modules and os.environ.get(_SWITCH, "1") == "1":
         os.environ |= {_SWITCH: "0", _PUT_OFF: "1"}
 
 
 def is_put_off() -> bool:
-    """Whether the import of these backends was postponed, so that whoever opens a device has to do it."""
+    """Returns True if the import of third-party backends was postponed. Code that opens a device must then import its
+    backend."""
     return os.environ.get(_PUT_OFF) == "1"
 
 
 def switched_back() -> dict[str, str]:
-    """The environment variables to set for a process that should import torch as users do."""
+    """Returns the environment variables to set for a child process in which torch should import third-party backends,
+    as for users."""
     return {_SWITCH: "1", _PUT_OFF: "0"} if is_put_off() else {}

@@ -1,4 +1,4 @@
-"""A cell, its outcome and its verdict: the data that plans, runs, manifests and reports share."""
+"""Cells, their outcomes and their verdicts: the data that plans, runs, manifests and reports share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from devices.failure import Failure, Word
 
 
 class CellKey(NamedTuple):
-    """The identity of a cell: clause x op x dtype.
+    """The identity of a cell: clause, op and dtype.
 
-    A cell of a case has the name of the case in ``op`` and an empty ``dtype``.
+    A cell that belongs to a case instead of an op has the name of the case in ``op`` and an empty ``dtype``.
     """
 
     clause: str
@@ -27,7 +27,8 @@ class CellKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CellKey:
-        """Read ``clause::op[dtype]`` or ``clause::case``. Raises ValueError if the text has another form."""
+        """Reads a cell's identity from ``clause::op[dtype]`` or ``clause::case``. Raises ValueError if the text has
+        another form."""
         clause, separator, rest = text.partition("::")
         if not separator or not clause or not rest:
             raise ValueError(f"expected a cell such as 'layout.values::add[float32]', got {text!r}")
@@ -48,7 +49,7 @@ class CallKey(NamedTuple):
 
 
 class Outcome(Word):
-    """The outcome of a cell that was run."""
+    """The outcome of running a cell."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -62,7 +63,7 @@ class Outcome(Word):
 
 
 class Verdict(Word):
-    """The outcome of a cell compared with what the manifest expects."""
+    """The result of comparing the outcome of a cell with the outcome that the manifest expects."""
 
     OK = "ok"
     EXPECTED = "expected"
@@ -74,12 +75,12 @@ class Verdict(Word):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observation of one cell.
+    """The observation of one cell, as far as a manifest can describe it.
 
-    ``layouts`` are the stable ids of the layouts that failed (empty if the clause has none). ``raises`` is the name of
-    the exception type that decided the outcome, if there was one, and ``said`` the device's own text of it; ``said`` is
-    None if only ``message``, the text of the report, is known. ``declared`` is True for an unsupported cell that was
-    not tried, because the descriptor does not declare what its clause requires.
+    ``layouts`` are the stable ids of the layouts that failed; the set is empty if the clause has no layouts. ``raises``
+    is the name of the exception type that decided the outcome, if there was one. ``said`` is the device's own text of
+    that exception, or None if only ``message``, the text of the report, is known. ``declared`` is True for an
+    unsupported cell that was not tried, because the descriptor does not declare a capability that the clause requires.
     """
 
     outcome: Outcome
@@ -97,7 +98,7 @@ class Observed:
 
 
 class Seen(NamedTuple):
-    """A public bug of another device that shows in this cell."""
+    """A public bug of another device that also occurs in a cell of the tested device."""
 
     reference: str  # "pytorch#139006"
     backend: str
@@ -108,7 +109,7 @@ class Seen(NamedTuple):
 
 
 def told(seen: Sequence[Seen]) -> str:
-    """Bugs in a line: the first three, and how many more there are."""
+    """Returns a line with the first three of the given bugs, and the number of further bugs."""
     more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
     return ", ".join(map(str, seen[:3])) + more
 
@@ -118,18 +119,19 @@ MOST_ULPS: Final = 1e300
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that a worker reports of a cell and that the record keeps.
+    """The facts about a cell that a worker reports and that the record stores.
 
-    ``checks`` counts executed comparisons, ``samples`` the inputs that they were made on. ``layouts`` are the ids of
-    the layouts that failed, ``ran_layouts`` of the layouts that ran, both sorted. ``worst_error`` is the largest
-    absolute difference, None if nothing was compared by value. ``ulps`` is the largest error in units in the last
-    place, also of a passing cell, and ``ulps_at`` the operands at which it occurred; None if no error was measured.
-    ``reached`` counts the pairs of instructions and the states that the random programs of a case covered. ``failure``
-    is the failure that reports show; there are ``failed`` failing checks. ``also`` has one failure of each other kind.
-    ``note`` says why a cell is unsupported or an error, or is a remark. ``raises`` is the type of the exception that
-    decided the outcome; ``said`` is the device's own text of it, for a cell without a failure. ``blocked_by`` is the
-    clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen`` are
-    public bugs of other devices that show in this cell. ``seconds`` is wall time.
+    ``checks`` counts executed comparisons, ``samples`` the inputs on which they were made. ``layouts`` are the ids of
+    the layouts that failed, ``ran_layouts`` the ids of the layouts that ran, both sorted. ``worst_error`` is the
+    largest absolute difference, or None if nothing was compared by value. ``ulps`` is the largest error in units in the
+    last place, also of a passing cell, and ``ulps_at`` has the operands at which that error occurred; None if no error
+    was measured. ``reached`` counts the pairs of instructions and the states that the random programs of a case
+    covered. ``failure`` is the failure that reports show; ``failed`` is the number of failing checks. ``also`` has one
+    failure of each other kind. ``note`` is the reason why a cell is unsupported or an error, or a remark. ``raises`` is
+    the type of the exception that decided the outcome; ``said`` is the device's own text of that exception, for a cell
+    without a failure. ``blocked_by`` is the clause that must pass before a blocked cell can be checked. ``repro`` is a
+    path in the results folder. ``seen`` are public bugs of other devices that occur in the cell. ``seconds`` is wall
+    time.
     """
 
     checks: int = 0
@@ -154,27 +156,27 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The text of a report: the failure, its layout and how many checks failed; then the note."""
+        """The text of a report: the failure with its layout and the number of failing checks, then the note."""
         failure = self.failure.report(self.failed, self.checks) if self.failure is not None else ""
         return "; ".join(text for text in (failure, self.note) if text)
 
     def observed_as(self, outcome: Outcome, declared: bool) -> Observed:
-        """The observation that is compared with the manifest."""
+        """Returns the observation of the cell with the given outcome. A manifest is compared with that observation."""
         said = self.said if self.failure is None else self.failure.said or ""
         layouts = frozenset(self.layouts)
         return Observed(outcome, layouts, self.raises, self.message, declared, said)
 
     def facts(self) -> dict[str, Any]:
-        """These fields by name, to make another struct that has them."""
+        """Returns the fields of ``CellFacts`` by name, from which another struct with the same fields can be made."""
         return {name: getattr(self, name) for name in CellFacts.__struct_fields__}
 
 
 class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of a cell in a worker, as the worker sends it to the session.
+    """The result of a cell as a worker sends it to the session.
 
-    ``call`` is the call that ended the cell's process, if it is known; ``judged`` is True if that call had returned and
-    its answer was being judged. ``script`` is the text of the repro if the worker is on another machine. ``others`` are
-    the other runs of a flaky cell.
+    ``call`` is the call that ended the cell's process, if it is known. ``judged`` is True if that call had returned and
+    its result was being judged. ``script`` is the text of the repro script if the worker is on another machine.
+    ``others`` are the further runs of a flaky cell.
     """
 
     cell: CellKey
@@ -187,5 +189,5 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observed(self) -> Observed:
-        """The part that is compared with the manifest."""
+        """The observation of the cell with which a manifest is compared."""
         return self.observed_as(self.outcome, self.declared)

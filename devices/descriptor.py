@@ -1,4 +1,4 @@
-"""What a device declares about itself, in terms of ``vocabulary.toml``."""
+"""The descriptor of a device, in which the device declares its properties with the names in ``vocabulary.toml``."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from devices.files import read_toml
 
 
 class DescriptorError(ConformError):
-    """A descriptor cannot be loaded, or declares something impossible. The text says what to do."""
+    """The error for a descriptor that cannot be loaded or declares something impossible. The text of the error says how
+    to fix it."""
 
 
 def names(text: str) -> frozenset[str]:
-    """The names in a text separated by white space, which is how descriptors write long sets."""
+    """Returns the names in a text that are separated by white space. Descriptors use the function to write long sets of
+    names."""
     return frozenset(text.split())
 
 
 class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``vocabulary.toml``; its comments explain the fields."""
+    """The content of ``vocabulary.toml``. The comments in that file explain the fields."""
 
     capabilities: dict[str, str]
     functions: dict[str, str]
@@ -42,7 +44,7 @@ class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A feature that a device can declare. The clauses that require it then apply to the device."""
+    """A feature that a device can declare. The clauses that require the feature then apply to the device."""
 
     name: str
     statement: str
@@ -62,7 +64,7 @@ DTYPES: Final = _WORDS.dtypes
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A named value of the machine at run time. Raises DescriptorError for a name not in FACTS."""
+    """A named value of the machine at run time. Raises DescriptorError for a name that is not in FACTS."""
 
     name: str
     value: str
@@ -72,12 +74,13 @@ class Fact:
         if not isinstance(self.value, str) or not self.value.strip():
             raise DescriptorError(
                 f"the fact '{self.name}' is {self.value!r}: give a non-empty string,"
-                " or leave the fact out if the machine does not know it"
+                " or leave the fact out if its value is unknown on the machine"
             )
 
 
 def check_names(what: str, names: object, known: Mapping[str, object] | frozenset[str]) -> None:
-    """Raise DescriptorError unless ``names`` is a collection of known names."""
+    """Raises DescriptorError unless ``names`` is a collection of known names. ``what`` is the kind of the names, for
+    the text of the error."""
     if isinstance(names, str) or not isinstance(names, (frozenset, set, tuple, list, Mapping)):
         raise DescriptorError(f"expected a set of {what} names, got {names!r}")
     for name in names:
@@ -109,7 +112,8 @@ _Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 
 
 def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
-    """The value converted to ``form``. Raises DescriptorError if it has another form."""
+    """Returns a field's value converted to the type ``form``. Raises DescriptorError, which says that ``wanted`` was
+    expected, if the value cannot be converted."""
     try:
         return msgspec.convert(given, form)
     except msgspec.ValidationError:
@@ -118,14 +122,15 @@ def _in_form(name: str, given: object, form: Any, wanted: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a result may be from its reference: ``|result - reference| <= atol + rtol * |reference|``."""
+    """The largest permitted distance of a result from its reference: ``|result - reference| <= atol + rtol *
+    |reference|``."""
 
     rtol: float
     atol: float
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
-            _in_form(name, value, _Finite, "a number from 0, and finite")
+            _in_form(name, value, _Finite, "a finite number of at least 0")
 
 
 #: How autocast runs an op. "lower": in the lower precision. "float32": in float32. "float32_by_default": in float32 unless
@@ -138,7 +143,8 @@ AUTOCAST_POLICIES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the reason."""
+    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the
+    reason."""
 
     policy: str
     ops: frozenset[str]
@@ -155,7 +161,8 @@ class Autocast:
 
 
 def common_facts(**more: str | None) -> dict[str, str]:
-    """The facts that every machine knows, and ``more``: torch, os, arch and python.
+    """Returns the facts that are known on every machine (torch, os, arch and python), together with the facts in
+    ``more``.
 
     Values are as the machine reports them ("2.13.0+cpu"), in lower case for os and arch. The version of torch comes
     from the metadata of its distribution, so torch is not imported. Facts that are unknown (None or empty) are left
@@ -175,7 +182,8 @@ def common_facts(**more: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedFacts:
-    """Calls a descriptor's ``facts`` and checks the result against the vocabulary. Raises DescriptorError."""
+    """Calls the ``facts`` function of a descriptor and checks the result against the vocabulary. Raises
+    DescriptorError."""
 
     device: str
     read: Callable[[], Mapping[str, str]]
@@ -223,7 +231,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
         "two integers, the lowest and the highest priority, or None",
     ),
     ("time_scale", _TimeScale, "a number greater than 0"),
-    ("first_use", _Seconds, "a number of seconds from 0"),
+    ("first_use", _Seconds, "a number of seconds of at least 0"),
     ("pointers", bool | None, "True, False or None"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
@@ -232,12 +240,13 @@ _ENTRIES: Final[tuple[tuple[str, Any, str], ...]] = (
     ("tolerances", Tolerance, "a Tolerance(rtol, atol)"),
     ("functions", _Path, "a name inside the device's module, such as 'memory._snapshot'"),
 )
-"""The same for the values of fields that are mappings."""
+"""The required forms of the values in fields that are mappings, and the words that describe each form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Descriptor:
-    """A device and what it declares. Raises DescriptorError if a field has an impossible value.
+    """The description of a device and of the properties that it declares. Raises DescriptorError if a field has an
+    impossible value.
 
     Descriptors are compared by identity, because they contain functions.
     """
@@ -329,16 +338,17 @@ class Descriptor:
             raise DescriptorError(f"device '{self.name}': {error}") from None
 
     def dtypes_of(self, op: str) -> frozenset[str]:
-        """The dtypes that the device declares for an op."""
+        """Returns the dtypes that the device declares for an op."""
         return self.dtypes_by_op.get(op, self.dtypes)
 
     def first_time(self, seconds: float) -> float:
-        """The time limit in seconds for the first use of something in a process, if later uses take at most
-        ``seconds``."""
+        """Returns the time limit in seconds for the first use of an op or function in a process, if later uses take at
+        most ``seconds``."""
         return seconds * self.time_scale + self.first_use
 
     def function(self, role: str) -> str:
-        """The name of the function for a role, in the device's own module. Raises DescriptorError if none is declared."""
+        """Returns the name of the function with a given role in the device's own module. Raises DescriptorError if the
+        descriptor declares none."""
         check_names("function", (role,), FUNCTIONS)
         if role not in self.functions:
             raise DescriptorError(
@@ -356,7 +366,7 @@ class Descriptor:
         check_names("dtype", self.flushes_subnormals, DTYPES)
 
     def _freeze(self) -> None:
-        """Check the form of each value, and replace it by an immutable copy."""
+        """Checks the form of each field's value and replaces the value by an immutable copy."""
         for fields, form, wanted in _FORMS:
             for name in fields.split():
                 value = _in_form(name, getattr(self, name), form, wanted)
@@ -374,7 +384,7 @@ class Descriptor:
         has = "pointers" in self.capabilities
         if has and self.pointers is False:
             raise DescriptorError(
-                "pointers is False, but capabilities has 'pointers': leave one out"
+                "pointers is False, but capabilities has 'pointers': remove one of the two"
             )
         if self.pointers or (self.pointers is None and "storage" in self.capabilities):
             object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
@@ -385,11 +395,11 @@ class Descriptor:
             if more := dtypes - self.dtypes:
                 raise DescriptorError(
                     f"dtypes_by_op['{op}'] names {', '.join(sorted(more))}, but dtypes does not:"
-                    " it may only narrow dtypes"
+                    " dtypes_by_op may only narrow dtypes"
                 )
         if self.init is not None and self.module is None:
             raise DescriptorError(
-                f"init names the function {self.init!r}, but module is None: name its module"
+                f"init names the function {self.init!r}, but module is None: name the module of that function"
             )
         if (size := self.alignment) & (size - 1):
             raise DescriptorError(f"alignment must be a power of two, in bytes, got {size}")

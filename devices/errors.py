@@ -11,19 +11,20 @@ from pathlib import Path
 class ConformError(Exception):
     """An error that the user can fix. Its text says what was expected, what was found, and what to do.
 
-    ``exit_code`` is the exit code of the command that the error ends: 4 (usage) unless a subclass sets another.
+    ``exit_code`` is the exit code of the command that the error ends: 4 (usage) unless a subclass sets another code.
     """
 
     exit_code: int = 4
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's text, at most 300 characters."""
+    """Returns the first line of an exception's text, at most 300 characters."""
     return (str(error).strip().splitlines() or [""])[0][:300]
 
 
 def in_a_line(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of its text. If it has no text, where it was raised."""
+    """Returns an exception as one line: its type and the first line of its text. If the text is empty, the line says
+    where the exception was raised."""
     name, line = type(error).__name__, first_line(error)
     if line:
         return f"{name}: {line}"
@@ -32,7 +33,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def with_cause(error: BaseException) -> str:
-    """An exception in one line, with the first exception in the chain that led to it."""
+    """Returns an exception as one line, followed by the first exception in the chain that led to it."""
     first = error
     while first.__cause__ is not None:
         first = first.__cause__
@@ -40,11 +41,12 @@ def with_cause(error: BaseException) -> str:
 
 
 def listing(names: Iterable[str]) -> str:
-    """The names sorted, quoted and joined by commas; 'none' if there are none."""
+    """Returns the given names sorted, quoted and joined by commas; 'none' if no name is given."""
     return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A suggestion for a misspelled word: "; did you mean 'x' or 'y'?". Empty if no known name is similar."""
+    """Returns a suggestion for a misspelled word, such as "; did you mean 'x' or 'y'?". The text is empty if no known
+    name is similar."""
     near = get_close_matches(word, sorted(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

@@ -1,7 +1,7 @@
-"""A failed check as data: what was expected, what was found, where, and in which call.
+"""The data of a failed check: the expected and the found value, the place, and the call that failed.
 
-Everything that groups, minimises, matches or shows failures uses these fields. Messages are made from them and are
-never parsed.
+All code that groups, minimises, matches or shows failures uses the fields of ``Failure``. Messages are made from the
+fields and are never parsed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def sentence(
     total: int,
     first: tuple[int, ...],
 ) -> str:
-    """The text of a failure. Uses builtins only, because repro scripts contain this function."""
+    """Returns the text of a failure. The function uses only builtins, because repro scripts contain a copy of it."""
     values = (("expected", expected), ("found", found))
     text = detail or ", ".join(f"{name} {value}" for name, value in values if value != "")
     if count:
@@ -29,14 +29,14 @@ def sentence(
 
 
 class Word(str, Enum):
-    """An enumeration whose values are the texts in files and on pages."""
+    """An enumeration whose values are the texts that are written in files and on pages."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 class Kind(Word):
-    """The kind of a failure. The values are stable: manifests, files and pages use them."""
+    """The kind of a failure. The values are stable, because manifests, files and pages use them."""
 
     VALUES = "values"  # elements differ from the reference
     SHAPE = "shape"
@@ -63,7 +63,7 @@ class Kind(Word):
 
 
 class Geometry(msgspec.Struct, frozen=True):
-    """The layout of a tensor. Sizes, strides and offset are in elements."""
+    """The layout of a tensor in memory. Sizes, strides and offset are in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -76,8 +76,8 @@ class Geometry(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How two tensors differ: in ``count`` of ``total`` elements (or bytes), the first at index ``first``. ``error`` is
-    the largest absolute difference, ``relative`` the largest relative difference."""
+    """The difference of two tensors: ``count`` of ``total`` elements (or bytes) differ, the first at index ``first``.
+    ``error`` is the largest absolute difference, ``relative`` the largest relative difference."""
 
     count: int
     total: int
@@ -87,17 +87,17 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One failed check.
+    """A failed check.
 
     ``subject`` names the thing that was judged ("output 0", "input 1", "allocated bytes"). ``expected`` and ``found``
-    are short texts, or values as Python writes them. ``detail`` is a sentence for a failure that the other fields do
-    not describe. ``raises`` is the type of the exception that was raised or should have been raised. ``said`` is the
-    text of the device's exception; a manifest's ``match`` is searched for in this text only. ``check`` is the sort of
-    check: ``inputs`` (a call on inputs in a layout), ``target`` (a call into an ``out=`` target in a layout), or the
-    name of a directed check. ``layout`` is the stable id of the failing layout, ``call`` the call as Python, with
+    are short texts, or values as Python writes them. If both are empty, the subject is a sentence that states the
+    requirement. ``detail`` is a sentence for a failure that the other fields do not describe. ``raises`` is the type of
+    the exception that was raised or should have been raised. ``said`` is the text of the device's exception; a
+    manifest's ``match`` is searched for in this text only. ``check`` is the sort of check: ``inputs`` (a call on inputs
+    in a layout), ``target`` (a call into an ``out=`` target in a layout), or the name of a directed check, which has a
+    program of its own. ``layout`` is the stable id of the failing layout. ``call`` is the call as Python, with
     ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` describes the random program after
-    which the check failed. If ``expected`` and ``found`` are empty, the subject is a sentence that states the
-    requirement.
+    which the check failed.
     """
 
     kind: Kind
@@ -118,14 +118,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def title(self) -> str:
-        """The failure in a word or two, for headings: ``strides``, ``not raised``, ``raised RuntimeError``."""
+        """The failure in one or two words, for headings: ``strides``, ``not raised``, ``raised RuntimeError``."""
         if self.kind is Kind.RAISED and self.raises:
             return f"raised {self.raises}"
         return self.kind.value.replace("_", " ")
 
     @property
     def message(self) -> str:
-        """The failure for people, without its layout and call."""
+        """The text of the failure for a person to read, without its layout and call."""
         where = self.where or Difference(0, 0)
         after = f"after {self.program}" if self.program else ""
         subject = ": ".join(part for part in (after, self.subject) if part)
@@ -134,7 +134,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def report(self, failed: int, checks: int) -> str:
-        """The text of a report: the layout, the failure, and the number of failing checks."""
+        """Returns the text of a report: the layout, the failure, and the number of failing checks."""
         where = f"[{self.layout}] " if self.layout else ""
         more = f" ({failed} failing checks of {checks})" if failed > 1 else ""
         return f"{where}{self.message}{more}"

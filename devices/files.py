@@ -1,4 +1,4 @@
-"""Files: the cache folder, files that are replaced atomically, safe file names, and TOML."""
+"""Functions for files: the cache folder, atomic replacement, safe file names, and TOML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _Made = TypeVar("_Made")
 
 
 def cache_root() -> Path:
-    """The folder for files that can be made again: ``$TORCH_CONFORMANCE_CACHE``, or else the user's cache folder."""
+    """Returns the folder for files that can be made again: ``$TORCH_CONFORMANCE_CACHE``, or else the user's cache
+    folder."""
     if explicit := os.environ.get("TORCH_CONFORMANCE_CACHE"):
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -33,8 +34,8 @@ def cache_root() -> Path:
 
 @contextmanager
 def explained(kind: Callable[[str], Exception], path: object, problem: str) -> Iterator[None]:
-    """Within this context, an OSError becomes an error of type ``kind`` with the file, the problem ("cannot be
-    written") and the reason."""
+    """Replaces an OSError in the context by an error of type ``kind``, whose text names the file, the problem ("cannot
+    be written") and the reason."""
     try:
         yield
     except OSError as error:
@@ -47,16 +48,16 @@ MOST_RECORD = 1 << 30
 
 
 def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
-    """The bytes of a regular file. Raises OSError, also for a device or a pipe, which may never end, and for a file of
-    more than ``most`` bytes."""
+    """Returns the bytes of a regular file. Raises OSError if the file cannot be read, if it has more than ``most``
+    bytes, or if it is a device or a pipe, from which reading may never end."""
     # Opening a pipe without a writer would wait for one.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb", buffering=0) as stream:
         state = os.fstat(descriptor)
         if stat.S_ISDIR(state.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "it is a folder; expected a file", str(path))
+            raise IsADirectoryError(errno.EISDIR, "expected a file, found a folder", str(path))
         if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "it is a device or a pipe; expected a file", str(path))
+            raise OSError(errno.EINVAL, "expected a file, found a device or a pipe", str(path))
         if state.st_size > most:
             large = f"it has {state.st_size >> 20:,} MiB; expected at most {most >> 20:,} MiB"
             raise OSError(errno.EFBIG, large, str(path))
@@ -65,8 +66,8 @@ def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A context with a stream whose content atomically replaces ``path`` at the end. If the context raises, the file is
-    unchanged. Creates parent folders. Raises OSError."""
+    """Provides a stream whose content atomically replaces the file ``path`` at the end of the context. If the context
+    raises, the file is unchanged. Creates parent folders. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -81,25 +82,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file atomically: a reader sees either the old content or the new one. Raises OSError."""
+    """Replaces a file atomically, so that a reader sees either the old content or the new one. Raises OSError."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def file_name(text: str) -> str:
-    """A file name for any text that is valid on every system."""
+    """Returns a file name for any text. The name is valid on every system."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", text) or "_"
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a relative path from outside stays inside its folder, by the rules of POSIX and of Windows."""
+    """Returns True if a relative path from an untrusted source stays inside its folder, by the rules of POSIX and of
+    Windows."""
     parts = PurePosixPath(path.replace("\\", "/"))
     inside = not parts.is_absolute() and ".." not in parts.parts
     return inside and bool(path) and path.isprintable() and ":" not in path
 
 
 def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:
-    """The content of a TOML file, checked and converted by msgspec. Raises ``error``, which names the file."""
+    """Returns the content of a TOML file, checked and converted to ``kind`` by msgspec. Raises ``error``, whose text
+    names the file."""
     try:
         data = tomllib.loads(read_regular(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
@@ -108,7 +111,7 @@ def read_toml(path: Path, kind: type[_Made], error: type[Exception]) -> _Made:
 
 
 def converted(data: object, kind: type[_Made], where: str, error: type[Exception]) -> _Made:
-    """The data converted to ``kind`` by msgspec. Raises ``error``, which names the place."""
+    """Returns data converted to ``kind`` by msgspec. Raises ``error``, whose text begins with ``where``."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as problem:

@@ -1,5 +1,5 @@
-"""What descriptors ask the machine: installed modules, drivers and their versions. Importing this module does not
-import torch."""
+"""Functions with which descriptors query the machine: installed modules, drivers and their versions. Importing the
+module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from typing import Any
 
 
 def lent(name: str) -> Any:
-    """Import a module at the moment when it is needed. For functions that run on the device only."""
+    """Imports a module when the call is made. The function is meant for code that runs only on the device."""
     return importlib.import_module(name)
 
 
 def counting(module: str) -> Callable[[], int]:
-    """A ``device_count`` for a descriptor, which imports the module and asks it when it is called."""
+    """Returns a ``device_count`` function for a descriptor. When called, that function imports the named module and
+    returns its ``device_count()``."""
     return lambda: int(lent(module).device_count())
 
 
 def is_installed(name: str) -> bool:
-    """Whether a top-level module can be found; it is not imported."""
+    """Returns True if a top-level module can be found. The module is not imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a stub in sys.modules without a spec
@@ -33,7 +34,8 @@ def is_installed(name: str) -> bool:
 
 
 def torch_lacks(library: str) -> str | None:
-    """The reason why the installed torch cannot drive a device; None if torch's ``lib`` folder contains ``library``.
+    """Returns the reason why the installed torch cannot drive a device; None if torch's ``lib`` folder contains
+    ``library``.
 
     ``library`` is a name without prefix and suffix, such as ``torch_cuda``.
     """
@@ -44,13 +46,12 @@ def torch_lacks(library: str) -> str | None:
         lib = Path(folder) / "lib"
         if any((lib / name).exists() for name in _file_names(library)):
             return None
-    return (
-        f"the installed torch is built without it (there is no torch/lib/{_file_names(library)[0]})"
-    )
+    return f"the installed torch is built without support for the device (expected torch/lib/{_file_names(library)[0]})"
 
 
 def torch_has_header(path: str) -> bool:
-    """Whether the installed torch includes a C++ header, such as ``ATen/ATen.h``. False without torch."""
+    """Returns True if the installed torch includes a C++ header, such as ``ATen/ATen.h``; False if torch is not
+    installed."""
     spec = importlib.util.find_spec("torch") if is_installed("torch") else None
     folders = spec.submodule_search_locations or () if spec is not None else ()
     return any((Path(each) / "include" / path).exists() for each in folders)
@@ -61,7 +62,7 @@ def _file_names(library: str) -> tuple[str, ...]:
 
 
 def loads(*libraries: str) -> bool:
-    """Whether one of these shared libraries of a driver can be loaded."""
+    """Returns True if one of the given shared libraries of a driver can be loaded."""
     for name in libraries:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
@@ -70,7 +71,7 @@ def loads(*libraries: str) -> bool:
 
 
 def version_in(path: str | Path, pattern: str = r"\d+(?:\.\d+)+") -> str:
-    """The first version number in a text file; empty if there is none, or no such file."""
+    """Returns the first version number in a text file; an empty text if the file contains none or does not exist."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -80,6 +81,6 @@ def version_in(path: str | Path, pattern: str = r"\d+(?:\.\d+)+") -> str:
 
 
 def plain_version(text: str | None) -> str:
-    """The leading numbers of a version that is not valid under PEP 440 ("6.2.41" for "6.2.41-dd7f")."""
+    """Returns the leading numbers of a version that is not valid under PEP 440 ("6.2.41" for "6.2.41-dd7f")."""
     found = re.match(r"\d+(?:\.\d+)*", text or "")
     return found.group() if found else ""

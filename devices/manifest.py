@@ -1,4 +1,5 @@
-"""Reads and checks manifests: the ``expected.toml`` of a device, with its expected failures."""
+"""Reads and checks manifests. A manifest is the file ``expected.toml`` of a device, which lists its expected
+failures."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from devices.files import explained, read_regular, tomllib
 
 
 class ConditionError(ValueError):
-    """A condition that is malformed or cannot be evaluated on this machine."""
+    """The error for a condition that is malformed or cannot be evaluated on the current machine."""
 
 
 def public_version(version: str) -> str:
-    """The version without its local part: "2.13.0" for "2.13.0+cpu".
+    """Returns a version without its local part: "2.13.0" for "2.13.0+cpu".
 
-    Conditions ignore the local part: builds of one version differ in nothing else.
+    Conditions ignore the local part, because builds of one version differ in nothing else.
     """
     return version.partition("+")[0]
 
@@ -41,7 +42,7 @@ class Condition:
 
     @classmethod
     def parse(cls, fact: str, wanted: object) -> Condition:
-        """Check and build. Raises ConditionError."""
+        """Returns a condition after checking its fact and its required value. Raises ConditionError."""
         if fact not in FACTS:
             raise ConditionError(
                 f"unknown fact '{fact}'{suggestion(fact, FACTS)} (known: {listing(FACTS)})"
@@ -55,10 +56,11 @@ class Condition:
         return cls(fact, wanted)
 
     def holds(self, facts: Mapping[str, str]) -> bool:
-        """True if a machine with these facts meets the condition. Raises ConditionError if the fact is missing.
+        """Returns True if a machine with the given facts meets the condition. Raises ConditionError if the fact is
+        missing.
 
-        A pre-release counts as its release (2.14.0.dev20260901 is not before 2.14), unless the specifier names a
-        pre-release itself: by PEP 440 alone, a nightly build would satisfy neither "<2.14" nor ">=2.14".
+        A pre-release counts as its release (2.14.0.dev20260901 is not before 2.14), unless the specifier itself names a
+        pre-release. By PEP 440 alone, a nightly build would satisfy neither "<2.14" nor ">=2.14".
         """
         if self.fact not in facts:
             raise ConditionError(
@@ -104,7 +106,7 @@ def _specifiers(fact: str, wanted: str) -> SpecifierSet:
 
 
 class ExpectedOutcome(Word):
-    """The outcome that a block expects of its cells."""
+    """The outcome that a block of the manifest expects of its cells."""
 
     FAIL = "fail"
     CRASH = "crash"
@@ -115,7 +117,7 @@ class ExpectedOutcome(Word):
 
 
 class CauseKind(Word):
-    """The kind of a cause, which says who must fix it."""
+    """The kind of the root cause of a block, which says who must fix it."""
 
     NOT_IMPLEMENTED = "not-implemented"
     DEVICE_BUG = "device-bug"
@@ -128,10 +130,10 @@ AXES: Final = ("clause", "op", "dtype")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One ``[[expect]]`` block: one root cause.
+    """An ``[[expect]]`` block of a manifest, which describes one root cause.
 
-    Each of ``clause``, ``op`` and ``dtype`` holds patterns: exact names, or prefixes that end in
-    ``*``. ``layouts`` is None if any layout may fail.
+    ``clause``, ``op`` and ``dtype`` hold patterns: exact names, or prefixes that end in ``*``. ``layouts`` is None if
+    any layout may fail.
     """
 
     line: int  # of its header, from 1
@@ -152,7 +154,7 @@ class Block:
 
     @property
     def where(self) -> str:
-        """File and line, in the form that editors and terminals follow."""
+        """File and line of the block, in the form that editors and terminals can open."""
         return place(self.path, self.line)
 
     @property
@@ -161,12 +163,12 @@ class Block:
         return (self.clause, self.op, self.dtype)
 
     def is_expired(self, today: date) -> bool:
-        """True if the block's last day has passed."""
+        """Returns True if the last day on which the block is valid has passed."""
         return self.expires is not None and self.expires < today
 
 
 def place(path: Path | None, line: int) -> str:
-    """``path:line``, or ``line N`` without a file."""
+    """Returns ``path:line``, or ``line N`` if no file is given."""
     return f"{path}:{line}" if path else f"line {line}"
 
 
@@ -176,12 +178,14 @@ _ANY: Final[Known] = MappingProxyType({})
 
 
 class ManifestError(ConformError):
-    """A manifest that cannot be read or applied. The text gives file, line and advice for each problem."""
+    """The error for a manifest that cannot be read or applied. The text of the error gives file, line and advice for
+    each problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The blocks of one manifest in the file's order; the conditions of ``inactive`` blocks are not met here."""
+    """The blocks of one manifest in the order of the file. ``inactive`` are the blocks whose conditions the current
+    machine does not meet."""
 
     blocks: tuple[Block, ...] = ()
     inactive: tuple[Block, ...] = ()
@@ -189,9 +193,10 @@ class Manifest:
 
     @classmethod
     def load(cls, path: Path, known: Known = _ANY) -> Manifest:
-        """Read a manifest. Raises ManifestError, which names every block that has a problem.
+        """Reads a manifest from a file. Raises ManifestError, which names every block that has a problem.
 
-        ``known`` may list the existing clauses and layouts (``clause``, ``layouts``); other names are then refused.
+        ``known`` may list the existing clauses and layouts (``clause``, ``layouts``); names that are not in these lists
+        are then refused.
         """
         try:
             with explained(ManifestError, path, "expected the path of an expected.toml"):
@@ -205,7 +210,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str, path: Path | None = None, known: Known = _ANY) -> Manifest:
-        """Read a manifest from its text, as ``load`` does from its file."""
+        """Reads a manifest from its text, in the same way as ``load`` from its file."""
         tables, lines = _tables(text, path)
         blocks: list[Block] = []
         problems: list[str] = []
@@ -219,7 +224,8 @@ class Manifest:
         return cls(tuple(blocks), (), path)
 
     def active(self, facts: Mapping[str, str]) -> Manifest:
-        """The manifest with the blocks whose conditions these facts meet; the other blocks become ``inactive``.
+        """Returns the manifest for a machine with the given facts: blocks whose conditions are not met become
+        ``inactive``.
 
         Raises ManifestError if a block needs a fact that is missing.
         """
@@ -254,7 +260,7 @@ _HOW: Final = "write each block under a [[expect]] header of its own"
 
 
 def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], list[int]]:
-    """The ``expect`` tables of a TOML text, and their headers' lines. Raises ManifestError."""
+    """Returns the ``expect`` tables of a TOML text and the lines of their headers. Raises ManifestError."""
     prefix = f"{path}: " if path else ""
     try:
         document = tomllib.loads(text)
@@ -277,12 +283,12 @@ def _tables(text: str, path: Path | None) -> tuple[list[Mapping[str, object]], l
 
 
 def header_lines(text: str) -> list[int]:
-    """The lines, from 1, of the ``[[expect]]`` headers of a TOML text."""
+    """Returns the line numbers of the ``[[expect]]`` headers in a TOML text; the first line has number 1."""
     return [line + 1 for line, token in _tokens(text) if token["header"]]
 
 
 def comment_lines(text: str) -> frozenset[int]:
-    """The lines, from 0, of a TOML text that have only a comment."""
+    """Returns the numbers of the lines in a TOML text that contain only a comment; the first line has number 0."""
     return frozenset(
         line
         for line, token in _tokens(text)
@@ -292,7 +298,8 @@ def comment_lines(text: str) -> frozenset[int]:
 
 
 def _tokens(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Headers, strings and comments, each with its line from 0."""
+    """Yields the headers, strings and comments of a TOML text, each with the number of its line; the first line has
+    number 0."""
     line, seen = 0, 0
     for token in _TOKENS.finditer(text):
         line += text.count("\n", seen, token.start())
@@ -301,7 +308,7 @@ def _tokens(text: str) -> Iterator[tuple[int, re.Match[str]]]:
 
 
 def comments_in(text: str) -> list[str]:
-    """The comments of a TOML text."""
+    """Returns the comments of a TOML text."""
     return [token["comment"].rstrip() for token in _TOKENS.finditer(text) if token["comment"]]
 
 
@@ -338,11 +345,11 @@ _REQUIRED: Final = ("clause", "outcome", "reason")
 
 
 class BlockError(ValueError):
-    """A problem of a block; the text does not name the place."""
+    """The error for a block that has a problem. The text of the error does not contain file and line."""
 
 
 def read_block(table: Mapping[str, object], line: int, path: Path | None, known: Known) -> Block:
-    """Check the table of a block and make the block. Raises BlockError for the first problem."""
+    """Returns the block of a TOML table after checking every key. Raises BlockError for the first problem."""
     for key in table:
         if key not in KEYS:
             raise BlockError(f"unknown key '{key}'{suggestion(key, KEYS)} (known: {listing(KEYS)})")
@@ -358,7 +365,7 @@ def read_block(table: Mapping[str, object], line: int, path: Path | None, known:
                 raise BlockError(f"outcome 'flaky' needs '{key}': {_ADVICE[key]}")
     elif "min_pass_rate" in table:
         raise BlockError(
-            f"'min_pass_rate' is for outcome 'flaky' only, and this block has '{block.outcome}'"
+            f"'min_pass_rate' is for outcome 'flaky' only, and the block has the outcome '{block.outcome}'"
         )
     return block
 
@@ -376,7 +383,8 @@ def _text(key: str, value: object, known: Collection[str] | None = None) -> str:
 
 
 def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
-    """A list of at least one string; none may be blank."""
+    """Returns the value of a key as a list of strings. Raises BlockError unless it has at least one string and none is
+    blank."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise BlockError(f"'{key}' must be {wanted}, got {_shown(value)}")
     if not value:
@@ -390,7 +398,8 @@ def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
 
 
 def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, ...]:
-    """The patterns of one axis: exact names, or prefixes that end in one ``*``."""
+    """Returns the patterns of one key (clause, op or dtype): exact names, or prefixes that end in one ``*``. Raises
+    BlockError for other patterns and unknown names."""
     single = [value] if isinstance(value, str) else value
     patterns = _texts(key, single, "a string or a list of strings")
     for pattern in patterns:
@@ -400,7 +409,7 @@ def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, 
                 f"'{key}' has the pattern {pattern!r}: only one '*' is allowed, at the end"
             )
         if pattern == prefix:
-            _check_known(key, pattern, known, "; write one of them, or a prefix and '*'")
+            _check_known(key, pattern, known, "; write one of the known names, or a prefix and '*'")
         elif known is not None and not any(name.startswith(prefix) for name in known):
             raise BlockError(f"no {key} begins with {prefix!r}{suggestion(prefix, known)}")
     return patterns

@@ -2,9 +2,9 @@
 folder.
 
 The file has one JSON object in each line, sorted by cell and id, so that branches that pin different examples can be
-merged. Every plan of the device includes them. A line of format 1 contains a ``call`` in ``layouts``, a line of format
-2 the ``program`` of a case that runs random programs. Their meaning is defined in ``conformance/search/explore``; here
-they are plain data.
+merged. Every plan of the device includes the pinned examples. A line of format 1 contains a ``call`` in ``layouts``, a
+line of format 2 the ``program`` of a case that runs random programs. The meaning of calls and programs is defined in
+``conformance/search/explore``; here they are plain data.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ PREFIX: Final = "pinned:"
 
 
 class PinnedError(ConformError):
-    """A ``pinned.jsonl`` cannot be read or written. The text names the file and line, and says what to do."""
+    """The error for a ``pinned.jsonl`` that cannot be read or written. The text of the error names the file and line,
+    and says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinned:
-    """One pinned example: a call; or a program, in which case ``dtype`` is empty and ``op`` is the name of a case.
+    """A pinned example, which is a call or a program. For a program, ``dtype`` is empty and ``op`` is the name of a
+    case.
 
-    ``kind`` is the kind of its failure when it was found (``values``, ``strides``, …). Fields of the other format are
-    empty.
+    ``kind`` is the kind of the failure for which the example was pinned (``values``, ``strides``, …). The fields that
+    only the other format has are empty.
     """
 
     clause: str
@@ -58,12 +60,12 @@ class Pinned:
 
     @property
     def format(self) -> int:
-        """The format of its line."""
+        """The number of the format in which the example is written."""
         return CALL if self.dtype else PROGRAM
 
     @property
     def id(self) -> str:
-        """Eight hexadecimal digits over the cell and the pinned content. Equal examples have equal ids."""
+        """Eight hexadecimal digits of a hash over the cell and the pinned content. Equal examples have equal ids."""
         held = [self.call, self.layouts] if self.format == CALL else [list(self.program)]
         parts = [self.clause, self.op, self.dtype, *held]
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
@@ -71,7 +73,7 @@ class Pinned:
 
     @property
     def layout(self) -> str:
-        """Its name in place of a layout in reports and manifests."""
+        """The name of the example, which reports and manifests use in the place of a layout."""
         return PREFIX + self.id
 
 
@@ -106,7 +108,8 @@ _LINES: Final[msgspec.json.Decoder[_CallLine | _ProgramLine]] = msgspec.json.Dec
 
 
 def by_item(pins: Iterable[Pinned]) -> dict[tuple[str, str], tuple[Pinned, ...]]:
-    """Pinned examples by op and dtype. Programs are under the name of their case, with an empty dtype."""
+    """Returns the pinned examples by op and dtype. Programs are stored under the name of their case and an empty
+    dtype."""
     found: dict[tuple[str, str], tuple[Pinned, ...]] = {}
     for pin in pins:
         found[pin.op, pin.dtype] = (*found.get((pin.op, pin.dtype), ()), pin)
@@ -114,7 +117,8 @@ def by_item(pins: Iterable[Pinned]) -> dict[tuple[str, str], tuple[Pinned, ...]]
 
 
 def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
-    """The pinned examples of a device's folder; none if there is no file. Raises PinnedError."""
+    """Returns the pinned examples in a device's folder; an empty tuple if the folder has no such file. Raises
+    PinnedError."""
     if folder is None or not (path := folder / FILE).exists():
         return ()
     try:
@@ -135,31 +139,32 @@ def _read(line: str, place: str) -> Pinned:
     given, pinned = held.pop("id"), Pinned(**held)
     if given != pinned.id:
         raise PinnedError(
-            f"{place}: the line has the id {given!r}, but its content has {pinned.id!r}; {advice}"
+            f"{place}: the line has the id {given!r}, but its content gives the id {pinned.id!r}; {advice}"
         )
     return pinned
 
 
 def ordered(pinned: Iterable[Pinned]) -> tuple[Pinned, ...]:
-    """The examples sorted by cell, then by id."""
+    """Returns the pinned examples sorted by cell, then by id."""
     return tuple(sorted(pinned, key=lambda p: (p.cell, p.id)))
 
 
 def add_pinned(folder: Path, new: Iterable[Pinned]) -> tuple[Pinned, ...]:
-    """Add examples to the file in a device's folder. Returns those that were not in it yet. Raises PinnedError."""
+    """Adds examples to the file in a device's folder. Returns the examples that the file did not contain yet. Raises
+    PinnedError."""
     before = {p.id: p for p in read_pinned(folder)}
     fresh = {p.id: p for p in new if p.id not in before}
     path = folder / FILE
     text = "".join(line_of(p) + "\n" for p in ordered([*before.values(), *fresh.values()]))
     with explained(PinnedError, path, "cannot be written"):
         if not folder.is_dir():
-            raise FileNotFoundError("there is no such folder")
+            raise FileNotFoundError("the folder does not exist")
         write_whole(path, text)
     return ordered(fresh.values())
 
 
 def line_of(pinned: Pinned) -> str:
-    """The example as a line of the file."""
+    """Returns the line of the file for a pinned example."""
     other = {"program"} if pinned.format == CALL else {"call", "layouts"}
     held = {name: value for name, value in asdict(pinned).items() if name not in other}
     line = {"id": pinned.id, **held, "format": pinned.format}
@@ -167,6 +172,6 @@ def line_of(pinned: Pinned) -> str:
 
 
 def digest(pinned: Iterable[Pinned]) -> str:
-    """The part of a plan's hash for pinned examples: ``none``, or 16 hexadecimal digits over their ids."""
+    """Returns the part of a plan's hash for pinned examples: ``none``, or 16 hexadecimal digits over their ids."""
     ids = " ".join(sorted(p.id for p in pinned))
     return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest() if ids else "none"

@@ -1,4 +1,4 @@
-"""The largest known errors of a device, stored in ``precision.toml`` in its folder. Does not need torch.
+"""The largest known errors of a device, stored in ``precision.toml`` in its folder. The module does not import torch.
 
     [float32]
     exp = 0.5453
@@ -41,7 +41,7 @@ class Raised(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the file: the maxima by dtype and op."""
+    """The content of ``precision.toml``: the maximum errors by dtype and op, and the maxima that were raised."""
 
     float32: _Maxima = {}
     bfloat16: _Maxima = {}
@@ -49,19 +49,21 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raised: tuple[Raised, ...] = ()
 
     def of(self, op: str, dtype: str) -> float | None:
-        """The recorded maximum; None if there is none."""
+        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if the file has
+        none."""
         found: Mapping[str, float] = getattr(self, dtype, {})
         return found.get(op)
 
     @property
     def ops(self) -> frozenset[str]:
-        """The ops with a maximum for any dtype."""
+        """The ops that have a maximum for any dtype."""
         return frozenset({*self.float32, *self.bfloat16, *self.float16})
 
 
 @cache
 def record_of(folder: Path | None) -> Record:
-    """The record in a device's folder; an empty one if there is no file. Raises ConformError."""
+    """Returns the maximum errors recorded in a device's folder; an empty record if the folder has no such file. Raises
+    ConformError."""
     path = folder / FILE if folder is not None else None
     if path is None or not path.is_file():
         return Record()
@@ -71,8 +73,8 @@ def record_of(folder: Path | None) -> Record:
 def updated(
     record: Record, measured: Mapping[tuple[str, str], float], reason: str | None
 ) -> tuple[Record, list[str]]:
-    """The record with newly ``measured`` errors, by op and dtype, and texts for the maxima that would have to be
-    raised. They are raised only if a ``reason`` is given. Errors are rounded up to four decimal places."""
+    """Returns the record with the ``measured`` errors (by op and dtype), and a text for each maximum that would have to
+    be raised. A maximum is raised only if a ``reason`` is given. Errors are rounded up to four decimal places."""
     maxima = {name: dict(getattr(record, name)) for name in ("float32", "bfloat16", "float16")}
     raised, refused = list(record.raised), []
     for (op, dtype), error in sorted(measured.items()):
@@ -80,7 +82,9 @@ def updated(
         before = maxima[dtype].get(op)
         if before is not None and after > before:
             if reason is None:
-                refused.append(f"{op}[{dtype}]: {before:g} on record, {after:g} in the run")
+                refused.append(
+                    f"{op}[{dtype}]: the recorded maximum is {before:g} units in the last place, the run measured {after:g}"
+                )
                 continue
             raised.append(Raised(op, dtype, before, after, reason))
         maxima[dtype][op] = after
@@ -88,7 +92,7 @@ def updated(
 
 
 def write(folder: Path, record: Record) -> Path:
-    """Write the file. Raises OSError."""
+    """Writes the maximum errors into the file of a device's folder and returns its path. Raises OSError."""
     path = folder / FILE
     write_whole(path, _HEAD + text_of(record))
     record_of.cache_clear()
@@ -96,7 +100,7 @@ def write(folder: Path, record: Record) -> Path:
 
 
 def text_of(record: Record) -> str:
-    """The record as TOML."""
+    """Returns the maximum errors of a record as TOML."""
     lines = []
     for dtype in ("float32", "bfloat16", "float16"):
         maxima: _Maxima = getattr(record, dtype)

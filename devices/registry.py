@@ -1,4 +1,5 @@
-"""Finds descriptors: in the built-in folders, through entry points, and in a file that the user names."""
+"""Finds the descriptors of devices: in the built-in folders, through entry points, and in a file that the user
+names."""
 
 from __future__ import annotations
 
@@ -20,25 +21,27 @@ from devices.descriptor import Descriptor, DescriptorError
 from devices.errors import ConformError, listing, suggestion
 
 GROUP: Final = "torch_conformance.devices"
-"""The entry-point group in which other packages offer their descriptors."""
+"""The entry-point group in which other packages register their descriptors."""
 
 _BUILT_IN: Final = Path(__file__).resolve().parent
 _NAME: Final = "DESCRIPTOR"
 
 
 class UnknownDevice(ConformError):
-    """There is no descriptor of this name. The text lists the names that exist."""
+    """The error for a device name that no descriptor has. The text of the error lists the existing names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The devices by name, and the errors of those that could not be loaded, by the name that they would have."""
+    """The devices by name. For descriptors that could not be loaded, the registry has the errors by the name of the
+    device."""
 
     devices: Mapping[str, Descriptor]
     broken: Mapping[str, DescriptorError]
 
     def get(self, name: str) -> Descriptor:
-        """The device with this name. Raises UnknownDevice, or DescriptorError if it could not be loaded."""
+        """Returns the device with the given name. Raises UnknownDevice, or DescriptorError if its descriptor could not
+        be loaded."""
         if name in self.devices:
             return self.devices[name]
         if name in self.broken:
@@ -50,11 +53,12 @@ class Registry:
         )
 
     def default(self, accelerator: str | None) -> Descriptor:
-        """The device to use if the user names none.
+        """Returns the device to use if the user names none.
 
-        ``accelerator`` is the torch type of the machine's accelerator, or None. Of several descriptors for this type
-        (CUDA and ROCm are both "cuda"), the first that can be used here is chosen. If there is none, the device that
-        declares itself the ``default`` is chosen, or else one of the CPU. Raises UnknownDevice if there is neither.
+        ``accelerator`` is the torch type of the machine's accelerator, or None. If several descriptors have this type
+        (CUDA and ROCm are both "cuda"), the first that can be used on the current machine is chosen. If no descriptor
+        has this type, the device that declares itself the ``default`` is chosen, or else one of the CPU. Raises
+        UnknownDevice if neither exists.
         """
         known = self.devices.values()
         fitting = [each for each in known if each.torch_type == accelerator != "cpu"]
@@ -70,7 +74,8 @@ class Registry:
 def discover(
     folder: Path = _BUILT_IN, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None
 ) -> Registry:
-    """Load every built-in device and every entry point. A device that cannot be loaded does not affect the others."""
+    """Loads every built-in device and every entry point. A device that cannot be loaded does not affect the other
+    devices."""
     devices: dict[str, Descriptor] = {}
     broken: dict[str, DescriptorError] = {}
     for path in folder.glob("*/descriptor.py"):
@@ -86,8 +91,8 @@ def discover(
             device = _from_entry_point(entry)
             if device.name in devices:
                 raise DescriptorError(
-                    f"{_source(entry)} provides a device named '{device.name}', but there already is one from"
-                    f" {devices[device.name].folder}: rename it, or use it with --descriptor PATH"
+                    f"{_source(entry)} provides a device named '{device.name}', which already exists in"
+                    f" {devices[device.name].folder}: rename the device, or use it with --descriptor PATH"
                 )
             devices[device.name] = device
         except DescriptorError as error:
@@ -100,23 +105,24 @@ def discover(
 
 @cache
 def installed() -> Registry:
-    """The registry of installed devices, created once per process."""
+    """Returns the registry of installed devices, which is created once per process."""
     return discover()
 
 
 def get(name: str) -> Descriptor:
-    """The installed device with this name. Raises UnknownDevice, or DescriptorError if it could not be loaded."""
+    """Returns the installed device with the given name. Raises UnknownDevice, or DescriptorError if its descriptor
+    could not be loaded."""
     return installed().get(name)
 
 
 def find(name: str, path: str | Path | None) -> Descriptor:
-    """The device that the file ``path`` describes, or without a path the installed device. Raises UnknownDevice and
-    DescriptorError."""
+    """Returns the device that the file ``path`` describes; without a path, the installed device of that name. Raises
+    UnknownDevice and DescriptorError."""
     return load_file(Path(path)) if path else get(name)
 
 
 def load_file(path: Path) -> Descriptor:
-    """Load a descriptor.py, or the one in a folder. Raises DescriptorError."""
+    """Loads a descriptor.py, given by its own path or by its folder. Raises DescriptorError."""
     path = Path(path).absolute()
     file = path / "descriptor.py" if path.is_dir() else path
     if not file.is_file():
@@ -133,7 +139,8 @@ def load_file(path: Path) -> Descriptor:
 
 
 def _from_folder(path: Path, folder: Path) -> Descriptor:
-    """The device of a folder with the same name. A built-in device is imported as part of its package."""
+    """Loads the descriptor in a folder, which must have the name of the device. A built-in device is imported as part
+    of its package."""
     name = path.parent.name
     if folder == _BUILT_IN:
         with _loading(str(path)):
@@ -171,7 +178,7 @@ def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
 
 
 def _placed(device: Descriptor, folder: Path) -> Descriptor:
-    """The descriptor with its folder and manifest filled in, unless it names its own."""
+    """Returns a descriptor with its folder and manifest filled in, unless the descriptor names its own."""
     folder = device.folder or folder
     manifest = folder / "expected.toml"
     expectations = device.expectations or (manifest if manifest.is_file() else None)
@@ -185,12 +192,12 @@ def _source(entry: importlib.metadata.EntryPoint) -> str:
 
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
-    """Within this context, every exception becomes a DescriptorError of one line, with the exception's type unless the
-    text was written for people."""
+    """Replaces every exception in the context by a DescriptorError of one line. The line contains the type of the
+    exception, unless the exception's text was written for users."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        what = f"loading it raised {type(error).__name__}: {error}"
+        what = f"loading the descriptor raised {type(error).__name__}: {error}"
         if isinstance(error, ConformError):
             what = str(error)
         elif isinstance(error, SyntaxError):

@@ -1,8 +1,8 @@
-"""Which versions of torch the suite supports, and a check that needs no import of torch.
+"""The versions of torch that the suite supports, and a check of the installed version that does not import torch.
 
-torch is not among the dependencies that pip installs with the suite, so that pip never replaces the torch that a backend
-is built for. What the suite uses of torch's private names differs between minor versions; without this check another
-version would end in an AttributeError somewhere.
+torch is not among the dependencies that pip installs with the suite, so that pip never replaces the torch that a
+backend is built for. The suite uses private names of torch, which differ between minor versions. Without this check,
+another version would lead to an AttributeError somewhere.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _VERSION: Final = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]
 
 
 class NoTorch(ConformError):
-    """There is no torch, or one that is not supported."""
+    """The error that is raised if torch is not installed, or if its version is not supported."""
 
     exit_code = 3
 
 
 def supported() -> str:
-    """The supported versions, as messages name them: ``torch 2.9 to 2.13``."""
+    """Returns the supported versions as messages name them: ``torch 2.9 to 2.13``."""
     return "torch {}.{} to {}.{}".format(*FIRST, *LAST)
 
 
 def installed() -> str | None:
-    """The version of the torch that would be imported, or is; None if there is none.
+    """Returns the version of the torch that is imported or would be imported; None if torch is not installed.
 
-    It is empty if torch does not say.
+    The version is empty if torch does not state one.
     """
     if (loaded := sys.modules.get("torch")) is not None:
         return str(getattr(loaded, "__version__", ""))
@@ -61,12 +61,12 @@ def installed() -> str | None:
 
 
 def require_torch() -> None:
-    """Raises NoTorch unless a supported torch is installed. Does not import it."""
+    """Raises NoTorch unless a supported torch is installed. torch is not imported."""
     version = installed()
     if version is None:
         raise NoTorch(
             f"torch is not installed for {sys.executable}: install the torch that your backend is built for, or "
-            "python -m pip install 'torch-conformance[torch]'"
+            "run: python -m pip install 'torch-conformance[torch]'"
         )
     if os.environ.get(ANY) == "1":
         return
@@ -76,13 +76,13 @@ def require_torch() -> None:
     minor = int(parts[1]), int(parts[2])
     if not FIRST <= minor <= LAST:
         raise NoTorch(
-            f"torch {version} is installed, but torch-conformance supports {supported()}: install one of them, or set "
-            f"{ANY}=1 to try this version anyway"
+            f"torch {version} is installed, but torch-conformance supports {supported()}: install one of these versions, or set "
+            f"{ANY}=1 to try torch {version} anyway"
         )
 
 
 def has_torch() -> bool:
-    """Whether a supported torch is installed."""
+    """Returns True if a supported torch is installed."""
     try:
         require_torch()
     except NoTorch:

@@ -1,9 +1,9 @@
-"""Matches the blocks of a manifest with cells, and judges what was observed of a cell by them.
+"""Functions that find the blocks of a manifest that match a cell, and judge the observation of the cell by them.
 
-On each axis (clause, op, dtype) an exact name is more specific than a prefix, and a longer prefix is more specific than
-a shorter one; in a list, the most specific pattern that matches counts. A block is overridden by a block that is at
-least as specific on every axis and more specific on one. The blocks that are not overridden decide. If they expect
-different outcomes of one cell, they conflict.
+Patterns are compared for each of clause, op and dtype. An exact name is more specific than a prefix, and a longer
+prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A block is
+overridden by a block that is at least as specific in all three and more specific in one. The blocks that are not
+overridden decide. If they expect different outcomes of one cell, they conflict.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
 
 
 class ManifestConflict(ManifestError):
-    """Two blocks that expect different outcomes of one cell, and of which neither overrides the other."""
+    """The error for two blocks of a manifest that expect different outcomes of one cell, and of which neither overrides
+    the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What the manifest expects of a cell.
+    """The outcome that a manifest expects of a cell.
 
-    ``layouts`` is the union over all ``blocks``; None if one of them allows any layout. Each block stands for a
+    ``layouts`` is the union over all ``blocks``; None if one of the blocks allows any layout. Each block stands for a
     separate cause, so a failure is expected if one of the blocks describes it.
     """
 
@@ -39,18 +40,19 @@ class Expectation:
 
     @property
     def min_pass_rate(self) -> float | None:
-        """The share of its runs that a flaky cell must pass: the largest one that a deciding block demands."""
+        """The share of its runs that a flaky cell must pass: the largest share that a deciding block demands."""
         rates = [each.min_pass_rate for each in self.deciding if each.min_pass_rate is not None]
         return max(rates, default=None)
 
     def is_expired(self, today: date) -> bool:
-        """True if every deciding block has expired."""
+        """Returns True if every deciding block has expired."""
         return all(block.is_expired(today) for block in self.deciding)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """All blocks that match a cell, and the expectation that they make or the two blocks that conflict."""
+    """All blocks that match a cell, and either the expectation that follows from them or the two blocks that
+    conflict."""
 
     blocks: tuple[Block, ...] = ()
     expectation: Expectation | None = None
@@ -63,8 +65,8 @@ _NOTHING: Final = Match()
 class Matcher:
     """Finds the expectations of cells by the blocks of a manifest.
 
-    ``manifest`` should be the active one (``Manifest.active``): conditions are not evaluated here. Cells that the same
-    blocks match in the same way share one result.
+    ``manifest`` should be the active manifest (``Manifest.active``), because the matcher does not evaluate conditions.
+    Cells that the same blocks match in the same way share one result.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -75,14 +77,15 @@ class Matcher:
         self._results: dict[frozenset[tuple[int, int, int, int]], Match] = {}
 
     def expect(self, key: CellKey) -> Expectation | None:
-        """The expectation of a cell; None if no block matches. Raises ManifestConflict."""
+        """Returns the expectation of a cell; None if no block matches the cell. Raises ManifestConflict."""
         match = self.match(key)
         if match.conflict is not None:
             raise ManifestConflict(conflict_text(match.conflict, key))
         return match.expectation
 
     def match(self, key: CellKey) -> Match:
-        """All blocks that match a cell, or the two that conflict. Does not raise."""
+        """Returns all blocks that match a cell, with the two blocks that conflict if any do. Conflicts are not
+        raised."""
         clauses, ops, dtypes = self._clauses[key.clause], self._ops[key.op], self._dtypes[key.dtype]
         matching = ops.keys() & clauses.keys() & dtypes.keys()
         if not matching:
@@ -93,7 +96,8 @@ class Matcher:
         return self._results[ranks]
 
     def _resolve(self, ranks: frozenset[tuple[int, int, int, int]]) -> Match:
-        """The result for blocks by index, each with how specific its match is on each axis."""
+        """Returns the match for a set of blocks. Each block is given by its index and by three numbers that say how
+        specifically it matches clause, op and dtype."""
         blocks = {index: self._blocks[index] for index, *_ in sorted(ranks)}
         deciding = {
             index
@@ -116,22 +120,23 @@ class Matcher:
 
 
 def any_matches(patterns: Iterable[str], name: str) -> bool:
-    """True if one of a block's patterns matches the name."""
+    """Returns True if one of a block's patterns matches the name."""
     return any(pattern_matches(pattern, name) for pattern in patterns)
 
 
 def pattern_matches(pattern: str, name: str) -> bool:
-    """True if a block's pattern (an exact name, or a prefix and ``*``) matches the name."""
+    """Returns True if a block's pattern (an exact name, or a prefix and ``*``) matches the name."""
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def conflict_text(conflict: tuple[Block, Block], key: CellKey, cells: int = 1) -> str:
-    """A message about a conflict and how to resolve it; ``cells`` is the number of cells that have it."""
+    """Returns a message that states a conflict and how to resolve it. ``cells`` is the number of cells that have the
+    conflict."""
     one, other = conflict
     more = f" (and {cells - 1} more {'cell' if cells == 2 else 'cells'})" if cells > 1 else ""
     return (
         f"{other.where}: this block expects '{other.outcome}' of {key}{more}, but the block at {one.where} expects"
-        f" '{one.outcome}', and neither is more specific: narrow one of them, or add a block for these cells only"
+        f" '{one.outcome}', and neither is more specific: narrow one of the blocks, or add a block for these cells only"
     )
 
 
@@ -139,10 +144,10 @@ _EXACT: Final = sys.maxsize  # more specific than any prefix
 
 
 class _Axis(dict[str, dict[int, int]]):
-    """The patterns of all blocks on one axis.
+    """The patterns of all blocks for one of clause, op and dtype.
 
-    ``axis[name]`` maps the index of each block that matches the name to how specific the match is: the length of the
-    longest prefix, or ``_EXACT``.
+    ``axis[name]`` maps the index of each block that matches the name to a number that says how specific the match is:
+    the length of the longest prefix, or ``_EXACT``.
     """
 
     def __init__(self, patterns: Iterable[Sequence[str]]) -> None:
@@ -165,7 +170,7 @@ class _Axis(dict[str, dict[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, its reason for people (may be empty), and the blocks of the manifest that it is based on."""
+    """A verdict, its reason as a text for people (may be empty), and the blocks of the manifest that led to it."""
 
     verdict: Verdict
     why: str = ""
@@ -183,12 +188,12 @@ def judge(
     ran: frozenset[str] | None = None,
     expired: bool = False,
 ) -> Judgement:
-    """Judge a cell by its exact outcome: failures that are not expected and expected failures that do not occur both
-    count.
+    """Judges a cell by its exact outcome. Failures that are not expected are regressions; expected failures that do not
+    occur are improvements.
 
-    ``ran`` are the layouts that were run: an expected layout among them that did not fail is an improvement. If ``ran``
-    is None, no layout is taken to have passed. ``expired`` is True if the last day of the expectation has passed: a
-    flaky block then allows nothing; other blocks still apply (lint reports them).
+    ``ran`` are the layouts that were run; an expected layout among them that did not fail is an improvement. If ``ran``
+    is None, no layout counts as passed. ``expired`` is True if the last day of the expectation has passed; a flaky
+    block then has no effect, and other blocks still apply (``conform manifest lint`` reports them).
 
     ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
     observed      no block    fail         crash        hang         unsupported  blocked      flaky
@@ -204,13 +209,13 @@ def judge(
     not-run       missing     missing      missing      missing      missing      missing      missing
     ============  ==========  ===========  ===========  ===========  ===========  ===========  ==========
 
-    ``*``: a regression instead if a layout failed that is not listed, if layouts are listed and none failed, or if no
-    block describes this exception; an improvement instead (not for flaky) if a listed layout passed. An expired flaky
-    expectation counts as no block.
+    A verdict with ``*`` becomes a regression if a layout failed that is not listed, if layouts are listed and none
+    failed, or if no block describes the observed exception. It becomes an improvement (not for flaky) if a listed
+    layout passed. An expired flaky expectation counts as no block.
 
     A cell that is unsupported by declaration is ``ok`` if no block matches it; it is counted separately, never as a
-    pass. With a block it is an ``improvement``, whatever the block expects: the block must be removed, because the
-    descriptor states what a device does not support.
+    pass. If a block matches it, it is an ``improvement``, whatever the block expects: the block must be removed,
+    because the descriptor already states that the device does not support the cell.
     """
     outcome = observed.outcome
     if outcome is Outcome.NOT_RUN:
@@ -225,7 +230,7 @@ def judge(
     if outcome is Outcome.UNSUPPORTED and observed.declared:
         return says(Verdict.IMPROVEMENT, f"unsupported by declaration, {expected}: {_RECORD}")
     if outcome is Outcome.ERROR:
-        why = f"the check could not be made{_details(observed)}; a manifest cannot list that"
+        why = f"the check could not be made{_details(observed)}; a manifest cannot list such a cell"
         return says(Verdict.REGRESSION, why)
     flaky = expectation.outcome is ExpectedOutcome.FLAKY
     if flaky and expired:
@@ -256,19 +261,19 @@ def _without_block(observed: Observed) -> Judgement:
     if observed.outcome is Outcome.PASS:
         return Judgement(Verdict.OK)
     if observed.outcome is Outcome.AMBIGUOUS:
-        return Judgement(Verdict.OK, "ambiguous reference: not counted")
+        return Judgement(Verdict.OK, "the references disagree, so the cell is not counted")
     if observed.outcome is Outcome.UNSUPPORTED and observed.declared:
         return Judgement(Verdict.OK, "unsupported by declaration; does not count as a pass")
-    why = f"{observed.outcome}{_details(observed)}; the manifest does not list it"
+    why = f"{observed.outcome}{_details(observed)}; the manifest does not list this outcome"
     return Judgement(Verdict.REGRESSION, why)
 
 
 def judge_flaky(
     expectation: Expectation, seen: Sequence[Observed], *, expired: bool = False
 ) -> Judgement:
-    """Judge a flaky cell by several runs: each run by itself, then the share of runs that passed.
+    """Judges a flaky cell by several runs: first each run alone, then the share of runs that passed.
 
-    A single run says nothing about a share, so it is judged as by ``judge``. Missing outcomes are not counted.
+    A single run does not show a share, so it is judged by ``judge``. Runs without an outcome are not counted.
     """
     for each in seen:
         if (alone := judge(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
@@ -287,16 +292,19 @@ def judge_flaky(
 
 
 def _differs(expectation: Expectation, observed: Observed) -> str:
-    """How a cell with the expected outcome differs from the blocks' description; empty if it does not."""
+    """Returns a text that says how a cell with the expected outcome differs from the blocks' description; an empty text
+    if it does not differ."""
     outcome, places = observed.outcome, _places(expectation.blocks)
     if expectation.layouts is not None:
         if outside := observed.layouts - expectation.layouts:
             names = _names(outside)
-            return f"{outcome} also in the layouts {names}, which are not listed at {places}"
+            return (
+                f"outcome '{outcome}' also in the layouts {names}, which are not listed at {places}"
+            )
         # The layout of a crash or a hang may be unknown; a failure has one.
         if outcome is Outcome.FAIL and not observed.layouts:
             names = _names(expectation.layouts)
-            return f"{outcome}{_details(observed)}, but in none of the expected layouts {names} ({places})"
+            return f"outcome '{outcome}'{_details(observed)}, but in none of the expected layouts {names} ({places})"
     if not any(describes(block, observed) for block in expectation.blocks):
         wanted = " or ".join(dict.fromkeys(map(_exception, expectation.blocks)))
         return f"{outcome}{_details(observed)}; expected {wanted} ({places})"
@@ -304,7 +312,7 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
 
 
 def describes(block: Block, observed: Observed) -> bool:
-    """True if the block expects the observed exception: its type and its text."""
+    """Returns True if a block describes the observed exception by its type and its text."""
     if block.raises is not None and block.raises != observed.raises:
         return False
     said = observed.message if observed.said is None else observed.said
@@ -319,7 +327,7 @@ def _exception(block: Block) -> str:
 
 
 def _details(observed: Observed) -> str:
-    """The exception and the first line of the message, as " (RuntimeError: …)"."""
+    """Returns the exception and the first line of the message in the form " (RuntimeError: …)"."""
     text = ": ".join(part for part in (observed.raises, observed.headline) if part)
     return f" ({text})" if text else ""
 

@@ -1,10 +1,11 @@
-"""Finds what importing a device's module changes in this process, and keeps these changes out of the suite's own work.
+"""Finds the changes that importing a device's module makes in the process, and keeps these changes out of the suite's
+own work.
 
 A vendor's module may enter modes that it never leaves, replace functions of torch, and change defaults of torch and of
 the process. Users of the device live with these changes, but samples, references and comparisons must not depend on
 them. The process therefore records its state before it imports the module, and compares afterwards. Changed defaults
-are restored. Modes and replaced ops stay in effect for calls on the device only, which ``Sorting`` recognizes. A repro
-script carries this module if its device needs it.
+are restored. Modes and replaced ops stay in effect only for calls on the device, which ``Sorting`` recognizes. A repro
+script carries a copy of this module if its device needs it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from opinfo.torch_private import (
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A default of torch or of the process. ``done`` is the sentence that says how a module changed it, with ``{}`` in
-    place of the new value. ``write`` is None if the default cannot be restored."""
+    """A default of torch or of the process. ``done`` is the sentence that says how a module changed the default, with
+    ``{}`` in place of the new value. ``write`` is None if the default cannot be restored."""
 
     done: str
     read: Callable[[], Any]
@@ -57,8 +58,8 @@ def _make_deterministic(given: tuple[bool, bool]) -> None:
 
 
 def _is_for_all(each: Any) -> bool:
-    """Whether a warning filter applies to all warnings. torch adds filters for single warnings when it imports its
-    parts."""
+    """Returns True if a warning filter applies to all warnings. torch adds filters for single warnings when it imports
+    its parts."""
     return bool(each[1:] == (None, Warning, None, 0))
 
 
@@ -73,8 +74,8 @@ def _set_warning_actions(given: list[str]) -> None:
 
 
 def _flushes_denormals() -> bool:
-    """Whether the processor flushes denormal numbers to zero. A library built with -ffast-math sets this for the thread
-    that loads it."""
+    """Returns True if the processor flushes denormal numbers to zero. A library built with -ffast-math sets this mode
+    for the thread that loads it."""
     return not torch.tensor(1e-310, dtype=torch.float64).mul(1.0).item()
 
 
@@ -121,8 +122,12 @@ _DEFAULTS = (
         torch.is_anomaly_enabled,
         torch.autograd.set_detect_anomaly,
     ),
-    Default("sets torch to {} threads", torch.get_num_threads, torch.set_num_threads),
-    Default("sets torch to {} threads between ops", torch.get_num_interop_threads, None),
+    Default(
+        "sets the number of torch's threads to {}", torch.get_num_threads, torch.set_num_threads
+    ),
+    Default(
+        "sets the number of torch's inter-op threads to {}", torch.get_num_interop_threads, None
+    ),
     Default(
         "sets flushing of denormal numbers to {}", _flushes_denormals, torch.set_flush_denormal
     ),
@@ -159,7 +164,8 @@ def _home(name: str) -> Any:
 
 
 class Before:
-    """The state of the process before the import: the values of the defaults, and the ops of torch by module."""
+    """The state of the process before the device's module is imported: the values of the defaults, and the ops of torch
+    by module."""
 
     def __init__(self) -> None:
         self.defaults = [each.read() for each in _DEFAULTS]
@@ -168,7 +174,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A name of torch that the device's module replaced. ``own`` is true if ``home`` defined the name itself, and false
+    """A name of torch that the device's module replaced. ``own`` is True if ``home`` defined the name itself, and False
     if it inherited the name."""
 
     home: Any
@@ -180,7 +186,8 @@ class Replaced:
 
     @property
     def is_op(self) -> bool:
-        """Whether torch-function modes see calls of the original, so that calls on the device can be distinguished from others."""
+        """True if torch-function modes see calls of the original, so that calls on the device can be distinguished from
+        other calls."""
         if isinstance(self.torch, types.FunctionType):
             return self.torch in get_testing_overrides()
         return not isinstance(self.torch, (type, types.ModuleType))
@@ -196,8 +203,8 @@ class Replaced:
 
 
 def _is_of_torch(function: Any) -> bool:
-    """Whether the function is defined in torch, because ``torch._dynamo`` replaces functions too. Looks at the globals,
-    since wrappers copy ``__module__``."""
+    """Returns True if a function is defined in torch. Such functions do not count as replaced by a vendor, because
+    ``torch._dynamo`` replaces functions too. The check uses the globals, since wrappers copy ``__module__``."""
     name: str = getattr(function, "__globals__", {}).get("__name__", "")
     return name.partition(".")[0] == "torch"
 
@@ -224,10 +231,11 @@ _ABOUT_DEVICES = ("pin_memory", "is_pinned")
 
 
 class Sorting(TorchFunctionMode):
-    """Applies the modes and replaced ops of the device's module to calls that concern the device, and to no others.
+    """A torch-function mode that applies the modes and replaced ops of the device's module only to calls that concern
+    the device.
 
-    A call concerns the device if one of its tensors is there or an argument names it. While FakeTensor runs, no call
-    does.
+    A call concerns the device if one of its tensors is on the device or an argument names the device. While FakeTensor
+    runs, no call concerns the device.
     """
 
     def __init__(self, kind: str) -> None:
@@ -252,7 +260,7 @@ class Sorting(TorchFunctionMode):
         return getattr(func, "__name__", "") in (*_ABOUT_DEVICES, self.kind)
 
     def concerns(self, value: Any) -> bool:
-        """Whether a value is on the device or names it. Looks into lists, tuples and dicts."""
+        """Returns True if a value is on the device or names the device. Lists, tuples and dicts are searched."""
         if value is None or isinstance(value, (int, float, torch.dtype)):
             return False
         if isinstance(value, (list, tuple)):
@@ -265,7 +273,7 @@ class Sorting(TorchFunctionMode):
         return isinstance(device, torch.device) and device.type == self.kind
 
     def take(self, replaced: Replaced) -> None:
-        """Restore an op of torch, and use the module's replacement in calls on the device only."""
+        """Restores an op of torch, and uses the module's replacement only in calls on the device."""
         self.replaced.append(replaced)
         ours, theirs = replaced.torch, replaced.theirs
         if hasattr(ours, "__set__"):  # an attribute: a mode sees the call of its getter
@@ -274,7 +282,7 @@ class Sorting(TorchFunctionMode):
         replaced.put_back()
 
     def on_device(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a call with the module's modes and replaced ops in effect."""
+        """Makes a call while the module's modes and replaced ops are in effect, and returns its result."""
         if is_faking():
             return call(*args, **kwargs)
         outside = take_modes()  # includes this mode, if no op is being called
@@ -296,9 +304,11 @@ _NAMED = 5
 
 @dataclass
 class LeftBehind:
-    """The changes that a device's module has made in this process so far; ``done`` lists them as texts for people.
+    """The changes that a device's module has made in the current process so far; ``done`` lists them as texts for
+    people.
 
-    Create it before the module is imported. Call ``look()`` afterwards, and again after the first call on the device.
+    Create the object before the module is imported. Call ``look()`` afterwards, and again after the first call on the
+    device.
     """
 
     kind: str
@@ -308,7 +318,7 @@ class LeftBehind:
     _replaced: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Find what changed since the last look, restore defaults, and confine modes and replaced ops to calls on the
+        """Finds the changes since the last look, restores defaults, and confines modes and replaced ops to calls on the
         device."""
         functions, dispatches = take_modes()
         sorting = self.sorting or Sorting(self.kind)
@@ -341,7 +351,7 @@ class LeftBehind:
         self.done += [line for line in lines if line not in self.done]
 
     def _defaults(self) -> Iterator[str]:
-        """Restore the defaults. Yields a text for each that was changed."""
+        """Restores the defaults. Yields a text for each default that had changed."""
         for each, old in zip(_DEFAULTS, self.before.defaults, strict=True):
             new = each.read()
             if new != old:
@@ -350,5 +360,6 @@ class LeftBehind:
                     each.write(old)
 
     def on_device(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the descriptor that calls the device, wrapped so that the module's modes and ops are in effect."""
+        """Returns a descriptor's function that calls the device, wrapped so that the module's modes and replaced ops
+        are in effect."""
         return call if self.sorting is None else partial(self.sorting.on_device, call)

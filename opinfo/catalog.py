@@ -1,5 +1,4 @@
-"""The adapter over torch's database of ops (OpInfo). Only this module and its neighbours use
-``torch.testing._internal``.
+"""The adapter over torch's database of ops (OpInfo). Only the modules in ``opinfo`` use ``torch.testing._internal``.
 
 The database is private and changes between minor versions of torch, so a test pins each field that is used
 (``tests/opinfo/test_catalog.py``). The database's own skips and expected failures are ignored.
@@ -41,15 +40,15 @@ _FREEZING = (
 
 
 class UnsupportedTorch(RuntimeError):
-    """The installed torch lacks something that the adapter needs."""
+    """The error for an installed torch that lacks a private name or a database which the adapter needs."""
 
 
 _Value = TypeVar("_Value")
 
 
 class _Field(Generic[_Value]):
-    """A field of a database entry, read once and then stored. Has a default for fields that only some classes of
-    entries have."""
+    """A descriptor for a field of a database entry, which is read once and then stored. A field that only some classes
+    of entries have needs a default."""
 
     def __init__(self, upstream: str, *default: _Value) -> None:
         self._upstream, self._default = upstream, default
@@ -68,9 +67,11 @@ _Function: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One OpInfo, with the fields that the harness uses, under names that do not change between versions.
+    """An op of torch's database (OpInfo), with the fields that the harness uses, under names that do not change between
+    versions.
 
-    Raises AttributeError when a field that upstream has renamed is first read; the test of the catalogue then names it.
+    Raises AttributeError when a field that upstream has renamed is read for the first time; the test of the catalogue
+    then names the field.
     """
 
     info: Any
@@ -100,8 +101,8 @@ class Op:
 
     @property
     def spatial(self) -> int:
-        """The number of spatial dimensions that the op's name contains, such as 2 for ``max_unpool2d``; 0 if there is
-        none."""
+        """The number of spatial dimensions that the op's name contains, such as 2 for ``max_unpool2d``; 0 if the name
+        contains none."""
         named = re.search(r"(\d)d(?:\.|$)", self.id)
         return int(named[1]) if named else 0
 
@@ -111,8 +112,8 @@ class Op:
         return frozenset(map(dtype_name, self.info.dtypes))
 
     def dtypes_on(self, torch_type: str) -> frozenset[str]:
-        """The names of the dtypes that the database lists for a device type, which may be none. For a device type that
-        the database does not mention, those of the CPU."""
+        """Returns the names of the dtypes that the database lists for a device type; the set may be empty. For a device
+        type that the database does not mention, the dtypes of the CPU are returned."""
         listed = self.info.dtypesIf.get(torch_type) if torch_type != "cpu" else None
         return self.dtypes if listed is None else frozenset(map(dtype_name, listed))
 
@@ -130,7 +131,7 @@ class Op:
 
     @cached_property
     def ufunc(self) -> str:
-        """``unary``, ``binary``, ``reduction`` or empty, by the class of the database entry."""
+        """The text ``unary``, ``binary``, ``reduction`` or an empty one, by the class of the database entry."""
         from torch.testing._internal.opinfo import core
 
         for kind, cls in (
@@ -156,8 +157,8 @@ class Op:
 
     @cached_property
     def unsafe_in_graphs(self) -> bool:
-        """Whether any overload of the op carries a tag that rules it out for graphs: it cannot be captured, or the
-        shape or existence of its result depends on values (see torch.Tag)."""
+        """True if any overload of the op has a tag that excludes it from graphs: it cannot be captured, or the shape or
+        existence of its result depends on values (see torch.Tag)."""
         tags = {
             torch.Tag.cudagraph_unsafe,
             torch.Tag.dynamic_output_shape,
@@ -167,7 +168,7 @@ class Op:
 
     @cached_property
     def pointwise(self) -> bool:
-        """Whether any overload of the op is tagged as pointwise: each element of the result depends only on the
+        """True if any overload of the op is tagged as pointwise: each element of the result depends only on the
         elements of the inputs at the same place (torch.Tag.pointwise)."""
         return any(torch.Tag.pointwise in overload.tags for overload in self._overloads)
 
@@ -179,23 +180,24 @@ class Op:
 
     @property
     def has_error_inputs(self) -> bool:
-        """Whether the database lists calls that must raise."""
+        """True if the database lists calls that must raise."""
         return self.info.error_inputs_func is not None
 
     def error_inputs(self, device: str) -> Iterator[Any]:
-        """The database's calls that must raise, made on ``device``, with the type and message of the exception."""
+        """Yields the database's calls that must raise, made on ``device``, with the type and message of the
+        exception."""
         found: Iterator[Any] = self.info.error_inputs_func(self.info, device)
         return found
 
     @cached_property
     def declares_view(self) -> bool:
-        """Whether the schema of any overload says that its result aliases an argument that is not written to."""
+        """True if the schema of any overload says that its result aliases an argument that is not written to."""
         aliases = (r.alias_info for schema in self.schemas for r in schema.returns)
         return any(alias is not None and not alias.is_write for alias in aliases)
 
     @cached_property
     def restrides_in_place(self) -> bool:
-        """Whether the in-place variant is tagged ``inplace_view``, so that it changes the shape or strides of self."""
+        """True if the in-place variant is tagged ``inplace_view``, so that it changes the shape or strides of self."""
         name = getattr(self.inplace, "__name__", "")
         return any(torch.Tag.inplace_view in overload.tags for overload in _aten(name))
 
@@ -204,7 +206,8 @@ class Op:
         return any(a.name == "memory_format" for schema in self.schemas for a in schema.arguments)
 
     def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
-        """The database's (rtol, atol) for comparing results on a type of device, or None if it lists none.
+        """Returns the database's (rtol, atol) for comparing results on a type of device, or None if the database lists
+        none.
 
         An override for a device type applies to that type. An override for the CPU applies to every device, because the
         CPU is the reference. An override for CUDA applies to every accelerator, because the database has none for most
@@ -234,7 +237,7 @@ class Op:
         return max(r for r, _ in found), max(a for _, a in found)
 
     def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
-        """The database's samples on the CPU, directly from the function that makes them.
+        """Yields the database's samples on the CPU, directly from the function that makes them.
 
         ``sample_inputs()`` wraps the same iterator in ``inspect.stack()`` and seeds again for each sample, which is
         slow. Callers of this method seed once (``opinfo.samples``).
@@ -244,20 +247,20 @@ class Op:
 
 
 def _aten(name: str) -> list[Any]:
-    """The overloads of an aten op; empty if there is no op of that name."""
+    """Returns the overloads of an aten op; an empty list if no op has that name."""
     packet = getattr(torch.ops.aten, name, None) if name else None
     return [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
 
 
 def database_entry(op_id: str) -> Any:
-    """The database's entry for an op. Repro scripts carry this function."""
+    """Returns the database's entry for an op. Repro scripts contain a copy of the function."""
     from torch.testing._internal.common_methods_invocations import op_db  # needs expecttest
 
     return next(info for info in op_db if info.full_name == op_id)
 
 
 def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
-    """The database's sample with this number. Repro scripts may carry this function."""
+    """Returns the database's sample with a given number. Repro scripts may contain a copy of the function."""
     info = database_entry(op_id)
     drawn = info.sample_inputs_func(info, "cpu", getattr(torch, dtype), False)
     return next(islice(drawn, index, None))
@@ -265,7 +268,7 @@ def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Optimiser:
-    """One entry of torch's database of optimisers."""
+    """An entry of torch's database of optimisers."""
 
     name: str  # the name of its class in torch.optim
     implementations: tuple[
@@ -280,10 +283,10 @@ class Optimiser:
 
 @cache
 def optimisers() -> tuple[Optimiser, ...]:
-    """Every optimiser of torch's database, with its argument sets for a device that has every capability.
+    """Returns every optimiser of torch's database, with its argument sets for a device that has every capability.
 
-    The result is cached on disk for this build of torch, because the database takes seconds to load and planning needs
-    nothing else from it. Raises UnsupportedTorch if the database cannot be imported.
+    The result is cached on disk for the installed build of torch, because the database takes seconds to load and
+    planning needs nothing else from it. Raises UnsupportedTorch if the database cannot be imported.
     """
     build = f"{torch.__version__}-{str(torch.version.git_version or 'unknown')[:12]}"
     path = cache_root() / f"optimisers-{build}.py"
@@ -332,17 +335,17 @@ def _literal(value: Any) -> Any:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype: ``torch.float32`` becomes ``float32``."""
+    """Returns the name of a dtype: ``torch.float32`` becomes ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 @contextmanager
 def host_generator_kept() -> Iterator[None]:
-    """Within this context, functions of the database that fix the random state save and restore only the CPU's
-    generator.
+    """Makes functions of the database that fix the random state save and restore only the CPU's generator within the
+    context.
 
-    By default they also ask the device's module for its availability and random state. A vendor's module need not have
-    these functions, and a missing one would make the call raise on the CPU as well.
+    By default these functions also read the availability and the random state from the device's module. A vendor's
+    module need not have functions for that, and a missing one would make the call raise on the CPU as well.
     """
 
     @contextmanager
@@ -366,9 +369,9 @@ def host_generator_kept() -> Iterator[None]:
 
 @contextmanager
 def _without_deep_copies() -> Iterator[None]:
-    """Within this context, an OpInfo stores its arguments without copying them deeply, which takes a quarter of the
-    time of loading the database. Only upstream's Python references read the stored arguments, and they copy what they
-    change."""
+    """Makes every OpInfo store its arguments without deep copies within the context. Deep copies take a quarter of the
+    time of loading the database. Only upstream's Python references read the stored arguments, and they copy the parts
+    that they change."""
     core: Any = importlib.import_module("torch.testing._internal.opinfo.core")
     deep = core.asdict
     core.asdict = lambda info: {f.name: getattr(info, f.name) for f in fields(info)}
@@ -380,7 +383,8 @@ def _without_deep_copies() -> Iterator[None]:
 
 @cache
 def catalogue() -> dict[str, Op]:
-    """All ops of the database by id, in its order. Loading takes 1 to 3 s and 100 MB in addition to torch itself.
+    """Returns all ops of the database by id, in its order. Loading takes 1 to 3 s and 100 MB in addition to torch
+    itself.
 
     Raises UnsupportedTorch if the database cannot be imported.
     """

@@ -1,5 +1,5 @@
-"""Takes calls and results apart into tensors, puts them together again, and compares results: first for equal bits,
-then within tolerances."""
+"""Splits calls and results into tensors, puts them together again, and compares results: first for equal bits, then
+within tolerances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = frozenset({int, float, bool, str, type(None)})
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """All tensors in a nested structure of lists, tuples and dicts, in order."""
+    """Returns all tensors in a nested structure of lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
@@ -40,8 +40,8 @@ def _collect(value: Any, found: list[torch.Tensor]) -> None:
 
 
 def outputs_of(result: Any) -> list[torch.Tensor] | None:
-    """The tensors of a result that ``out=`` could receive; None if the result is not a tensor or a sequence of strided
-    tensors."""
+    """Returns the tensors of a result that ``out=`` could receive; None if the result is not a tensor or a sequence of
+    strided tensors."""
     found = [result] if isinstance(result, torch.Tensor) else result
     if not isinstance(found, (tuple, list)) or not found:
         return None
@@ -51,13 +51,14 @@ def outputs_of(result: Any) -> list[torch.Tensor] | None:
 
 
 def fits_in(target: Any, result: Any) -> bool:
-    """Whether an in-place variant could write this result into ``target``: equal shapes, and a dtype that can be cast."""
+    """Returns True if an in-place variant could write a result into ``target``: the shapes are equal, and the dtype can
+    be cast."""
     tensors = isinstance(target, torch.Tensor) and isinstance(result, torch.Tensor)
     return tensors and result.shape == target.shape and torch.can_cast(result.dtype, target.dtype)
 
 
 def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
-    """A copy of a structure with ``swap`` applied to each tensor, in the order of :func:`tensors_of`."""
+    """Returns a copy of a structure with ``swap`` applied to each tensor, in the order of :func:`tensors_of`."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, torch.Tensor):
@@ -73,7 +74,7 @@ def replace_tensors(value: Any, swap: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def on_device(kwargs: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
-    """Keyword arguments made for the CPU, with ``device=`` replaced by the given device."""
+    """Returns keyword arguments that were made for the CPU, with ``device=`` replaced by the given device."""
     if "device" in kwargs and kwargs["device"] is not None:
         return {**kwargs, "device": torch.device(device)}
     return kwargs
@@ -116,7 +117,8 @@ class Call:
     def on(
         self, tensors: list[torch.Tensor], device: torch.device
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with these tensors; if the call names a device, with this device instead."""
+        """Returns the arguments with other tensors, for a call on ``device``: if the call names a device, that device
+        is replaced too."""
         args, kwargs = self.bind(tensors)
         if self._names_device:
             # On a machine with an accelerator, some samples of `to` in the database name that device.
@@ -124,7 +126,7 @@ class Call:
         return args, on_device(kwargs, device)
 
     def bind(self, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with ``tensors`` in place of the call's own tensors, in order."""
+        """Returns the arguments with ``tensors`` in place of the call's own tensors, in order."""
         if not self._in_kwargs and len(self._places) == len(self.tensors):
             given = list(self.args)
             for place, tensor in zip(self._places, tensors, strict=True):
@@ -171,11 +173,12 @@ _COMPARABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with an answer: those fields of :class:`devices.failure.Failure` that a judge can fill in.
+    """A difference between a result and its reference: those fields of :class:`devices.failure.Failure` that a
+    comparison can fill in.
 
-    It has no dependencies, because repro scripts carry it. ``kind`` is the value of a :class:`devices.failure.Kind`;
-    ``count`` of ``total`` elements differ, the first of them at ``first``; ``error`` is the largest absolute
-    difference; ``raises`` is the type of an exception and ``said`` its text.
+    The class has no dependencies, because repro scripts contain a copy of it. ``kind`` is the value of a
+    :class:`devices.failure.Kind`; ``count`` of ``total`` elements differ, the first of them at ``first``; ``error`` is
+    the largest absolute difference; ``raises`` is the type of an exception and ``said`` its text.
     """
 
     kind: str
@@ -191,7 +194,7 @@ class Wrong:
     said: str | None = None
 
     def about(self, subject: str) -> Wrong:
-        """The same finding, with ``subject`` (such as "output 1") put in front of its own subject."""
+        """Returns a copy of the difference with ``subject`` (such as "output 1") put in front of its own subject."""
         inner = f", {self.subject}" if self.subject else ""
         return replace(self, subject=subject + inner)
 
@@ -203,8 +206,8 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The precision of an answer: the largest error in units in the last place, and the operands ``at`` which it
-    occurred. ``wrong`` is set if the error is too large."""
+    """The precision of a result: the largest error in units in the last place (``ulps``), and the operands ``at`` which
+    the error occurred. ``wrong`` is set if the error is too large."""
 
     ulps: float
     at: str
@@ -212,7 +215,8 @@ class Measured:
 
 
 def raised(error: BaseException, expected: str = "no exception", **more: Any) -> Wrong:
-    """The finding for an exception that was not expected, or that has another type than expected."""
+    """Returns the difference that describes an exception which was not expected, or which has another type than
+    expected."""
     line = (str(error).strip().splitlines() or [""])[0][:300]
     name = type(error).__name__
     return Wrong("raised", expected, in_a_line(error), raises=name, said=line, **more)
@@ -228,7 +232,7 @@ SUM_ROUNDINGS = 4.0
 def difference(
     actual: Any, expected: Any, tolerances: Tolerances, *, roundings: float = 0.0
 ) -> Wrong | None:
-    """How ``actual`` (on the CPU) differs from ``expected``; None if it does not. NaN equals NaN.
+    """Returns the difference between ``actual`` (on the CPU) and ``expected``; None if they are equal. NaN equals NaN.
 
     ``tolerances`` maps dtype names to (rtol, atol). A dtype that is not listed must be equal bit for bit, except for
     the bits of NaN. With ``roundings``, each element may also differ by that many times rtol times the largest element,
@@ -251,7 +255,7 @@ def difference(
 def tensor_difference(
     actual: torch.Tensor, expected: torch.Tensor, tolerances: Tolerances, roundings: float
 ) -> Wrong | None:
-    """Like ``difference``, for one pair of tensors on the CPU."""
+    """Returns the difference between two tensors on the CPU, by the rules of ``difference``."""
     compared = (
         actual.dtype == expected.dtype
         and actual.dtype in _COMPARABLE
@@ -300,12 +304,12 @@ def tensor_difference(
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the same values, but with the last two dimensions swapped in memory."""
+    """Returns a tensor with the same values, but with the last two dimensions swapped in memory."""
     return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
 
 
 def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two CPU tensors have the same bits; NaNs must have equal bits too, and zeros equal signs."""
+    """Returns True if two CPU tensors have the same bits. NaNs must have equal bits too, and zeros equal signs."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     if left.dtype.itemsize > 8:
@@ -316,8 +320,8 @@ def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two one-dimensional uint8 tensors are equal. Large ones are compared as int64, because ``torch.equal``
-    takes as long for one byte as for eight."""
+    """Returns True if two one-dimensional uint8 tensors are equal. Large tensors are compared as int64, because
+    ``torch.equal`` takes as long for one byte as for eight."""
     words = left.numel() // 8 * 8
     if left.numel() != right.numel() or words < _MANY_BYTES:
         return torch.equal(left, right)
@@ -326,8 +330,8 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's elements as a one-dimensional uint8 tensor. Compared so, a NaN equals itself and -0.0
-    differs from 0.0."""
+    """Returns the bytes of a tensor's elements as a one-dimensional uint8 tensor. Among bytes, a NaN equals itself and
+    -0.0 differs from 0.0."""
     # contiguous() would not do: it returns a one-element tensor unchanged, whatever its stride.
     flat = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return flat.view(-1).view(torch.uint8)

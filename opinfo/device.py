@@ -1,4 +1,5 @@
-"""The device under test: how tensors get there and back, and tensors in storage with known bytes around them."""
+"""The device under test: opens the device, copies tensors to it and back, and makes tensors in storage with known bytes
+around them."""
 
 from __future__ import annotations
 
@@ -70,10 +71,10 @@ class Guarded:
     def __init__(
         self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
     ) -> None:
-        """Create the view with ``values``, a contiguous CPU tensor that has size 1 in the dimension that the geometry
+        """Creates the view with ``values``, a contiguous CPU tensor that has size 1 in the dimension that the geometry
         expands.
 
-        With ``fill``, every element is that value instead, as for targets of ``out=``.
+        If ``fill`` is given, every element is that value instead, as for targets of ``out=``.
         """
         dtype = values.dtype
         self.itemsize = dtype.itemsize
@@ -98,7 +99,7 @@ class Guarded:
         self.view = strided_view(self.base, dtype, self.geometry)
 
     def as_asked(self) -> bool:
-        """Whether the device gave the view the requested shape, strides and offset."""
+        """Returns True if the device gave the view the requested shape, strides and offset."""
         view = self.view
         return (
             view.stride() == self.geometry.stride
@@ -107,11 +108,12 @@ class Guarded:
         )
 
     def intact(self, from_device: Move) -> bool:
-        """Whether no byte of the storage has changed. This is the fast path: a single comparison."""
+        """Returns True if no byte of the storage has changed. The method is fast, because it makes a single
+        comparison."""
         return same_bytes(from_device(self.base), self.before)
 
     def changed(self, from_device: Move) -> torch.Tensor:
-        """One bool for each storage byte: whether it changed."""
+        """Returns a mask with a bool for each byte of the storage, which is True if the byte has changed."""
         return from_device(self.base) != self.before
 
     def damage(self, from_device: Move) -> Damage:
@@ -128,45 +130,47 @@ class Guarded:
         )
 
     def outside_intact(self, from_device: Move) -> bool:
-        """Whether no byte outside the elements of the view has changed."""
+        """Returns True if no byte outside the elements of the view has changed."""
         after, expected = from_device(self.base), self.before.clone()
         self._elements(expected).copy_(self._elements(after))
         return same_bytes(after, expected)
 
     def element_mask(self) -> torch.Tensor:
-        """One bool for each storage byte: whether it belongs to an element of the view."""
+        """Returns a mask with a bool for each byte of the storage, which is True if the byte belongs to an element of
+        the view."""
         mask = torch.zeros_like(self.before)
         one = torch.ones(self.itemsize, dtype=torch.uint8).view(_BITS[self.itemsize])[0]
         self._elements(mask).copy_(one)
         return mask.bool()
 
     def remember(self, from_device: Move) -> None:
-        """Make the present bytes the known ones."""
+        """Stores the present bytes of the storage as the known ones."""
         self.before = from_device(self.base).clone()
 
     def restore(self, to_device: Move) -> None:
-        """Write the known bytes back, after a call that was allowed to change them."""
+        """Writes the known bytes back, after a call that was allowed to change them."""
         self.base.copy_(to_device(self.before))
 
     def lay_again(self) -> None:
-        """Create the view again, because a call may have changed its shape or storage."""
+        """Creates the view again, because a call may have changed its shape or storage."""
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
     def arrived(self, from_device: Move) -> bool:
-        """Whether the view's values are in the base, so that the view still uses the base's memory."""
+        """Returns True if the values of the view are in the storage, so that the view still uses the memory of the
+        storage."""
         held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
         seen = from_device(self.view)
         return held.shape == seen.shape and not differing(held, seen).any()
 
     def _elements(self, base: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The elements of the view in a storage, each once. They are read as integers, so that no bit of a NaN or a
-        bool changes."""
+        """Returns the elements of the view in a storage, each once. They are read as integers, so that no bit of a NaN
+        or a bool changes."""
         view = strided_view(base, dtype or _BITS[self.itemsize], self.geometry)
         return _once(view, self.geometry)
 
 
 class ByValues(Guarded):
-    """A guarded tensor for a device that does not declare strides: only the values of its tensors are read.
+    """A guarded tensor for a device that does not declare strides, so that only the values of its tensors are read.
 
     The base has the dtype of the view, and the view is made by slicing, reshaping and permuting. If the view is the
     whole tensor, it is the base itself, without known bytes around it. ``before`` contains bytes in both cases.
@@ -193,7 +197,7 @@ class ByValues(Guarded):
 
     @property
     def whole(self) -> bool:
-        """Whether the view is the base itself."""
+        """True if the view is the base itself."""
         geometry, step = self.geometry, 1
         for size, stride in zip(reversed(geometry.shape), reversed(geometry.stride)):
             if stride != step:
@@ -202,7 +206,7 @@ class ByValues(Guarded):
         return geometry.offset == 0
 
     def _shaped(self, raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A new tensor of the base's dtype and shape, with these bytes."""
+        """Returns a new tensor of the base's dtype and shape, made from bytes."""
         typed = raw.clone().view(dtype)
         return typed.view(self.geometry.shape) if self.whole else typed
 
@@ -213,8 +217,8 @@ class ByValues(Guarded):
         return not self.changed(from_device).any()
 
     def changed(self, from_device: Move) -> torch.Tensor:
-        """One bool for each storage byte: whether its element changed. NaNs are equal, because a copy may change the
-        bits of a NaN."""
+        """Returns a mask with a bool for each byte of the storage, which is True if the element at that byte has
+        changed. NaNs count as equal, because a copy may change the bits of a NaN."""
         want = self._shaped(self.before, self.base.dtype)
         got = from_device(self.base)
         if got.shape != want.shape:  # it was resized
@@ -247,8 +251,8 @@ class ByValues(Guarded):
 
 
 def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """For two CPU tensors of the same shape and dtype: one bool for each element, true if its bits differ and not both
-    are NaN."""
+    """Returns a mask with a bool for each element of two CPU tensors of the same shape and dtype, which is True if the
+    bits of the elements differ and not both are NaN."""
     changed = (raw_bytes(got) != raw_bytes(want)).view(-1, want.itemsize).any(1).view(want.shape)
     if changed.any() and (want.is_floating_point() or want.is_complex()):
         wide = torch.complex128 if want.is_complex() else torch.float64
@@ -257,9 +261,9 @@ def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
-    """How to make a view by slicing. Returns the dimensions that have a stride, from outermost to innermost in memory,
-    and the shape of the contiguous memory to slice: the size of the first dimension, then how many of each next stride
-    fit into the stride before, down to single elements."""
+    """Returns the data from which a view can be made by slicing: the dimensions that have a stride, from outermost to
+    innermost in memory, and the shape of the contiguous memory to slice. That shape has the size of the first
+    dimension, then the number of times that each next stride fits into the stride before, down to single elements."""
     shape, stride = geometry.shape, geometry.stride
     walked = [d for d in range(len(shape)) if shape[d] > 1 and stride[d]]
     walked.sort(key=lambda d: -stride[d])
@@ -268,23 +272,23 @@ def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
 
 
 def _once(view: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """A view without the repetitions of an expanded dimension."""
+    """Returns a view without the repetitions of an expanded dimension."""
     return view if geometry.expanded is None else view.narrow(geometry.expanded, 0, 1)
 
 
 def storage_bytes(geometry: Geometry, itemsize: int) -> int:
-    """The size in bytes of the storage that a guarded view gets."""
+    """Returns the size in bytes of the storage that a guarded view gets."""
     row = geometry.offset + math.prod(geometry.shape)
     return max(geometry.extent, row) * itemsize + GUARD_BYTES
 
 
 def strided_view(base: torch.Tensor, dtype: torch.dtype, geometry: Geometry) -> torch.Tensor:
-    """The view of ``base`` (uint8, one dimension) with this dtype and geometry."""
+    """Returns the view of ``base`` (uint8, one dimension) with the given dtype and geometry."""
     return base.view(dtype).as_strided(geometry.shape, geometry.stride, geometry.offset)
 
 
 def sliced_view(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """The view of ``base`` (one dimension) with this geometry, made without ``as_strided``."""
+    """Returns the view of ``base`` (one dimension) with the given geometry, made without ``as_strided``."""
     shape = geometry.shape
     if 0 in shape:
         return base.narrow(0, 0, 0).view(shape)
@@ -305,20 +309,20 @@ BY_VALUES = ("contiguous", "contiguous+expand_first", "transposed+step_outer+off
 
 
 def is_fake_only(descriptor: Descriptor) -> bool:
-    """As ``Device.fake_only``, for a device that has not been opened."""
+    """Returns the value of ``Device.fake_only`` for a device that has not been opened."""
     return descriptor.torch_type == "cpu" and descriptor.to_device is None
 
 
 class DeviceUnusable(ConformError):
-    """The device's module cannot be imported, or a minimal op fails on the device. The run then stops with this one
-    error."""
+    """The error for a device whose module cannot be imported, or on which a minimal op fails. The run then stops with a
+    single error."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device that is ready for use in this process."""
+    """A device that is ready for use in the current process."""
 
     descriptor: Descriptor
     torch_device: torch.device
@@ -335,27 +339,27 @@ class Device:
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """Texts that say what importing the device's module changed in this process."""
+        """Texts that say what importing the device's module changed in the current process."""
         return tuple(self.left.done) if self.left is not None else ()
 
     @property
     def fake_only(self) -> bool:
-        """Whether FakeTensor is the only stride reference, as for the CPU, where eager CPU is the device itself. A
+        """True if FakeTensor is the only stride reference, as for the CPU, where eager CPU is the device itself. A
         device of type "cpu" that has its own ``to_device`` counts as another device."""
         return is_fake_only(self.descriptor)
 
     @property
     def lays_out(self) -> bool:
-        """Whether the device declares the capabilities that all layouts need."""
+        """True if the device declares the capabilities that all layouts need."""
         return self.descriptor.capabilities >= LAYOUT_CAPABILITIES
 
     def takes(self, layout: str) -> bool:
-        """Whether tensors can be created on the device in the layout of this name."""
+        """Returns True if tensors can be created on the device in the layout with the given name."""
         return self.lays_out or layout == BY_VALUES[0] or (layout in BY_VALUES and self.slices)
 
     @cached_property
     def draws(self) -> bool:
-        """Whether the device can draw a random number. Asked once."""
+        """True if the device can draw a random number. The property is computed once."""
         try:
             self.draw()
         except Exception:  # vendor code may raise anything; other checks report it
@@ -367,8 +371,8 @@ class Device:
 
     @cached_property
     def slices(self) -> bool:
-        """Whether the device can make views by slicing. If it cannot, cells of slicing ops report it, and other clauses
-        are checked without views."""
+        """True if the device can make views by slicing. If it cannot, cells of slicing ops report the fault, and other
+        clauses are checked without views."""
         geometry = Layout.parse(BY_VALUES[-1]).geometry((2, 3))
         try:
             sliced_view(self.to_device(torch.zeros(64)), geometry)
@@ -377,11 +381,11 @@ class Device:
         return True
 
     def settle(self, result: Any) -> None:
-        """Wait until the tensors of a result can be read. Raises errors that the device reports late, if the descriptor
-        says how.
+        """Waits until the tensors of a result can be read. Raises errors that the device reports late, if the
+        descriptor has a function for that.
 
         A result on the host (``to("cpu", non_blocking=True)``) is complete only after a synchronization. A result on
-        the device needs none, because whatever reads it waits for it.
+        the device needs none, because any operation that reads the result waits for it.
         """
         if self.descriptor.settle is not None:
             self.descriptor.settle(tensors_of(result))
@@ -390,21 +394,21 @@ class Device:
             self.synchronise()
 
     def let_go(self) -> None:
-        """Consume the late error of a failed call. A device may report it twice (lazy does), and the second report
-        would be blamed on the next call."""
+        """Consumes the late error of a failed call. A device may report the error twice (lazy does), and the second
+        report would be blamed on the next call."""
         if self.descriptor.settle is not None:
             with suppress(Exception):
                 self.settle(())
 
     def synchronise(self) -> None:
-        """Wait for all work on the device, if the device has a function for that."""
+        """Waits for all work on the device, if the device has a function for that."""
         if self.wait is not None:
             self.wait()
 
 
 @contextmanager
 def _unusable_if_raised(what: str) -> Iterator[None]:
-    """Within this context, every exception becomes DeviceUnusable, since vendor code or a dead driver may raise
+    """Replaces every exception in the context by DeviceUnusable, since vendor code or a dead driver may raise
     anything."""
     try:
         yield
@@ -415,7 +419,7 @@ def _unusable_if_raised(what: str) -> Iterator[None]:
 
 
 def seed_directly(torch_type: str, seed: int) -> torch.Generator:
-    """Seed the CPU's generator and those of ``torch_type``, and nothing else."""
+    """Seeds the CPU's generator and those of ``torch_type``, and nothing else. Returns the CPU's generator."""
     module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
     # MPS has a single device and no manual_seed_all.
     for name in ("manual_seed_all", "manual_seed"):
@@ -426,7 +430,7 @@ def seed_directly(torch_type: str, seed: int) -> torch.Generator:
 
 
 def limit_threads() -> None:
-    """Use one thread in each process, so that outcomes do not depend on the number of workers."""
+    """Limits torch to one thread in the process, so that outcomes do not depend on the number of workers."""
     torch.set_num_threads(1)
 
 
@@ -437,10 +441,10 @@ def open_device(
     unused: bool = False,
     say: Callable[[str], None] = lambda step: None,
 ) -> Device:
-    """Prepare a device for use: import and start its module, limit torch to one thread, make the device with this index
-    current, and run a minimal op on it (not if ``unused``). From then on, changes that the module made to the process
-    are kept away from the suite's own work. ``say`` is called with the name of each step before the step, since the
-    step may end the process.
+    """Prepares a device for use: imports and starts its module, limits torch to one thread, makes the device with the
+    given index current, and runs a minimal op on it (unless ``unused`` is true). From then on, changes that the module
+    made to the process are kept away from the suite's own work. ``say`` is called with the name of each step before the
+    step, since the step may end the process.
 
     Raises DeviceUnusable, which says what failed.
     """
@@ -495,9 +499,10 @@ def open_device(
 def start_device(
     descriptor: Descriptor, say: Callable[[str], None] = lambda step: None
 ) -> LeftBehind | None:
-    """Import and start the device's module without calling the device. Happens once in a process and its forks.
+    """Imports and starts the device's module without calling the device. A module is started once in a process and its
+    forks.
 
-    Returns what the module changed in the process, or None for a device that runs no foreign code. Raises
+    Returns the changes that the module made in the process, or None for a device that runs no foreign code. Raises
     DeviceUnusable.
     """
     name = descriptor.name
@@ -510,17 +515,17 @@ def start_device(
 
 
 def _unknown(descriptor: Descriptor) -> str:
-    """A message that torch does not know the device type, with the type that was registered instead."""
+    """Returns a message that torch does not know the device type, with the type that was registered instead."""
     kind, module = descriptor.torch_type, descriptor.module
     registered = torch._C._get_privateuse1_backend_name()
     text = f"torch does not know the device type {kind!r}"
     if registered != _UNNAMED:
         return f"{text}; the type that was registered is {registered!r}"
     if module is None:
-        return f"{text}: name the module that registers it"
+        return f"{text}: name the module that registers the type"
     if descriptor.init is not None:
         return f"{text}: neither importing {module!r} nor {descriptor.init}() registered a type"
-    return f"{text}: importing {module!r} registered no type. If it needs a call after the import, name that function too"
+    return f"{text}: importing {module!r} registered no type. If the module needs a call after the import, name that function too"
 
 
 #: By the name of a device: what its module changed in this process, when it was started and in the first call.
@@ -539,7 +544,7 @@ _ENTERED = ExitStack()
 
 
 def is_foreign(descriptor: Descriptor) -> bool:
-    """Whether opening the device runs code from outside torch and this project."""
+    """Returns True if opening the device runs code from outside torch and this project."""
     named = descriptor.module is not None or descriptor.around is not None
     return named or (descriptor.torch_type != "cpu" and autoload.is_put_off())
 
@@ -552,7 +557,7 @@ def _is_known(kind: str) -> bool:
 
 
 def _start(descriptor: Descriptor, say: Callable[[str], None]) -> None:
-    """Import the device's module, start it, and enter its context. Raises DeviceUnusable."""
+    """Imports the device's module, starts it, and enters its context. Raises DeviceUnusable."""
     name, module = descriptor.name, descriptor.module
     if module is not None:
         say(f"importing {module!r}")
@@ -577,7 +582,7 @@ def _start(descriptor: Descriptor, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def first_index(device: Device) -> Iterator[Device]:
-    """Within this context, the device with index 0 is current; for code that chooses indices itself. Raises
+    """Makes the device with index 0 current within the context, for code that chooses device indices itself. Raises
     DeviceUnusable."""
     here = device.torch_device
     if not here.index:
@@ -592,7 +597,7 @@ def first_index(device: Device) -> Iterator[Device]:
 
 
 def _make_current(descriptor: Descriptor, device: torch.device) -> None:
-    """Make this device the current one of its type, which calls without an index use. Raises DeviceUnusable."""
+    """Makes a device the current one of its type, which calls without an index use. Raises DeviceUnusable."""
     choose = getattr(getattr(torch, device.type, None), "set_device", None)
     if choose is not None:
         what = f"device {descriptor.name!r}: {device} cannot be made the current device"
@@ -601,15 +606,16 @@ def _make_current(descriptor: Descriptor, device: torch.device) -> None:
 
 
 def has_strides(device: Device) -> bool:
-    """Whether a view has the strides that it was created with. If so, tensors can be laid out with known bytes around
-    them."""
+    """Returns True if a view has the strides with which it was created. Tensors can then be laid out with known bytes
+    around them."""
     base = device.to_device(torch.zeros(256, dtype=torch.uint8))
     view = base.view(torch.float32).as_strided((2, 3), (10, 2), 7)
     return view.stride() == (10, 2)
 
 
 def has_storage(device: Device) -> bool:
-    """Whether a view has the requested offset and shares the storage of its base, and the storage knows its size."""
+    """Returns True if a view has the requested offset and shares the storage of its base, and the storage reports at
+    least the size of the base."""
     base = device.to_device(torch.zeros(64))
     view, storage = base.as_strided((2, 3), (10, 2), 7), base.untyped_storage()
     shared = view.untyped_storage()._cdata == storage._cdata
@@ -617,8 +623,8 @@ def has_storage(device: Device) -> bool:
 
 
 def has_pointers(device: Device) -> bool:
-    """Whether ``data_ptr`` is an address: it moves with the storage offset, and the ranges of live tensors do not
-    overlap."""
+    """Returns True if ``data_ptr`` is an address: it increases with the storage offset, and the ranges of live tensors
+    do not overlap."""
     live = sorted((device.to_device(torch.zeros(64)) for _ in range(4)), key=torch.Tensor.data_ptr)
     first = [each.data_ptr() for each in live]
     moves = live[0][7:].data_ptr() == first[0] + 7 * live[0].itemsize
@@ -631,8 +637,8 @@ _TINY = (torch.uint8, torch.float32, torch.int32)
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What an opened device answered. If it could not be opened, ``error`` has the reason and ``exit_code`` the exit
-    code."""
+    """The facts that were read from an opened device. If the device could not be opened, ``error`` has the reason and
+    ``exit_code`` the exit code."""
 
     facts: dict[str, str]
     device_count: int = 1
@@ -644,7 +650,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, device: Device) -> Survey:
-        """Ask an opened device. Raises DescriptorError if a function of the descriptor fails."""
+        """Returns the facts of an opened device. Raises DescriptorError if a function of the descriptor fails."""
         about = device.descriptor
         try:
             strides, storage = has_strides(device), has_storage(device)
@@ -655,9 +661,9 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 def preflight(device: Device) -> None:
-    """Run a minimal op on the device and read its result: an addition, in the first dtype in which the device can add,
-    or a copy if it implements no addition. If the device could draw a random number before, it must still be able to,
-    because a failed capture can leave its generator unusable.
+    """Runs a minimal op on the device and reads its result: an addition in the first dtype in which the device can add,
+    or a copy if the device implements no addition. If the device could draw a random number when it was opened, it must
+    still be able to do so, because a failed capture can leave its generator unusable.
 
     Raises DeviceUnusable.
     """
@@ -678,7 +684,9 @@ def _compute(device: Device) -> None:
             return
     if not all(isinstance(error.__cause__, NotImplementedError) for error in failures):
         raise failures[0]
-    with _unusable_if_raised(f"device {device.name!r} failed to copy a tensor there and back"):
+    with _unusable_if_raised(
+        f"device {device.name!r} failed to copy a tensor to the device and back"
+    ):
         answer = device.from_device(device.to_device(torch.arange(4.0)))
     _expect(device, "a copy of arange(4)", answer, 1)
 

@@ -1,7 +1,7 @@
 """Properties of single ops: families of ops, and cells that are not planned. Both are read from ``exceptions.toml``.
 
-No other place compares the name of an op. A test fails if an entry names an op that torch's database does not have, or
-excludes a cell that would not have been planned anyway.
+No other place in the code compares the name of an op. A test fails if an entry names an op that torch's database does
+not have, or excludes a cell that would not have been planned anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from devices.files import read_toml
 
 
 class ExceptionsError(ConformError):
-    """``exceptions.toml`` is malformed."""
+    """The error for a malformed ``exceptions.toml``."""
 
 
 _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
@@ -43,8 +43,8 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fake_only: bool = False  # applies only if FakeTensor is the device's only stride reference
 
     def covers(self, clause: str, op: str, dtype: str, *, fake_only: bool) -> bool:
-        """Whether this entry excludes a cell. ``fake_only`` says that FakeTensor is the only stride reference of the
-        device."""
+        """Returns True if the entry excludes a cell. ``fake_only`` is True if FakeTensor is the only stride reference
+        of the device."""
         return (
             fake_only >= self.fake_only
             and any(names(pattern, clause) for pattern in self.clauses)
@@ -68,7 +68,7 @@ class Exceptions(
         return frozenset(f.name for f in self.families if any(names(p, op) for p in f.ops))
 
     def about(self, op: str) -> Exceptions:
-        """The exclusions that name this op."""
+        """Returns the exclusions that name an op."""
         naming = (each for each in self.exclusions if any(names(p, op) for p in each.ops))
         return Exceptions(exclusions=tuple(naming))
 
@@ -78,7 +78,7 @@ class Exceptions(
 
 
 def names(pattern: str, op: str) -> bool:
-    """Whether a pattern matches an op: the exact name, or a prefix followed by ``*``."""
+    """Returns True if a pattern matches an op. A pattern is an exact name, or a prefix followed by ``*``."""
     return op.startswith(pattern[:-1]) if pattern.endswith("*") else op == pattern
 
 
@@ -87,12 +87,12 @@ _FILE = Path(__file__).with_name("exceptions.toml")
 
 @cache
 def exceptions(path: Path = _FILE) -> Exceptions:
-    """Read the file. Raises ExceptionsError, which names the invalid entry."""
+    """Returns the content of ``exceptions.toml``. Raises ExceptionsError, which names the invalid entry."""
     return read_toml(path, Exceptions, ExceptionsError)
 
 
 class _OpFamilies(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``op_families.toml``; its comments explain the fields."""
+    """The content of ``op_families.toml``. The comments in that file explain the fields."""
 
     namespaces: frozenset[str]
     words: dict[str, str]
@@ -102,7 +102,7 @@ _OP_FAMILIES = read_toml(Path(__file__).with_name("op_families.toml"), _OpFamili
 
 
 def op_family(op: str, kind: str = "") -> str:
-    """The family of an op, such as ``elementwise unary``, ``linalg`` or ``conv``.
+    """Returns the family of an op, such as ``elementwise unary``, ``linalg`` or ``conv``.
 
     ``kind`` is ``unary``, ``binary``, ``reduction`` or empty.
     """

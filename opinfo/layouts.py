@@ -1,7 +1,8 @@
-"""Layouts: combinations of memory order, step, expand and storage offset; and the covering set that every plan uses.
+"""Layouts: combinations of memory order, step, expand and storage offset; and the covering set of layouts, which every
+plan uses.
 
-Works with numbers only and does not import torch. A layout turns a shape into strides (in elements), a storage offset
-(in elements) and the number of storage elements that the view needs.
+The module works with numbers only and does not import torch. A layout turns a shape into strides (in elements), a
+storage offset (in elements) and the number of storage elements that the view needs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout: one choice for each of the four factors."""
+    """A layout, made of one choice for each of four factors: memory order, step, expand and offset."""
 
     memory: str
     step: str = "none"
@@ -54,17 +55,17 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """The layout with an id such as ``transposed+step_inner+offset``. Raises ValueError for other texts."""
+        """Returns the layout with an id such as ``transposed+step_inner+offset``. Raises ValueError for other texts."""
         for factors in product(MEMORY, STEP, EXPAND, (False, True)):
             if (layout := cls(*factors)).id == text:
                 return layout
         raise ValueError(
-            f"layout {text!r}: expected one of {', '.join(MEMORY)}, with +step_inner or +step_outer, "
-            "+expand_first or +expand_last, and +offset, in this order, or without"
+            f"layout {text!r}: expected one of {', '.join(MEMORY)}, optionally followed by +step_inner or +step_outer, "
+            "+expand_first or +expand_last, and +offset, in this order"
         )
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
-        """Strides and offset of a view of ``shape`` in this layout.
+        """Returns the strides and the offset of a view of ``shape`` in the layout.
 
         A factor that has no meaning for the shape is ignored: a permutation of rank 0 or 1, channels_last outside ranks
         4 and 5, an expand of a shape without a dimension longer than 1.
@@ -74,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class FreeLayout:
-    """A layout outside the four named factors: any order, steps, expanded dimension and offset.
+    """A layout outside the four named factors, with any order, steps, expanded dimension and offset.
 
     It applies to shapes of every rank. ``order`` lists dimensions from outermost to innermost in memory. Dimensions
     that the shape does not have are skipped; dimensions that are not listed come last. ``steps`` multiply the strides,
@@ -88,7 +89,8 @@ class FreeLayout:
 
     @property
     def id(self) -> str:
-        """Such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``. :func:`parse_layout` reads it back."""
+        """The id of the layout, such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``. :func:`parse_layout` reads
+        the id back."""
         expand = () if self.expand is None else (self.expand,)
         offset = (self.offset,) if self.offset else ()
         parts = {"order": self.order, "steps": self.steps, "expand": expand, "offset": offset}
@@ -98,7 +100,7 @@ class FreeLayout:
 
     @classmethod
     def parse(cls, text: str) -> FreeLayout:
-        """The free layout with this id. Raises ValueError for other texts."""
+        """Returns the free layout with the given id. Raises ValueError for other texts."""
         parts: dict[str, tuple[int, ...]] = {
             name: tuple(map(int, numbers.split(".")))
             for name, numbers in re.findall(r"(\w+)=(\d+(?:\.\d+)*)", text)
@@ -113,7 +115,8 @@ class FreeLayout:
         return made
 
     def geometry(self, shape: Sequence[int], *, may_expand: bool = True) -> Geometry:
-        """Strides and offset of a view of ``shape``. Parts that have no meaning for the shape are ignored."""
+        """Returns the strides and the offset of a view of ``shape``. Parts that have no meaning for the shape are
+        ignored."""
         return _free_geometry(self, tuple(shape), may_expand)
 
 
@@ -122,14 +125,15 @@ AnyLayout: TypeAlias = Layout | FreeLayout
 
 @cache
 def parse_layout(text: str) -> AnyLayout:
-    """The layout with this id, named or free. Raises ValueError for other texts."""
+    """Returns the layout with the given id, which may be a named or a free layout. Raises ValueError for other
+    texts."""
     return FreeLayout.parse(text) if text.startswith("free:") else Layout.parse(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The layouts of the tensors of one call: ``first`` for the first tensor, ``second`` for the second if set, and
-    ``rest`` for all others."""
+    """The layouts of the tensors of one call: ``first`` for the first tensor, ``second`` for the second tensor if it is
+    set, and ``rest`` for all other tensors."""
 
     id: str
     first: AnyLayout
@@ -144,7 +148,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CoveringSet:
-    """The ordered set of layout cases that every call is run in. ``version`` changes with its content."""
+    """The ordered set of layout cases in which every call is run. ``version`` changes with its content."""
 
     version: int
     cases: tuple[Case, ...]
@@ -165,7 +169,7 @@ class CoveringSet:
 
 @cache
 def known_names() -> frozenset[str]:
-    """The ``ids`` of the covering set, cached."""
+    """Returns every layout name that a report or a manifest may contain. The result is cached."""
     return covering_set().ids
 
 
@@ -181,8 +185,8 @@ _FILE = Path(__file__).with_name("layouts.toml")
 
 @cache
 def covering_set(path: Path = _FILE) -> CoveringSet:
-    """The covering set from ``layouts.toml``: each combination without and with an offset, then the free and the mixed
-    layouts."""
+    """Returns the covering set of layout cases from ``layouts.toml``: each combination without and with an offset, then
+    the free and the mixed layouts."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []
     for memory, step, expand in data["combinations"]:
@@ -196,13 +200,14 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
 
 
 def _mixed(parts: Sequence[str]) -> Case:
-    """The case with a layout for the first tensor, one for the second if three are given, and one for all others."""
+    """Returns the case with a layout for the first tensor, one for the second tensor if three layouts are given, and
+    one for all other tensors."""
     first, *second, rest = map(parse_layout, parts)
     return Case("/".join(parts), first, rest, *second)
 
 
 def _memory_order(memory: str, rank: int) -> list[int]:
-    """The dimensions of a tensor from outermost to innermost in memory."""
+    """Returns the dimensions of a tensor from outermost to innermost in memory, for a named memory order."""
     order = list(range(rank))
     if memory == "transposed" and rank >= 2:
         order[-1], order[-2] = order[-2], order[-1]
@@ -248,7 +253,7 @@ def _laid(
     expanded: int | None,
     offset: int,
 ) -> Geometry:
-    """The geometry with this order of dimensions and these steps (see :class:`FreeLayout`)."""
+    """Returns the geometry of a view with the given order of dimensions and steps (see :class:`FreeLayout`)."""
     stride, step = [0] * len(shape), 1
     walked = [dim for dim in reversed(order) if dim != expanded]
     for dim, factor in zip(walked, chain(steps, repeat(1))):
@@ -259,7 +264,7 @@ def _laid(
 
 
 def interned(geometry: Geometry) -> Geometry:
-    """The one object that represents all equal geometries. The inner loop compares geometries by ``id``."""
+    """Returns the one object that represents all equal geometries. The inner loop compares geometries by ``id``."""
     return _INTERNED.setdefault(geometry, geometry)
 
 
@@ -267,8 +272,8 @@ _INTERNED: dict[Geometry, Geometry] = {}
 
 
 def forget_geometries() -> None:
-    """Clear the interned geometries, which random shapes and layouts would accumulate without limit. Call it only
-    between two items, because geometries of one item are compared by ``id``."""
+    """Clears the interned geometries, because those of random shapes and layouts would accumulate without limit. Call
+    the function only between two items of a run, because geometries of one item are compared by ``id``."""
     _INTERNED.clear()
     for kept in (_geometry, _free_geometry, covering):
         kept.cache_clear()
@@ -278,8 +283,8 @@ def forget_geometries() -> None:
 
 
 class Operand(NamedTuple):
-    """The properties of a tensor that decide how it is laid out: its shape, how many of its first dimensions may have
-    stride 0, and whether it is strided at all."""
+    """The properties of a tensor on which its layout depends: its shape, the number of its first dimensions that may
+    have stride 0, and whether it is strided at all."""
 
     shape: tuple[int, ...]
     expandable: int
@@ -291,7 +296,8 @@ Placed: TypeAlias = tuple[Case, tuple[Geometry, ...]]
 
 
 def geometries_of(case: Case, operands: Sequence[Operand]) -> tuple[Geometry, ...]:
-    """The geometry of each tensor of a call in this case."""
+    """Returns the geometry of each tensor of a call in a layout case. The geometry of a tensor that is not strided has no
+    strides."""
     return tuple([_placed(case.layout(place), each) for place, each in enumerate(operands)])
 
 
@@ -305,7 +311,8 @@ def _placed(layout: AnyLayout, operand: Operand) -> Geometry:
 
 
 def distinct(cases: Iterable[Case], operands: Sequence[Operand]) -> list[Placed]:
-    """The cases without duplicates: of cases that give these tensors the same geometries, only the first."""
+    """Returns the layout cases without duplicates. If several cases give the tensors the same geometries, only the
+    first is kept."""
     found: dict[tuple[int, ...], Placed] = {}
     for case in cases:
         placed = geometries_of(case, operands)
@@ -315,7 +322,7 @@ def distinct(cases: Iterable[Case], operands: Sequence[Operand]) -> list[Placed]
 
 @lru_cache(maxsize=4096)
 def covering(operands: tuple[Operand, ...], only: tuple[str, ...] | None) -> list[Placed]:
-    """The distinct cases of the covering set for these tensors; with ``only``, of the cases with these names. Cached,
-    because many ops have samples of equal shapes."""
+    """Returns the distinct cases of the covering set for the given tensors. If ``only`` is given, only cases with these
+    names are used. The result is cached, because many ops have samples of equal shapes."""
     cases = covering_set().cases
     return distinct((c for c in cases if only is None or c.id in only), operands)

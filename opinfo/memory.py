@@ -1,4 +1,4 @@
-"""Fills memory that the CPU's allocator returns with a known byte. Repro scripts carry these functions."""
+"""Fills memory that the CPU's allocator returns with a known byte. Repro scripts contain copies of the functions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 @contextmanager
 def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
-    """Within this context, memory from the allocator is filled with ``byte``. Works for the CPU with glibc, through
-    mallopt(3) and M_PERTURB; does nothing elsewhere.
+    """Fills memory from the allocator with ``byte`` within the context. The function works for the CPU with glibc,
+    through mallopt(3) and M_PERTURB, and does nothing elsewhere.
 
     Raises ValueError for 0xFF, because mallopt fills with the complement of its argument, and the argument 0 turns
     filling off.
@@ -37,7 +37,7 @@ M_PERTURB = -6  # malloc.h; fresh memory is filled with the complement of the va
 
 @cache
 def mallopt() -> Callable[[int, int], int] | None:
-    """glibc's ``mallopt`` function; None with another C library."""
+    """Returns glibc's ``mallopt`` function; None with another C library."""
     if platform.libc_ver()[0] != "glibc":
         return None
     function: Callable[[int, int], int] = ctypes.CDLL(None).mallopt

@@ -1,8 +1,7 @@
-"""The adapter over torch's database of modules (ModuleInfo), as opinfo/catalog.py is the adapter over its database of
-ops.
+"""The adapter over torch's database of modules (ModuleInfo). The adapter over the database of ops is opinfo/catalog.py.
 
 A test pins each field that is used (``tests/opinfo/test_module_catalog.py``). The database's own skips are ignored.
-Repro scripts carry this module.
+Repro scripts contain a copy of the module.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class ModuleSample:
-    """Arguments to construct a module, and arguments to call it with, on the CPU."""
+    """Arguments to construct a module, and arguments to call the module, on the CPU."""
 
     args: tuple[Any, ...]  # arguments of the constructor
     kwargs: Mapping[str, Any]
@@ -27,23 +26,23 @@ class ModuleSample:
 
 @dataclass(frozen=True, eq=False)
 class ModuleEntry:
-    """One ModuleInfo of torch's database, under names that do not change between versions."""
+    """A module of torch's database (ModuleInfo), under names that do not change between versions."""
 
     upstream: Any
 
     @property
     def name(self) -> str:
-        """Such as ``BatchNorm2d``; unique in the database."""
+        """The name of the module, such as ``BatchNorm2d``, which is unique in the database."""
         name: str = self.upstream.name
         return name.removeprefix("nn.").removeprefix("modules.")
 
     @property
     def build(self) -> Any:
-        """The module's class."""
+        """The class of the module."""
         return self.upstream.module_cls
 
     def samples(self, *, training: bool) -> list[ModuleSample]:
-        """The database's float32 samples that call the module, in its order."""
+        """Returns the database's float32 samples that call the module, in its order."""
         drawn = self.upstream.module_inputs_func(
             self.upstream,
             device="cpu",
@@ -65,7 +64,7 @@ class ModuleEntry:
 
 @cache
 def module_catalogue() -> Mapping[str, ModuleEntry]:
-    """All modules of the database by name, in its order.
+    """Returns all modules of the database by name, in its order.
 
     Raises ImportError if the database cannot be imported; it needs the same packages as the database of ops.
     """

@@ -1,4 +1,4 @@
-"""Plans: the ordered list of all cells of a run, and its hash. Pure functions that do not use torch."""
+"""Functions that build a plan, which is the ordered list of all cells of a run, and its hash. They do not use torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opinfo.exceptions import Exceptions
 
 
 class UnknownPlan(ConformError):
-    """There is no plan of that name."""
+    """The error for a plan name that does not exist."""
 
 
 class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,7 @@ def plan_specs() -> dict[str, PlanSpec]:
 
 
 def plan_spec(name: str) -> PlanSpec:
-    """The settings of the plan with this name. Raises UnknownPlan."""
+    """Returns the settings of the plan with the given name. Raises UnknownPlan."""
     if name not in plan_specs():
         raise UnknownPlan(f"unknown plan {name!r}: expected one of {', '.join(plan_specs())}")
     return plan_specs()[name]
@@ -57,7 +57,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a run, in order."""
+    """A plan: all cells of a run, in order, and the cells that were excluded."""
 
     spec: PlanSpec
     device: str
@@ -81,11 +81,12 @@ def build(
     fake_only: bool,
     pinned: Iterable[CellKey] = (),
 ) -> Plan:
-    """Plan the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or anything with ``op`` and ``dtype``.
+    """Plans the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or other objects with ``op`` and
+    ``dtype``.
 
-    ``applies`` returns the clauses of a subject. Exclusions remove cells, each with its reason. ``pinned`` are cells of
-    pinned examples; those that the plan would not have are added at the end, so that it shows if they can no longer be
-    checked.
+    ``applies`` returns the clauses that apply to a subject. Exclusions remove cells, each with its reason. ``pinned``
+    are cells of pinned examples. Those that the plan would not have are added at the end, so that a run shows if they
+    can no longer be checked.
     """
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -104,7 +105,7 @@ def build(
 
 
 def plan_hash(cells: Sequence[CellKey], recipe: Mapping[str, str | int]) -> str:
-    """Sixteen hexadecimal digits over the cells and the recipe. Equal hashes mean equal plans."""
+    """Returns sixteen hexadecimal digits of a hash over the cells and the recipe. Equal hashes mean equal plans."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(recipe):
         digest.update(f"{name}={recipe[name]}\n".encode())

@@ -1,8 +1,8 @@
-"""References: the expected results. A device is never its own reference.
+"""Functions that compute references, that is, the expected results of calls. A device is never its own reference.
 
 Expected values are the CPU's result on contiguous copies of the inputs. Expected strides come from the meta device,
-which answers nearly every call. Where it cannot, they come from FakeTensor with the device under test, because
-FakeTensor distinguishes devices; on every device but the CPU, the strides of eager CPU are accepted as well.
+which supports nearly every call. For other calls they come from FakeTensor with the device under test, because
+FakeTensor distinguishes devices. On every device except the CPU, the strides of eager CPU are accepted as well.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _DISTRUSTED = ""
 
 
 class ReferenceCache:
-    """Cached stride answers of one op and dtype. Answers that are shipped with the package are used too. ``save``
-    replaces the file atomically, and only if there are new answers."""
+    """Cached stride references of one op and dtype. References that are shipped with the package are used too. ``save``
+    replaces the file atomically, and only if the cache has new references."""
 
     def __init__(self, root: Path, torch_build: str, torch_type: str, name: str) -> None:
         self._about = torch_build, torch_type, file_name(name)
@@ -66,12 +66,13 @@ class ReferenceCache:
         return self._answers.get(key)
 
     def shipped(self, key: str) -> Any | None:
-        """The answer that is shipped with the package, if there is one and it is trusted."""
+        """Returns the stride reference that is shipped with the package, if it exists and is trusted; otherwise
+        None."""
         return None if _DISTRUSTED in self._answers else self._shipped.get(beginning(key))
 
     def distrust(self) -> None:
-        """Stop using shipped answers for this op and dtype, because one was wrong here, and forget those that were
-        used."""
+        """Stops using shipped stride references for the op and dtype, because one of them was wrong, and removes those
+        that were used."""
         self._answers.clear()
         self.put(_DISTRUSTED, True)
 
@@ -80,7 +81,7 @@ class ReferenceCache:
         self._new = True
 
     def save(self) -> None:
-        """Write the file if there are new answers. Raises OSError if the folder cannot be written."""
+        """Writes the file if the cache has new references. Raises OSError if the folder cannot be written."""
         # If another worker has meanwhile found a shipped answer to be wrong, the new entries here may include it, so they are not
         # written and will be computed again.
         if self._new and (_DISTRUSTED in self._answers or _DISTRUSTED not in self._read()):
@@ -90,8 +91,8 @@ class ReferenceCache:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What a reference says about one output tensor. ``alias`` is the index of the input whose storage the output
-    shares."""
+    """The properties that a reference requires of one output tensor. ``alias`` is the index of the input whose storage
+    the output shares."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -106,8 +107,8 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class StrideAnswer:
-    """The answer of a stride reference: the outputs, or the type of the exception that was raised, or why there is no
-    answer."""
+    """The result of a stride reference for one call: the outputs, or the type of the exception that was raised, or the
+    reason why no reference is available."""
 
     outputs: tuple[OutputSpec, ...] | None
     raises: str | None = None
@@ -115,14 +116,15 @@ class StrideAnswer:
 
 
 def significant(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The strides that matter: those of dimensions longer than 1. None matter if the tensor has size 0."""
+    """Returns the strides that matter, which are those of dimensions longer than 1; an empty tuple if the tensor has no
+    elements."""
     if 0 in shape:
         return ()
     return tuple([s for n, s in zip(shape, stride, strict=True) if n > 1])
 
 
 def output_specs(result: Any, inputs: Sequence[torch.Tensor]) -> tuple[OutputSpec, ...]:
-    """Describe the strided output tensors of a call."""
+    """Returns a description of each strided output tensor of a call."""
     storages = {storage_id(t): i for i, t in reversed(list(enumerate(inputs)))}
     return tuple(
         OutputSpec(
@@ -138,7 +140,7 @@ def output_specs(result: Any, inputs: Sequence[torch.Tensor]) -> tuple[OutputSpe
 
 
 def forget_dispatches() -> None:
-    """Clear FakeTensor's own cache, which grows with every new shape. The answers are cached by ReferenceCache."""
+    """Clears FakeTensor's own cache, which grows with every new shape. The results are cached by ReferenceCache."""
     FakeTensorMode.cache_clear()
 
 
@@ -152,8 +154,8 @@ Where: TypeAlias = Literal["device", "elsewhere", "meta"]
 
 
 class StrideReference:
-    """Stride answers from FakeTensor for one device type, and from the meta device. Answers are cached in a file;
-    computing one takes about 2 ms (FakeTensor) or 1 ms (meta device)."""
+    """Computes expected strides with FakeTensor for one device type, and with the meta device. The results are cached
+    in a file; computing one takes about 2 ms (FakeTensor) or 1 ms (meta device)."""
 
     def __init__(self, torch_type: str, cache: ReferenceCache | None) -> None:
         self._device = torch.device(torch_type, 0) if torch_type != "cpu" else torch.device("cpu")
@@ -178,10 +180,11 @@ class StrideReference:
         with_offset: bool = False,
         where: Where = "device",
     ) -> StrideAnswer:
-        """The outputs of ``function`` for inputs of these geometries, according to FakeTensor or the meta device.
+        """Returns the outputs of ``function`` for inputs of the given geometries, according to FakeTensor or the meta
+        device.
 
-        ``name`` identifies op, variant and dtype in the cache. Storage offsets are 0 unless ``with_offset``, which is
-        needed for ops whose answer can depend on them (views).
+        ``name`` identifies op, variant and dtype in the cache. Storage offsets are 0 unless ``with_offset`` is true,
+        which is needed for ops whose outputs can depend on them (views).
         """
         self.asked += 1
         if where == "elsewhere" and self._device.type == "cpu":
@@ -243,8 +246,8 @@ class StrideReference:
     def _key(
         where: Where, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool
     ) -> str:
-        """The key of a question in the cache. Its first letter says where the question is asked. Empty if the answer
-        cannot be cached."""
+        """Returns the key under which the strides of a call are cached. Its first letter says whether they come from
+        FakeTensor or from the meta device. The key is empty if the strides cannot be cached."""
         if (
             " at 0x" in call.form
         ):  # the repr of an argument contains an address, so the key would not be stable
@@ -260,7 +263,7 @@ class StrideReference:
 def fake_strided(
     dtype: torch.dtype, geometry: Geometry, device: torch.device, with_offset: bool
 ) -> torch.Tensor:
-    """A tensor of this geometry; a fake one under FakeTensorMode."""
+    """Returns a tensor of the given geometry, which is a fake one under FakeTensorMode."""
     if with_offset and geometry.offset:
         flat = torch.empty((geometry.extent,), dtype=dtype, device=device)
         return flat.as_strided(geometry.shape, geometry.stride, geometry.offset)
@@ -269,7 +272,7 @@ def fake_strided(
 
 @dataclass(frozen=True, slots=True)
 class ValueAnswer:
-    """The CPU's result on contiguous copies, or the exception that it raised. ``after`` are the tensors after a call
+    """The CPU's result on contiguous copies, or the exception that was raised. ``after`` has the tensors after a call
     that mutates its arguments."""
 
     result: Any
@@ -284,7 +287,8 @@ def value_answer(
     *,
     mutates: bool = False,
 ) -> ValueAnswer:
-    """Call ``function`` on the CPU with contiguous ``values``, or with copies of them if it ``mutates`` its arguments.
+    """Calls ``function`` on the CPU with contiguous ``values``, or with copies of them if it ``mutates`` its arguments,
+    and returns the result.
 
     Raises MutatedInput if the function changes an argument unexpectedly, because later references would then be wrong.
     """
@@ -304,7 +308,7 @@ def value_answer(
 
 
 class MutatedInput(RuntimeError):
-    """An op that is not listed as mutating has changed its arguments."""
+    """The error for an op that has changed its arguments although it is not listed as mutating."""
 
 
 def _encode(answer: StrideAnswer) -> Any:
@@ -314,7 +318,7 @@ def _encode(answer: StrideAnswer) -> Any:
 
 
 def _decode(data: Any) -> StrideAnswer | None:
-    """The answer in a cache entry; None if there is no entry or another version wrote it."""
+    """Returns the stride reference in a cache entry; None if the entry is missing or was written by another version."""
     try:
         if isinstance(data, dict):
             return StrideAnswer(None, data["raises"], data["unavailable"])
@@ -332,7 +336,8 @@ def _decode(data: Any) -> StrideAnswer | None:
 
 @contextmanager
 def ieee() -> Iterator[None]:
-    """Within this context, float32 matrix products, convolutions and recurrent networks are computed in full float32."""
+    """Makes torch compute float32 matrix products, convolutions and recurrent networks in full float32 within the
+    context."""
     matmuls, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     torch.set_float32_matmul_precision("highest")
     try:

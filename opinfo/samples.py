@@ -1,5 +1,5 @@
-"""Samples of an op, drawn on the CPU with a fixed seed: how they are chosen for a plan, and what they show about the
-op."""
+"""Samples of an op, drawn on the CPU with a fixed seed; the choice of samples for a plan; and the properties of an op
+that can be derived from its samples."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def direct_seeding(torch_type: str = "cpu") -> Iterator[None]:
-    """Within this context, ``torch.manual_seed`` seeds the CPU's generator and those of ``torch_type``, and nothing
-    else.
+    """Makes ``torch.manual_seed`` seed only the CPU's generator and those of ``torch_type`` within the context.
 
-    The original also queues a call for every backend that is not initialized, with a formatted stack trace (100 to 480
-    us), and the queue is never emptied. Some ops of the database seed in every call, so a long run would accumulate
-    gigabytes of traces.
+    The original function also queues a call for every backend that is not initialized, with a formatted stack trace
+    (100 to 480 us), and the queue is never emptied. Some ops of the database seed in every call, so a long run would
+    accumulate gigabytes of traces.
     """
     original = torch.manual_seed
     torch.manual_seed = partial(seed_directly, torch_type)
@@ -73,11 +72,11 @@ ORDINARY = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call of an op, with contiguous CPU tensors as arguments. ``index`` is its number among the database's
-    samples.
+    """A call of an op, with contiguous CPU tensors as arguments. ``index`` is its number among the database's samples.
 
-    A sample that an ``axis`` made has an index of 1,000 or more, and ``origin`` is the index of the database's sample
-    that it was made from. ``layouts`` are the layout cases that it is run in; None means all.
+    A sample that an ``axis`` (a kind of variation in opinfo/axes) made has an index of 1,000 or more, and ``origin`` is
+    the index of the database's sample from which it was made. ``layouts`` are the layout cases in which the sample is
+    run; None means all.
     """
 
     index: int
@@ -92,7 +91,7 @@ class Sample:
 
     @property
     def drawn(self) -> int:
-        """The index of the database's sample that this sample is, or was made from."""
+        """The index of the database's sample that the sample is or from which it was made."""
         return self.index if self.origin is None else self.origin
 
     @property
@@ -109,7 +108,7 @@ class Sample:
 
 
 def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
-    """Up to ``limit`` samples of an op. The same seed gives the same samples."""
+    """Returns up to ``limit`` samples of an op. The same seed gives the same samples."""
     samples: list[Sample] = []
     families = exceptions().families_of(op.id)
     smaller, partly = "samples.saturate" in families, bool(families & PARTLY)
@@ -129,8 +128,8 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[
 
 
 def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples with their keyword arguments in a fixed order, among samples of equal shapes. The database iterates
-    over a set there, whose order differs between processes."""
+    """Returns the samples with their keyword arguments in a fixed order among samples of equal shapes. The
+    database iterates over a set to make these samples, and the order of a set differs between processes."""
     found: list[Sample] = []
     for _, alike in groupby(samples, key=lambda each: [t.shape for t in each.tensors]):
         group = list(alike)
@@ -143,14 +142,14 @@ def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _smaller(call: Call) -> Call:
-    """The call with its floating-point tensors divided by 8, which is exact."""
+    """Returns the call with its floating-point tensors divided by 8, which is exact."""
     divided = [each / 8 if each.is_floating_point() else each for each in call.tensors]
     return Call(*call.bind(divided))
 
 
 def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """At most ``count`` of the samples: first one of the largest rank, then each time the sample that adds most new
-    features.
+    """Returns at most ``count`` of the samples: first one of the largest rank, then each time the sample that adds most
+    new features.
 
     Features are the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the other arguments. Of
     equally good samples, one of ordinary size is preferred, then the earlier one, so that the choice depends on the
@@ -171,7 +170,7 @@ def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
 
 
 def size_class(shape: Sequence[int]) -> str:
-    """The size class of a shape: ``0-d``, ``size 0``, ``size 1``, ``odd`` or ``small`` (all sizes even)."""
+    """Returns the size class of a shape: ``0-d``, ``size 0``, ``size 1``, ``odd`` or ``small`` (all sizes even)."""
     if not shape:
         return "0-d"
     if 0 in shape:
@@ -210,7 +209,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _plain(call: Call) -> Call:
-    """The call with its dense tensors made contiguous, and without pending conjugation or negation."""
+    """Returns the call with its dense tensors made contiguous, and without pending conjugation or negation."""
     if all(_is_plain(t) for t in call.tensors):
         return call
     copies = []
@@ -255,8 +254,8 @@ class Traits:
 
 
 def expand_rule(families: frozenset[str]) -> str:
-    """Which dimensions of an op's inputs may be expanded: ``any``; those of tensors that are not indices (``values``);
-    only batch dimensions (``batch``); or ``none``."""
+    """Returns the rule for the dimensions of an op's inputs that may be expanded: ``any`` dimension; dimensions of
+    tensors that are not indices (``values``); only batch dimensions (``batch``); or ``none``."""
     for rule in ("none", "values"):
         if f"expand.{rule}" in families:
             return rule
@@ -264,12 +263,12 @@ def expand_rule(families: frozenset[str]) -> str:
 
 
 def mutates(families: frozenset[str]) -> bool:
-    """Whether the op writes to its arguments."""
+    """Returns True if an op with the given families writes to its arguments."""
     return any(name.startswith("mutates.") for name in families)
 
 
 def expandable(rule: str, tensor: torch.Tensor) -> int:
-    """The number of leading dimensions of a tensor that may have stride 0 under this rule (see ``expand_rule``)."""
+    """Returns the number of leading dimensions of a tensor that may have stride 0 under a rule of ``expand_rule``."""
     if rule == "any":
         return tensor.dim()
     if rule == "values":
@@ -278,7 +277,7 @@ def expandable(rule: str, tensor: torch.Tensor) -> int:
 
 
 def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
-    """Find the traits of an op from the database's samples and from what the CPU returns for them."""
+    """Returns the traits of an op, found from the database's samples and from the CPU's results for them."""
     samples = [sample for sample in samples if not sample.axis]
     families = known.families_of(op.id)
     rule = expand_rule(families)
@@ -337,7 +336,7 @@ def _strided(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _returned(op: Op, samples: list[Sample], mutates: bool) -> list[tuple[Any, Any]]:
-    """The first argument and the result of each sample that the CPU accepts."""
+    """Returns the first argument and the result of each sample that the CPU accepts."""
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         answers = [

@@ -1,9 +1,10 @@
-"""Stride references that are shipped with the package: those of plan quick, for the torch version that the package is
-tested with. They save about half a minute in a first run, such as in CI.
+"""Stride references that are shipped with the package: those of plan quick, for the torch version with which the
+package is tested. They save about half a minute in a first run, such as in CI.
 
-They are verified by samples: they apply to one commit of torch only, and of those that a run uses, one in 32 is
-computed as well. If the results differ, something has changed what they depend on, such as a vendor's package that
-replaces a meta kernel of torch. Then no shipped answer is used for that op, and the run reports it.
+The references apply to one commit of torch only, and they are verified by samples: of the shipped references that a run
+uses, one in 32 is computed as well. If the results differ, something on which the references depend has changed, such
+as a meta kernel of torch that a vendor's package replaces. Then no shipped reference is used for that op, and the run
+reports the difference.
 
 ``python -m opinfo.shipped FOLDER`` writes the file, from a folder below ``$TORCH_CONFORMANCE_CACHE/references`` that
 runs have filled.
@@ -36,16 +37,16 @@ _NAME: Final = re.compile("[dem][0-9a-f]{24}")
 
 
 class _Answers(msgspec.Struct):
-    """The answers for one op and dtype: the shortened keys of the questions, concatenated, and the place of each
-    answer."""
+    """The stride references for one op and dtype: the shortened keys of the calls, concatenated, and the position of
+    each reference in the list of all."""
 
     keys: bytes
     places: list[int]
 
 
 class _Shipped(msgspec.Struct):
-    """The content of the file. ``by_type`` has the answers that depend on the device type under that type, and all
-    others under ""; below that, by op and dtype."""
+    """The content of the file. ``by_type`` has the references by device type, and below that by op and dtype.
+    References that do not depend on the device type are stored under the type ""."""
 
     commit: str  # the commit of torch that the answers are for
     answers: list[Any]
@@ -53,8 +54,8 @@ class _Shipped(msgspec.Struct):
 
 
 def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, Any]:
-    """The answers for an op and dtype (``add-float32``), by shortened key. Empty if the file is for another commit of
-    torch.
+    """Returns the stride references for an op and dtype (``add-float32``) by shortened key. The mapping is empty if the
+    file is for another commit of torch.
 
     ``torch_build`` ends with torch's commit.
     """
@@ -70,23 +71,25 @@ def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, An
 
 
 def beginning(key: str) -> str:
-    """The part of a question's key that is stored."""
+    """Returns the part of a call's cache key that is stored in the file."""
     return key[: 1 + 2 * _BYTES]
 
 
 @cache
 def _read(path: Path) -> _Shipped | None:
-    """The content of the file; None if it is missing or unreadable."""
+    """Returns the content of the file; None if the file is missing or unreadable."""
     with suppress(OSError, zlib.error, msgspec.DecodeError):
         return msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=_Shipped)
     return None
 
 
 def pack(folder: Path) -> bytes:
-    """The content of the file, made from a folder of cached answers (``references/v2-2.13.0+cpu-cf30153c4c13``), which
-    has a folder for each device type with one file for each op and dtype.
+    """Returns the content of the file, made from a folder of cached references
+    (``references/v2-2.13.0+cpu-cf30153c4c13``), which has a folder for each device type with one file for each op and
+    dtype.
 
-    Raises ValueError if there are no such files, or if a file has another format or used shipped answers itself.
+    Raises ValueError if the folder has no such files, or if a file has another format or was made with shipped
+    references.
     """
     places: dict[bytes, int] = {}
     by_type: dict[str, dict[str, dict[bytes, int]]] = {}
@@ -94,7 +97,7 @@ def pack(folder: Path) -> bytes:
         kept = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         if not all(map(_NAME.fullmatch, kept)):
             raise ValueError(
-                f"{path}: expected stride references of this version that were all computed"
+                f"{path}: expected stride references of this version, computed without shipped ones"
             )
         for key, answer in sorted(kept.items()):
             kind = path.parent.name if key[0] == OF_TYPE else ""
@@ -117,9 +120,11 @@ def pack(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Write the file again: ``python -m opinfo.shipped FOLDER``."""
+    """Writes the file of shipped references again: ``python -m opinfo.shipped FOLDER``."""
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m opinfo.shipped FOLDER, of $TORCH_CONFORMANCE_CACHE/references")
+        sys.exit(
+            "usage: python -m opinfo.shipped FOLDER, where FOLDER is a folder in $TORCH_CONFORMANCE_CACHE/references"
+        )
     try:
         content = pack(Path(sys.argv[1]))
     except (ValueError, msgspec.DecodeError) as error:

@@ -1,4 +1,5 @@
-"""Finds calls whose result is determined by their arguments on every device, and changes inputs for which it is not."""
+"""Finds calls whose result is determined by their arguments on every device, and changes inputs for which the result is
+not determined."""
 
 from __future__ import annotations
 
@@ -24,18 +25,19 @@ Process: TypeAlias = "Callable[[Any], Any] | None"
 
 
 def is_settled(op: Op, call: Call, process: Process, families: frozenset[str]) -> bool:
-    """Whether the result of a call, after ``process``, is determined by the call's arguments."""
+    """Returns True if the result of a call, after ``process`` is applied to it, is determined by the call's
+    arguments."""
     if "values.drawn" in families and depends_on_seed(op, call, process):
         return False
     return not ("values.of_last" in families and depends_on_order(op, call))
 
 
 def depends_on_order(op: Op, call: Call) -> bool:
-    """Whether the CPU's result changes if the elements are processed from the end, because two elements are written to
-    the same place.
+    """Returns True if the CPU's result changes when the elements are processed from the end, because two elements are
+    written to the same place.
 
-    The first two operands are the values and the indices to write them to. The values are replaced by distinct float64
-    numbers, so that any change of the order changes the result.
+    The first two operands are the values and the indices to which they are written. The values are replaced by distinct
+    float64 numbers, so that any change of the order changes the result.
     """
     first = call.tensors[0]
     apart = torch.arange(1, first.numel() + 1, dtype=torch.float64).reshape(first.shape)
@@ -57,8 +59,8 @@ SEEDS = 6
 
 
 def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
-    """Whether the CPU's result changes with the seed. It then cannot equal the result of a device that has its own
-    generator.
+    """Returns True if the CPU's result changes with the seed. It then cannot equal the result of a device that has its
+    own generator.
 
     The call is also tried with negated inputs, because rrelu draws only for negative numbers, and a layout may negate
     them. A call that raises does not depend on the seed.
@@ -78,7 +80,7 @@ def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
 
 
 def _seeded(op: Op, call: Call, tensors: Sequence[torch.Tensor], shift: int) -> ValueAnswer:
-    """The CPU's result with the seed shifted by ``shift``, even where the op's function sets the seed itself."""
+    """Returns the CPU's result with the seed shifted by ``shift``, even if the op's function sets the seed itself."""
     inner = torch.manual_seed
 
     def seeded(seed: int) -> torch.Generator:
@@ -106,7 +108,8 @@ _TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def specified(call: Call, families: frozenset[str]) -> Call:
-    """The call with inputs changed so that the op's result is specified, for ops that leave some inputs unspecified."""
+    """Returns the call with inputs changed so that the op's result is specified, for ops that leave the result of some
+    inputs unspecified."""
     for tame in (tame for family, tame in _TAMED.items() if family in families):
         tensors = [
             tame(each) if each.is_floating_point() and each.dtype in _BITS else each
@@ -117,7 +120,8 @@ def specified(call: Call, families: frozenset[str]) -> Call:
 
 
 def without_ties(call: Call, families: frozenset[str], family: str = "values.of_any") -> Call:
-    """The call with all elements of the input distinct, for ops that may return any of several equal elements."""
+    """Returns the call with all elements of the input distinct, for ops that may return any of several equal
+    elements."""
     if family not in families or call.kwargs.get("stable") or not call.tensors:
         return call
     first, *rest = call.tensors
@@ -126,7 +130,7 @@ def without_ties(call: Call, families: frozenset[str], family: str = "values.of_
 
 
 def all_differ(tensor: torch.Tensor) -> bool:
-    """Whether no two elements are equal and at most one is NaN."""
+    """Returns True if no two elements are equal and at most one is NaN."""
     ordered = tensor.flatten().sort().values  # NaN last
     return not (ordered[1:] == ordered[:-1]).any() and not ordered[-2:-1].isnan().any()
 
@@ -139,8 +143,9 @@ _BITS = {
 
 
 def untied(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in which finite numbers that equal others are replaced by slightly larger ones, so that all differ and
-    the order stays. The tensor itself if nothing has to change or if it has no floating-point numbers."""
+    """Returns a tensor in which finite numbers that equal other ones are replaced by slightly larger numbers, so that
+    all differ and the order stays. Returns the tensor itself if no number has to change or if it has no floating-point
+    numbers."""
     bits = _BITS.get(tensor.dtype)
     finite = (
         tensor[tensor.isfinite()] if bits is not None and tensor.layout == torch.strided else None

@@ -1,4 +1,5 @@
-"""Cached answers are verified by samples: of all answers that a run takes from the cache, one in 32 is computed again."""
+"""A random choice of cached results to verify: of all results that a run takes from the cache, one in 32 is computed
+again."""
 
 from __future__ import annotations
 
@@ -13,5 +14,5 @@ _CHANCE = random.Random()
 
 
 def is_due() -> bool:
-    """Whether the next cached answer should be computed again, to verify it. Decided at random."""
+    """Returns True, at random, if the next cached result should be computed again to verify it."""
     return _CHANCE.random() * ONE_IN < 1

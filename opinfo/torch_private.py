@@ -34,23 +34,25 @@ NO_FAKE_ANSWER = (
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """A number that is the same for all tensors that share a storage, as long as one of them is alive."""
+    """Returns a number that is the same for all tensors that share a storage, as long as one of the tensors is
+    alive."""
     identity: int = tensor.untyped_storage()._cdata
     return identity
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of the tensor with its neg bit set, so that it reads as the negative."""
+    """Returns a view of a tensor with the neg bit set, which reads as the negative of the tensor."""
     return torch._neg_view(tensor)
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """The version counter of a tensor, which counts the writes to it."""
+    """Returns the version counter of a tensor, which counts the writes to it."""
     return tensor._version
 
 
 def key_of(torch_type: str) -> str:
-    """The dispatch key of a device type: ``PrivateUse1`` for a vendor's type, even before its module is imported."""
+    """Returns the dispatch key of a device type: ``PrivateUse1`` for a vendor's type, even before its module is
+    imported."""
     try:
         return str(torch._C._dispatch_key_for_device(torch_type))
     except (
@@ -60,16 +62,17 @@ def key_of(torch_type: str) -> str:
 
 
 def kernels(name: str, key: str) -> list[str]:
-    """The line of an op's dispatch table (of ``aten::add.Tensor``, say) for a dispatch key, in a list; an empty list if
-    there is none. The line ends with ``[backend fallback]`` if the op has no kernel of its own for this key."""
+    """Returns a list with the line of an op's dispatch table (such as that of ``aten::add.Tensor``) for a dispatch key;
+    an empty list if the table has no such line. The line ends with ``[backend fallback]`` if the op has no kernel of
+    its own for the key."""
     table = torch._C._dispatch_dump_table(name).splitlines()
     return [line for line in table if line.startswith(f"{key}: ")]
 
 
 @cache
 def all_overloads() -> dict[str, tuple[str, ...]]:
-    """The full names of the overloads of every op: ``aten::add`` has ``aten::add.Tensor``, ``aten::add.out`` and
-    others."""
+    """Returns the full names of the overloads of every op, such as ``aten::add.Tensor`` and ``aten::add.out`` for
+    ``aten::add``."""
     found: dict[str, list[str]] = {}
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         found.setdefault(name.partition(".")[0], []).append(name)
@@ -77,7 +80,7 @@ def all_overloads() -> dict[str, tuple[str, ...]]:
 
 
 def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
-    """Profile a call. Returns the events of each thread and the exception that the call raised. NotImplementedError is
+    """Profiles a call. Returns the events of each thread and the exception that the call raised. NotImplementedError is
     not caught."""
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
@@ -98,29 +101,29 @@ def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
 
 
 def schema_of(overload: Any) -> Any:
-    """The schema of an overload in ``torch.ops``."""
+    """Returns the schema of an overload in ``torch.ops``."""
     return overload._schema
 
 
 def import_backends() -> None:
-    """Import the backends that are installed as entry points ``torch.backends``, as ``import torch`` does. Raises
+    """Imports the backends that are installed as entry points ``torch.backends``, as ``import torch`` does. Raises
     RuntimeError."""
     torch._import_device_backends()
 
 
 def function_modes() -> list[Any]:
-    """The torch-function modes of this thread; the innermost, which sees calls first, is last."""
+    """Returns the torch-function modes of the current thread. The innermost mode, which sees calls first, is last."""
     modes: list[Any] = torch.overrides._get_current_function_mode_stack()
     return modes
 
 
 def dispatch_modes() -> list[Any]:
-    """The torch-dispatch modes of this thread; the innermost, which sees calls first, is last."""
+    """Returns the torch-dispatch modes of the current thread. The innermost mode, which sees calls first, is last."""
     return torch.utils._python_dispatch._get_current_dispatch_mode_stack()
 
 
 def take_modes() -> tuple[list[Any], list[Any]]:
-    """Remove all modes from this thread. Returns the torch-function modes and the torch-dispatch modes."""
+    """Removes all modes from the current thread. Returns the torch-function modes and the torch-dispatch modes."""
     taken = function_modes(), dispatch_modes()
     for _ in taken[0]:
         torch.overrides._pop_mode()
@@ -130,7 +133,7 @@ def take_modes() -> tuple[list[Any], list[Any]]:
 
 
 def put_modes(functions: Iterable[Any], dispatches: Iterable[Any]) -> None:
-    """Push modes onto this thread without calling their ``__enter__``."""
+    """Pushes modes onto the current thread without calling their ``__enter__``."""
     for mode in functions:
         torch.overrides._push_mode(mode)
     for mode in dispatches:
@@ -139,7 +142,7 @@ def put_modes(functions: Iterable[Any], dispatches: Iterable[Any]) -> None:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Within this context, no mode is active, so that the modes of a device's module do not see the suite's own work."""
+    """Removes all modes within the context, so that the modes of a device's module do not see the suite's own work."""
     taken = take_modes()
     try:
         yield
@@ -148,20 +151,21 @@ def without_modes() -> Iterator[None]:
 
 
 def is_faking() -> bool:
-    """Whether a FakeTensorMode is active, under which tensors have metadata but no data."""
+    """Returns True if a FakeTensorMode is active, under which tensors have metadata but no data."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def default_device(mode: Any) -> torch.device | None:
-    """The device of a mode that ``torch.set_default_device`` or ``with torch.device(…)`` has entered; None for other
-    modes."""
+    """Returns the device of a mode that ``torch.set_default_device`` or ``with torch.device(…)`` has entered; None for
+    other modes."""
     from torch.utils._device import DeviceContext
 
     return mode.device if isinstance(mode, DeviceContext) else None
 
 
 def optimised_on(way: str, torch_type: str) -> bool:
-    """Whether torch supports an optimizer implementation (``foreach``, ``fused`` or ``capturable``) on a device type."""
+    """Returns True if torch supports an optimizer implementation (``foreach``, ``fused`` or ``capturable``) on a device
+    type."""
     from torch.optim.optimizer import _get_capturable_supported_devices
     from torch.utils._foreach_utils import (
         _get_foreach_kernels_supported_devices,
@@ -178,7 +182,8 @@ def optimised_on(way: str, torch_type: str) -> bool:
 
 
 def load_forward_ad() -> None:
-    """Import what torch needs for forward-mode differentiation. Otherwise the first use in a process takes about 0.2 s."""
+    """Imports the modules that torch needs for forward-mode differentiation. Otherwise the first use in a process takes
+    about 0.2 s."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning

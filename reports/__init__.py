@@ -1,1 +1,2 @@
-"""The results of runs: the record and other files, the gate, the dashboard. Needs neither torch nor the suite."""
+"""The results of test runs: their record and report files, the gate and the dashboard. Imports neither torch nor the
+suite."""

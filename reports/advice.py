@@ -1,6 +1,6 @@
-"""A cause in words: a sentence that says what is wrong, and advice where there is some.
+"""Describes a cause in words: a sentence that says what fails, and advice if the project has any.
 
-Names and texts that come from the run pass through ``quote``, so that markdown can show them as code.
+Names and texts that come from the run are passed through ``quote``, with which the markdown reports show them as code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Quote = Callable[[str], str]
 
 
 def sentence(cause: Cause, quote: Quote = str) -> str:
-    """What is wrong, without the number of cells."""
+    """Returns the sentence that says what fails, without the number of cells."""
     rule, about, shown = cause.key.rule, cause.key.about, cause.example
     ops = ops_of(cause, quote)
     if shown.verdict is Verdict.IMPROVEMENT:
@@ -94,7 +94,8 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
 
 
 def _of_case(cause: Cause, quote: Quote) -> str:
-    """The sentence of a clause whose cases fail: how the first one does, and how many other clauses fail with it."""
+    """Returns the sentence for a clause whose cases fail: the failure of the first case, and the number of other
+    clauses that fail with it."""
     clause, shown = cause.key.about[0], cause.example
     how = shown.failure.message if shown.failure is not None else shown.message
     failed = f": {quote(_first_line(how))}" if how else ""
@@ -106,7 +107,7 @@ def _of_case(cause: Cause, quote: Quote) -> str:
 
 
 def _of_layout(about: tuple[str, ...]) -> str:
-    """The sentence of results that are wrong in some layout."""
+    """Returns the sentence for results that are wrong in some layout."""
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
     if form == DERIVATIVE:
@@ -127,14 +128,16 @@ def _first_line(text: str) -> str:
 
 
 def _text(cause: Cause) -> str:
-    """The text of the exception, for a cause that is one: that of the example if the run kept it."""
+    """Returns the text of the exception of a cause: the full text that the run stored for the example, or else the
+    normalised text."""
     shown = cause.example
     known = shown.said if shown.failure is None else shown.failure.said
     return known or cause.key.about[1]
 
 
 def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str:
-    """Advice for this cause; empty if there is none beyond reading the failure. ``clauses`` are those of the plan."""
+    """Returns advice for a cause; an empty text if the only advice is to read the failure. ``clauses`` are the clauses
+    of the plan."""
     rule, about = cause.key.rule, cause.key.about
     if cause.example.verdict is Verdict.IMPROVEMENT:
         return ""  # the end of the run says it once for all of them
@@ -148,7 +151,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
     if rule == "kernel":
         return f"register {quote(about[0])}, or list the ops that lack it in the descriptor's dtypes_by_op"
     if rule == "dtype":
-        return f"implement them, or remove {quote(about[0])} from the descriptor's dtypes (for single ops: dtypes_by_op)"
+        return f"implement the kernels, or remove {quote(about[0])} from the descriptor's dtypes (for single ops: dtypes_by_op)"
     if rule == "blocked":
         return f"fix {quote(about[0])} first"
     text = _text(cause) if rule == "raised" else ""
@@ -157,12 +160,13 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
         return f"implement {what} of PrivateUse1HooksInterface and register it"
     if missing := _ATTRIBUTE.search(text):
         what = quote(missing[1])
-        return f"add {what}, or let it raise NotImplementedError if the device cannot have it"
+        return f"add {what}; if the device cannot support {what}, let it raise NotImplementedError"
     return _not_declared(cause, clauses, quote) if rule in ("raised", "case") else ""
 
 
 def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> str:
-    """Advice for a device that lacks a capability that all clauses of the cause require."""
+    """Returns advice for a device that lacks a capability which all clauses of the cause require; an empty text if they
+    require none in common."""
     required = ({*clauses[result.key.clause].requires} for result in cause.results)
     if not (names := sorted(set.intersection(*required))):
         return ""
@@ -171,18 +175,20 @@ def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> 
 
 
 def sentences(causes: Iterable[Cause]) -> dict[CellKey, str]:
-    """The sentence of the cause of each cell, in one line."""
+    """Returns for each cell the sentence of its cause, on one line."""
     lines = ((one_line(sentence(cause)), cause) for cause in causes)
     return {result.key: line for line, cause in lines for result in cause.results}
 
 
 def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
-    """For each cell a draft of the reason in a manifest, until a person writes a better one."""
+    """Returns for each cell a draft of the reason in a manifest. A person should replace the draft by a better
+    reason."""
     return {cell: f"{TRIAGE} {line}" for cell, line in sentences(causes).items()}
 
 
 def ops_of(cause: Cause, quote: Quote = str) -> str:
-    """The ops of a cause: their names, or if they are many their number, with the family if they have one in common."""
+    """Returns the ops of a cause in words: their names if they are few, otherwise their number, with the op family if
+    the cause concerns only one."""
     names = list(dict.fromkeys(result.key.op for result in cause.results))
     if len(names) <= _NAMED:
         return ", ".join(map(quote, names))

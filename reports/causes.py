@@ -1,9 +1,9 @@
 """Failures by cause: groups the failing cells of a run by what they have in common, across ops, clauses and suites.
 
-A cause is found from the fields of failures only: the device's exception, the kind of failure, the form of the call,
-the layout, the op's family, the clause that blocks a cell. The most specific rule comes first (``_told``). Then a cell
-whose failure follows from another failure of the same op joins the cause of that failure, and causes that ops of many
-families share become one cause.
+A cause is found only from the fields of failures: the device's exception, the kind of failure, the form of the call
+(such as ``out=``), the layout, the op's family, and the clause that blocks a cell. The most specific rule is applied
+first (``_told``). Then a cell whose failure follows from another failure of the same op joins the cause of that
+failure, and causes that ops of many families share become one cause.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _GRADIENTS: Final = {"sum": "contiguous+expand_first", "large": PLAIN}
 
 
 class CausesError(ConformError):
-    """``causes.toml`` is malformed."""
+    """The error that is raised if ``causes.toml`` is malformed."""
 
 
 class _Advice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of ``causes.toml``; that file explains the fields."""
+    """The content of ``causes.toml``. The comments in that file explain the fields."""
 
     rests_on: dict[str, tuple[str, ...]]
     same_check: dict[str, str]
@@ -65,7 +65,7 @@ ADVICE: Final = read_toml(Path(__file__).with_name("causes.toml"), _Advice, Caus
 
 
 class CauseKey(NamedTuple):
-    """The identity of a cause: the rule that found it, and the values that the rule compared."""
+    """The identity of a cause: the rule that found the cause, and the values that the rule compared."""
 
     rule: str
     about: tuple[str, ...] = ()
@@ -73,10 +73,11 @@ class CauseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Cells that fail for one reason and have one verdict.
+    """Cells that fail for one reason and have the same verdict.
 
-    ``results`` are in the plan's order; ``partly`` are the cells that fail for another reason as well. ``gates`` is
-    False for cells of provisional clauses, which do not count in the gate: no cause mixes them with cells that do.
+    ``results`` are in plan order; ``partly`` are the cells that fail for another reason as well. ``gates`` is False for
+    cells of provisional clauses, which do not count in the gate. A cause never contains both cells that gate and cells
+    that do not.
     """
 
     key: CauseKey
@@ -87,13 +88,14 @@ class Cause:
 
     @property
     def checks(self) -> int:
-        """The number of failing checks. A cell without any (it crashed or was blocked) counts as one."""
+        """The number of failing checks. A cell without a failing check (it crashed or was blocked) counts as one."""
         return sum(max(result.failed, 1) for result in self.results)
 
     @property
     def example(self) -> CellResult:
-        """The cell to show: it belongs to the clause that the other clauses rest on. Of these cells it is the one with
-        the smallest minimised example, else the first with a repro script, else the first."""
+        """The cell that represents the cause in reports. It belongs to the clause on which the other clauses of the
+        cause rest. Among the cells of that clause it is the one with the smallest minimised example, else the first
+        with a repro script, else the first."""
         return min(self.results, key=self._telling)
 
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
@@ -109,11 +111,13 @@ class Cause:
 
 
 def place_of(layouts: Iterable[str]) -> str:
-    """The factors of the simplest failing layout.
+    """Returns the properties (factors) in which the simplest of the given failing layouts differs from a contiguous
+    one.
 
-    ``contiguous`` if the plain layout fails, else ``offset``, ``strides`` (steps, or another order of the dimensions
-    in memory), ``channels_last``, ``expand``, or several of them joined by ``+``. Targets of ``out=`` have the prefix
-    ``out=``. The name of a directed check is returned as it is.
+    The result is ``contiguous`` if the plain layout fails. Otherwise it is ``offset``, ``strides`` (steps, or another
+    order of the dimensions in memory), ``channels_last``, ``expand``, or several of these names joined by ``+``. The
+    layout of an ``out=`` tensor has the prefix ``out=``. The name of a directed check (one with a program of its own)
+    is returned unchanged.
     """
     places = (
         (each.removeprefix("out=") != PLAIN, each.count("+"), "channels_last" in each, each)
@@ -123,7 +127,7 @@ def place_of(layouts: Iterable[str]) -> str:
 
 
 def _factors(layout: str) -> str:
-    """The factors of one layout id."""
+    """Returns the factors of one layout id in the form of ``place_of``."""
     target = layout.startswith("out=")
     found: list[str] = []
     for single in layout.removeprefix("out=").split("/"):
@@ -153,8 +157,10 @@ def _place_of_derivative(layouts: Iterable[str]) -> str:
 
 
 def _covers(simple: str, other: str) -> bool:
-    """True if a failure in the layout ``simple`` explains a failure in the layout ``other``. vmap lays its tensors out
-    as it likes: a failure in any layout explains one of a batch."""
+    """Returns True if a failure in the layout ``simple`` explains a failure in the layout ``other``.
+
+    vmap lays its tensors out as it likes: a failure in any layout explains the failure of a batch.
+    """
     if simple == PLAIN or other == BATCHED:
         return True
     return set(simple.split("+")) <= set(other.split("+"))
@@ -174,7 +180,8 @@ _LACKS: Final = re.compile(r"^\"?\S+?\"? not implemented for '(\w+)'")
 
 
 def said(result: CellResult) -> tuple[str, str] | None:
-    """The type and the text of the exception that the device raised in a failing cell; None if it raised none."""
+    """Returns the type and the text of the exception that the device raised in a failing cell; None if the device
+    raised none."""
     failure = result.failure
     if failure is not None and failure.kind is Kind.RAISED and failure.raises:
         return failure.raises, failure.said or failure.found or failure.detail
@@ -185,7 +192,8 @@ def said(result: CellResult) -> tuple[str, str] | None:
 
 @cache
 def _naming(op: str) -> re.Pattern[str]:
-    """Matches names derived from an op's name: ``aten::abs_``, ``_aten_abs()``, ``abs.out``, but not the bare word."""
+    """Returns a pattern that matches names derived from an op's name, such as ``aten::abs_``, ``_aten_abs()`` and
+    ``abs.out``, but not the op's name alone."""
     words = {part for part in (*op.split("."), op.replace(".", "_")) if part}
     word = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
     before, after = r"(?<![\w:.])(\w+::)?(_|[a-z0-9_]+_)?", r"(_(?!\w))?(\.\w+)?(\(\))?(?!\w)"
@@ -193,10 +201,10 @@ def _naming(op: str) -> re.Pattern[str]:
 
 
 def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
-    """The first line of a text with everything that varies from call to call replaced by placeholders.
+    """Returns the first line of a text, with placeholders for everything that varies from call to call.
 
-    Replaced are numbers, shapes, dtypes, names derived from the name of the ``op``, and the first word if it is one of
-    ``names`` (the names of ops).
+    Placeholders replace numbers, shapes, dtypes and names derived from the name of the ``op``. A placeholder also
+    replaces the first word if it is one of ``names``, the names of all ops.
     """
     line = (text.strip().splitlines() or [""])[0]
     if op:
@@ -209,7 +217,8 @@ def normal(text: str, names: frozenset[str] = frozenset(), op: str = "") -> str:
 
 
 def kernel_of(text: str) -> str:
-    """The op that has no kernel, if the text is the NotImplementedError of torch's dispatcher; else an empty text."""
+    """Returns the op that has no kernel if the text is the NotImplementedError of torch's dispatcher; otherwise an
+    empty text."""
     found = _KERNEL.match(text)
     return found[1] if found else ""
 
@@ -218,13 +227,14 @@ def kernel_of(text: str) -> str:
 
 
 def _wrong(kind: Kind) -> str:
-    """The name of a kind of failure; insufficient precision counts as wrong values."""
+    """Returns the name of a kind of failure. Insufficient precision counts as wrong values."""
     return "values" if kind is Kind.PRECISION else kind.value
 
 
 class _Way(NamedTuple):
-    """How a cell of an op fails if neither an exception nor a directed check says it: what is wrong, in which form of
-    call, and in which layout.
+    """A description of how a cell of an op fails, for failures that are neither an exception nor those of a directed
+    check: the kind of fault (``wrong``), the form of the call (``call``, ``in-place``, ``out=`` or ``derivative``), and
+    the layout (``place``).
 
     Derivatives have a form of their own. torch computes them with kernels of other ops too, so that wrong derivatives
     never explain wrong results of the op.
@@ -235,7 +245,8 @@ class _Way(NamedTuple):
     place: str
 
     def explains(self, other: _Way) -> bool:
-        """True if a cell of the same op that fails in this way explains one that fails in the ``other`` way."""
+        """Returns True if a cell of the same op that fails as ``self`` describes explains a cell that fails as
+        ``other`` describes."""
         covers = _covers(self.place, other.place)
         if other.form == DERIVATIVE and self.form == "call":
             differs = self.wrong == Kind.NOT_DETERMINISTIC.value
@@ -281,8 +292,8 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 
 
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
-    """The cause of a cell that crashed or hung: how it ended, the form of the call, and for plain calls the op's
-    family."""
+    """Returns the cause of a cell that crashed or hung: how the process ended, the form of the call, and for plain
+    calls the family of the op."""
     failure, clause, op = result.failure, result.key.clause, result.key.op
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
@@ -301,8 +312,9 @@ def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
 def _told(
     result: CellResult, names: frozenset[str], families: Mapping[str, str]
 ) -> CauseKey | None:
-    """The cause of a cell as far as the cell's own fields say it: an exception, how its process ended, or the directed
-    check that failed. None for wrong results in some layout, which are compared with each other."""
+    """Returns the cause of a cell if the cell's own fields show it: an exception, how its process ended, or the
+    directed check that failed. Returns None for wrong results in some layout; such cells are compared with each other
+    later."""
     failure, clause = result.failure, result.key.clause
     if result.outcome is Outcome.ERROR:
         return CauseKey("error", (normal(result.note),))
@@ -335,7 +347,8 @@ def _told(
 def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
-    """Gives crashes in other layouts the cause of the crash of the same op's plain call, if that crashes too."""
+    """Returns the causes of the cells, with one change: a crash in another layout gets the cause of the crash of the
+    same op's plain call, if that call crashes too."""
     plain = {
         (result.key.op, key.about[:3]): key
         for result, key in zip(results, keys)
@@ -354,7 +367,7 @@ def _with_plain_calls(
 
 @dataclass(slots=True)
 class _Sorting:
-    """Finds the causes of cells that have one verdict."""
+    """Finds the causes of cells that all have the same verdict."""
 
     results: Sequence[CellResult]
     families: Mapping[str, str]
@@ -393,7 +406,7 @@ class _Sorting:
             yield key
 
     def _roots(self, ways: Mapping[int, _Way]) -> dict[int, int]:
-        """Maps each cell to the cell of the same op whose failure explains it, or to itself."""
+        """Maps the position of each cell to that of the cell of the same op whose failure explains it, or to itself."""
         of_op: dict[str, list[int]] = defaultdict(list)
         for place in ways:
             of_op[self.results[place].key.op].append(place)
@@ -409,7 +422,8 @@ class _Sorting:
     def _widths(
         self, ways: Mapping[int, _Way], roots: Mapping[int, int], red: Collection[str]
     ) -> dict[int, CauseKey]:
-        """The cause of each root: shared by one op, by a family of ops, or by all ops."""
+        """Returns the cause of each root, that is, of each cell whose failure no other failure of its op explains. The
+        cause is that of one op, of a family of ops, or of all ops."""
         alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for place in set(roots.values()):
             op = self.results[place].key.op
@@ -428,10 +442,11 @@ class _Sorting:
         return keys
 
     def _drawn(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
-        """The roots of ops that draw random numbers, for a device on which equal seeds give different numbers.
+        """Returns the cause of the roots of ops that draw random numbers, for a device on which equal seeds give
+        different numbers.
 
-        These are the ops of which two equal calls differ, unless another op of the family gives wrong values that do
-        not differ from call to call.
+        An op counts as drawing random numbers if two equal calls give different results. An op is left out if another
+        op of its family gives wrong values that do not differ from call to call.
         """
         differ = {
             self.results[place].key.op
@@ -449,7 +464,7 @@ class _Sorting:
         return {place: drawn for place, op in of_root.items() if op in differ}
 
     def _most(self, family: str, places: Sequence[int]) -> bool:
-        """True if most ops of the family fail. Counted are the ops that ran for one of these cells' clauses."""
+        """Returns True if most ops of a family fail. Only ops that ran for a clause of the given cells are counted."""
         ops = {self.results[place].key.op for place in places}
         ran = (self.ran.get((family, self.results[place].key.clause), 0) for place in places)
         of = max(ran, default=0)
@@ -468,7 +483,7 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
 
 
 def _root_of(cell: CellKey, red: Collection[str]) -> str:
-    """The failing clause that the case's clause rests on (``causes.toml``), else the case's own clause."""
+    """Returns the failing clause that a case's clause rests on (``causes.toml``), or else the case's own clause."""
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:
@@ -477,7 +492,7 @@ def _root_of(cell: CellKey, red: Collection[str]) -> str:
 
 
 def _others(result: CellResult) -> Iterable[CellResult]:
-    """Yields the cell once for each of its other failures, with that failure in the place of the shown one."""
+    """Yields a copy of the cell's result for each further failure of the cell, with that failure as the main one."""
     for failure in result.also:
         layouts = (failure.layout,) if failure.layout else ()
         yield msgspec.structs.replace(
@@ -491,10 +506,12 @@ def causes(
     every: Iterable[CellResult] = (),
     not_gating: Collection[str] = (),
 ) -> tuple[Cause, ...]:
-    """The causes of these cells: those that gate first, regressions before improvements, then the largest first.
+    """Returns the causes of the given cells: causes that gate come first, regressions before improvements, then the
+    largest first.
 
-    ``families`` names the family of each op; an op without one is a family of its own. ``every`` are all results of
-    the run: the cells that pass show how wide a cause is. ``not_gating`` are the provisional clauses.
+    ``families`` gives the family of each op; an op that is not in it is a family of its own. ``every`` has all results
+    of the run, because the cells that pass show how wide a cause is. ``not_gating`` has the ids of the provisional
+    clauses.
     """
     ops: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in every:
@@ -522,10 +539,9 @@ def causes(
 
 
 def causes_of(run: Run, results: Iterable[CellResult]) -> tuple[Cause, ...]:
-    """The causes of these results of the run. The order of ``results`` does not matter.
+    """Returns the causes of the given results of a run. The order of ``results`` does not matter.
 
-    Every output goes through this function, with all unexpected results of the run: so all of them list the same
-    causes.
+    Every report calls this function with all unexpected results of the run, so all reports list the same causes.
     """
     wanted = {result.key for result in results}
     if not wanted:
@@ -536,7 +552,8 @@ def causes_of(run: Run, results: Iterable[CellResult]) -> tuple[Cause, ...]:
 
 
 def unexpected(run: Run) -> list[CellResult]:
-    """The results that the manifest does not expect, in provisional clauses too: regressions and improvements."""
+    """Returns the results that the manifest does not expect (regressions and improvements), those of provisional
+    clauses included."""
     return [
         result
         for result in run.results.values()

@@ -1,10 +1,10 @@
-"""The results of a run for PyTorch's Cross-Repository CI Relay: the counts, the gate's answer, and new failures.
+"""The results of a run for PyTorch's Cross-Repository CI Relay: counts of cells, the exit code, and new failures.
 
 The relay's callback action (pytorch/test-infra, .github/actions/cross-repo-ci-relay-callback) takes a JSON object as
-its input ``test-results`` and sends it on as ``workflow.test_results``. PyTorch's HUD reads ``passed``, ``failed``,
-``skipped`` and ``total`` (torchci/lib/crcr/crcrUtils.ts) and refuses a payload above 2 MiB. The action passes the text
-in an environment variable, which on Linux holds at most 128 KiB. So the object stays under 100 KiB for any run: it
-lists as many failures by name as fit beside the counts.
+its input ``test-results`` and sends that object on as ``workflow.test_results``. PyTorch's HUD reads ``passed``,
+``failed``, ``skipped`` and ``total`` (torchci/lib/crcr/crcrUtils.ts) and refuses a payload above 2 MiB. The action
+passes the text in an environment variable, which on Linux holds at most 128 KiB. The object therefore stays under 100
+KiB for any run: besides the counts, it lists only as many failures by name as fit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORMAT: Final = 1
 
 
 class NewFailure(msgspec.Struct):
-    """A failure that gates and that the manifest does not expect."""
+    """A cell that fails the gate and that the manifest does not list."""
 
     cell: str
     verdict: str
@@ -37,7 +37,7 @@ class NewFailure(msgspec.Struct):
 
 
 class Conformance(msgspec.Struct):
-    """Additional data, which the HUD passes on without reading it."""
+    """The part of the payload that only this project defines. The HUD passes that part on without reading it."""
 
     format: int
     exit_code: int
@@ -50,7 +50,7 @@ class Conformance(msgspec.Struct):
 
 
 class Payload(msgspec.Struct):
-    """The object for the relay. It names neither the host nor the device's uuid."""
+    """The object that is sent to the relay. It contains neither the name of the host nor the uuid of the device."""
 
     passed: int
     failed: int
@@ -61,9 +61,9 @@ class Payload(msgspec.Struct):
 
 
 def counts(run: Run) -> Counter[str]:
-    """How many cells ``passed``, ``failed`` and were ``skipped``, as in the JUnit files.
+    """Returns the number of cells that ``passed``, ``failed`` and were ``skipped``, as in the JUnit files.
 
-    A failure that does not gate counts as skipped, and a planned cell without an outcome as failed.
+    A failure that does not gate counts as skipped, and a planned cell without an outcome counts as failed.
     """
     elements = (
         element_of(result, gates=not run.parsed.clauses[cell.clause].provisional)
@@ -76,7 +76,8 @@ def counts(run: Run) -> Counter[str]:
 
 
 def payload(judged: GateResult) -> Payload:
-    """The counts, the gate's answer, the counts by clause, the environment, and as many new failures as fit."""
+    """Returns the payload for a judged run: the counts, the exit code, the counts by clause, the environment, and as
+    many new failures as fit."""
     run, code = judged.run, judged.exit_code
     found = counts(run)
     environment = {
@@ -97,12 +98,13 @@ def payload(judged: GateResult) -> Payload:
 
 
 def text_of(found: msgspec.Struct) -> str:
-    """The object as one line of ASCII, for shells and environment variables."""
+    """Returns an object as one line of ASCII JSON, for shells and environment variables."""
     return json.dumps(msgspec.to_builtins(found), separators=(",", ":"))
 
 
 def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
-    """By clause, how many of the judged cells passed, and the other counts that are not zero."""
+    """Returns for each clause the number of judged cells, the number of cells that passed, and the other counts that
+    are not zero."""
     rare = ("expected", "regressions", "improvements", "not_gating", "crashes", "hangs", "missing")
     return {
         clause: {"passed": tally.passed, "judged": tally.judged}
@@ -112,7 +114,7 @@ def _by_clause(judged: GateResult) -> dict[str, dict[str, int]]:
 
 
 def _fill(found: Payload, new: Sequence[CellResult]) -> None:
-    """Add as many of the new failures as the limit allows."""
+    """Adds as many of the new failures to the payload as the size limit allows."""
     ours = found.conformance
     ours.new_left_out = len(new)
     room = LIMIT - len(text_of(found))

@@ -1,6 +1,6 @@
 """Compares two runs: the cells that newly fail, are fixed or are missing, and the differences in environment.
 
-The environment comes first, because most differences between two runs are caused by it.
+The environment comes first in the report, because it causes most differences between two runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reports.statuses import ABSENT, KIND_OF, LETTERS, MISSING, code_of
 
 
 class Change(Word):
-    """How a cell changed from one run to another, the most urgent change first."""
+    """The kinds of change of a cell from one run to another, the most urgent kind first."""
 
     NEWLY_CRASHING = "newly-crashing"
     NEWLY_FAILING = "newly-failing"
@@ -33,10 +33,10 @@ class Change(Word):
 
 
 MEANING: Final[Mapping[Change, str]] = {
-    Change.NEWLY_CRASHING: "did not crash or hang before, and does now",
+    Change.NEWLY_CRASHING: "crashes or hangs now, and did not before",
     Change.NEWLY_FAILING: "passed (or had no agreed reference) before, and does not pass now",
     Change.MISSING: "had an outcome before, and is not planned or was not run now",
-    Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new one is a pass",
+    Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
     Change.CHANGED_EXPECTATION: "has the same outcome, but a different verdict by the manifest",
     Change.FIXED: "did not pass before, and passes now",
     Change.ADDED: "had no outcome before, and has one now",
@@ -53,7 +53,8 @@ _FIRST: Final = ("torch", "driver", "device_name")
 
 
 def change(before: str, after: str) -> Change | None:
-    """How a cell changed, by its letters (``reports.statuses``); None if nothing changed."""
+    """Returns the kind of change between two status letters of a cell (``reports.statuses``); None if nothing
+    changed."""
     if before == after or (before in _NONE and after in _NONE):
         return None
     if after in _NONE:
@@ -73,7 +74,8 @@ def change(before: str, after: str) -> Change | None:
 
 
 def table() -> dict[str, str]:
-    """The change for every pair of letters that differ; the pages compare runs by this table."""
+    """Returns the kind of change for every pair of different status letters. The pages of the dashboard compare runs
+    with this table."""
     pairs = product(KIND_OF, repeat=2)
     return {was + now: what.value for was, now in pairs if (what := change(was, now)) is not None}
 
@@ -83,7 +85,8 @@ Changes = dict[Change, list[tuple[CellKey, str, str]]]
 
 
 def changes(before: Mapping[CellKey, str], after: Mapping[CellKey, str]) -> Changes:
-    """The cells that changed. A cell that only one of the runs names is absent in the other one."""
+    """Returns the cells that changed, by kind of change. A cell that only one of the two runs contains counts as absent
+    in the other run."""
     found: Changes = {what: [] for what in Change}
     for cell in dict.fromkeys((*after, *before)):
         was, now = before.get(cell, ABSENT), after.get(cell, ABSENT)
@@ -94,7 +97,8 @@ def changes(before: Mapping[CellKey, str], after: Mapping[CellKey, str]) -> Chan
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a comparison. ``environment`` has (name, before, after), the likeliest causes first."""
+    """The result of comparing two runs. ``environment`` has a (name, before, after) for each difference, the likeliest
+    causes first."""
 
     environment: tuple[tuple[str, str, str], ...]
     cells: Changes
@@ -108,7 +112,7 @@ class Comparison:
 def environment(
     before: Mapping[str, object], after: Mapping[str, object]
 ) -> tuple[tuple[str, str, str], ...]:
-    """The differences in provenance; torch and driver come first."""
+    """Returns the differences between two provenances as (name, before, after); torch and driver come first."""
     names = [*_FIRST, *(name for name in {**before, **after} if name not in _FIRST)]
     return tuple(
         (name, str(before.get(name, "")), str(after.get(name, "")))
@@ -118,19 +122,19 @@ def environment(
 
 
 def diff(before: Run, after: Run) -> Comparison:
-    """Compare two runs, of one device or of two, cell by cell."""
+    """Compares two runs, of the same device or of two devices, cell by cell."""
     origins = environment(asdict(before.provenance), asdict(after.provenance))
     return Comparison(origins, changes(_letters(before), _letters(after)))
 
 
 def _letters(run: Run) -> dict[CellKey, str]:
-    """The letters of the cells that have a result, in plan order."""
+    """Returns the status letters of the cells that have a result, in plan order."""
     results = run.results
     return {cell: code_of(results[cell]) for cell in run.parsed.cells if cell in results}
 
 
 def in_words(letter: str) -> str:
-    """A letter in words: ``pass``, ``fail (expected)``, ``absent``."""
+    """Returns a status letter in words, such as ``pass``, ``fail (expected)`` or ``absent``."""
     if letter in _NONE:
         return "absent" if letter == ABSENT else "not run"
     outcome, verdict, _ = LETTERS[letter]
@@ -138,7 +142,8 @@ def in_words(letter: str) -> str:
 
 
 def as_text(found: Comparison, *, limit: int = 20) -> str:
-    """The comparison for a terminal: the environment, then at most ``limit`` cells of each kind of change."""
+    """Returns the comparison as text for a terminal: the environment, then at most ``limit`` cells of each kind of
+    change."""
     lines = ["environment:" if found.environment else "environment: the same"]
     lines += [
         f"  {name}: {one_line(old) or '-'} -> {one_line(new) or '-'}"
@@ -158,7 +163,7 @@ def as_text(found: Comparison, *, limit: int = 20) -> str:
 
 
 class DiffFact(msgspec.Struct):
-    """A field of the provenance that differs."""
+    """A field of the provenance in which two runs differ."""
 
     name: str
     before: str
@@ -176,14 +181,14 @@ class DiffCell(msgspec.Struct):
 
 
 class DiffDocument(msgspec.Struct):
-    """The document of ``conform diff --json``. It has every kind of change, also those without cells."""
+    """The document that ``conform diff --json`` prints. It lists every kind of change, also kinds without cells."""
 
     environment: list[DiffFact]
     changes: dict[str, list[DiffCell]]
 
 
 def as_data(found: Comparison) -> DiffDocument:
-    """The comparison in the form of the JSON document."""
+    """Returns the comparison in the form of the JSON document."""
     cells = {
         what.value: [
             DiffCell(*cell, in_words(old), in_words(new))

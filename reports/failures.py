@@ -1,6 +1,6 @@
-"""``failures.json`` for programs and ``failures.md`` for people: the unexpected results of a run by cause.
+"""Writes the unexpected results of a run by cause: ``failures.json`` for programs and ``failures.md`` for people.
 
-Both are made from the record of the run. No command reads them.
+Both files are made from the record of the run. No command reads them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT: Final = 2
 
 
 def causes_in(judged: GateResult) -> tuple[Cause, ...]:
-    """The causes of all unexpected results that the gate found: the list that every report of a run shows."""
+    """Returns the causes of all unexpected results that the gate found. Every report of a run shows these causes."""
     return causes_of(judged.run, (*judged.new, *judged.provisional))
 
 
@@ -53,10 +53,12 @@ class _CauseDocument(msgspec.Struct):
 
 
 class FailuresDocument(msgspec.Struct):
-    """``failures.json``: the causes, those that gate first, each with its example and the names of all its cells.
+    """The document ``failures.json``: the causes, those that gate first, each with an example and the names of all its
+    cells.
 
-    ``regressions`` and ``improvements`` count the cells that gate, ``not_gating`` those that do not, and ``cells`` all
-    of them. Of the ``count`` cells of a cause, ``wholly`` fail for no other reason. ``todo`` may be empty.
+    ``regressions`` and ``improvements`` count the cells that gate, ``not_gating`` counts those that do not, and
+    ``cells`` counts all of them. ``count`` is the number of cells of a cause; ``wholly`` is the number of those that
+    fail for no other reason. ``todo`` may be empty.
     """
 
     format: int
@@ -68,7 +70,7 @@ class FailuresDocument(msgspec.Struct):
 
 
 def write_failures(judged: GateResult) -> None:
-    """Write both files into the run's folder. Raises RunError if they cannot be written."""
+    """Writes both files into the run's folder. Raises RunError if a file cannot be written."""
     causes = causes_in(judged)
     data = msgspec.json.format(msgspec.json.encode(document(judged, causes)), indent=1)
     write_file(judged.run.folder / JSON_FILE, data + b"\n")
@@ -76,7 +78,7 @@ def write_failures(judged: GateResult) -> None:
 
 
 def document(judged: GateResult, causes: Sequence[Cause]) -> FailuresDocument:
-    """The causes in the form of ``failures.json``."""
+    """Returns the causes in the form of ``failures.json``."""
     regressions = sum(result.verdict is Verdict.REGRESSION for result in judged.new)
     aside = len(judged.provisional)
     return FailuresDocument(
@@ -121,14 +123,14 @@ def _clauses(cause: Cause) -> list[str]:
 
 
 def headline_of(judged: GateResult, causes: Sequence[Cause]) -> str:
-    """The unexpected results of a run in one line, with the number of their causes."""
+    """Returns one line with the numbers of unexpected results of a run and the number of their causes."""
     if not causes:
         return "no unexpected results"
     return "; ".join((*judged.found, number(len(causes), "cause")))
 
 
 def markdown_of(judged: GateResult, causes: Sequence[Cause]) -> str:
-    """The text of ``failures.md``."""
+    """Returns the text of ``failures.md``."""
     line = headline_of(judged, causes)
     lines = [f"# {md(line[0].upper() + line[1:])}", ""]
     for place, cause in enumerate(causes, 1):
@@ -155,11 +157,12 @@ def _section(place: int, cause: Cause, run: Run) -> list[str]:
 
 
 def _example(shown: CellResult) -> list[str]:
-    """What an example says, in lines: its message without what torch adds, then the minimised call."""
+    """Returns the lines that describe an example: its message without torch's boilerplate, then the minimised call."""
     lines = plain(shown.message or shown.why or shown.outcome.value).splitlines()
     return lines + (shown.example.lines() if shown.example is not None else [])
 
 
 def label(cause: Cause) -> str:
-    """What a cause is to the gate, in a word or two."""
+    """Returns the verdict of a cause, or ``not gating (provisional clause)`` for a cause that the gate does not
+    count."""
     return str(cause.verdict) if cause.gates else "not gating (provisional clause)"

@@ -1,4 +1,5 @@
-"""A results folder: the names of the files that a run writes, what does not belong there, and what an interrupted run left."""
+"""The results folder of a run: the names of the files that a run writes, a check for other files, and the state of an
+interrupted run."""
 
 from __future__ import annotations
 
@@ -31,10 +32,12 @@ _HARMLESS: Final = (".*", "*.log", "*.txt")
 
 
 def foreign_files(folder: Path, also: Collection[Path] = ()) -> list[str]:
-    """The names of files in a folder that no run wrote there; ``also`` are files that may be there besides.
+    """Returns the names of the files in a folder that no run wrote there. ``also`` are further files that may be in the
+    folder.
 
-    ``expected.toml`` is a copy that belongs to a record. Without a record it may be a device's own manifest.
-    Raises OSError if the folder cannot be read; a folder that does not exist holds nothing.
+    ``expected.toml`` counts as a copy of the manifest only if the folder has a record or the progress of a run;
+    otherwise the file may be a device's own manifest. Returns an empty list for a folder that does not exist. Raises
+    OSError if the folder cannot be read.
     """
     try:
         found = sorted(folder.iterdir())
@@ -50,10 +53,11 @@ def foreign_files(folder: Path, also: Collection[Path] = ()) -> list[str]:
 
 
 def check_folder(given: str, folder: Path, also: Collection[Path] = ()) -> None:
-    """Refuse a folder in which a run must not write: it is a file, or holds files that no run wrote. ``given`` names the
-    option and its value. Raises ConformError."""
+    """Raises ConformError if a run must not write into a folder: the path is a file, the folder is not writable, or it
+    holds files that no run wrote. ``given`` is the option with its value, for the text of the error. ``also`` are
+    further files that may be in the folder."""
     if folder.exists() and not folder.is_dir():
-        raise ConformError(f"{given}: it is a file; expected a folder")
+        raise ConformError(f"{given}: expected a folder, found a file")
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -83,7 +87,7 @@ def _belongs(path: Path) -> bool:
 
 
 class Interrupted(RunError):
-    """The folder holds a run that has not come to its end."""
+    """The error for a folder that holds a run which has not finished."""
 
     exit_code = 2
 
@@ -97,7 +101,8 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What is needed of a line of the progress file; conformance/run/progress.py writes it."""
+    """The part of a line of the progress file that is read here. The lines are written by
+    conformance/run/progress.py."""
 
     type: str
     planned: int = 0
@@ -110,8 +115,8 @@ _read_line: Final = msgspec.json.Decoder(_Line).decode
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """How far a run came that has no end: ``done`` of ``planned`` cells (0 if the file does not say how many were
-    planned). ``whole`` if it was to run all of a plan, or of a shard."""
+    """The progress of an unfinished run: ``done`` of ``planned`` cells have finished (``planned`` is 0 if the file does
+    not contain that number). ``whole`` is True if the run was to run all cells of a plan or of a shard."""
 
     folder: Path
     done: int
@@ -125,7 +130,8 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 def interrupted_run(folder: Path) -> Begun | None:
-    """The run that was interrupted in this folder, or still goes on there; None if there is none."""
+    """Returns the progress of a run that was interrupted in a folder or is still running there; None if the folder has
+    no such run."""
     try:
         lines = read_regular(folder / PROGRESS_FILE, MOST_RECORD).splitlines()
     except OSError:
@@ -148,11 +154,12 @@ def interrupted_run(folder: Path) -> Begun | None:
 
 
 def without_end(folder: Path) -> Interrupted | None:
-    """The error for a folder that has the progress of a run and no record; None if it has no progress either."""
+    """Returns the error for a folder that has the progress of a run but no record; None if the folder has no progress
+    either."""
     found = interrupted_run(folder)
     if found is None:
         return None
     return Interrupted(
-        f"incomplete: {folder} holds {found} of a run that was interrupted or still goes on; once it is interrupted, "
-        "the same command with --resume continues it"
+        f"incomplete: {folder} holds {found} of a run that was interrupted or is still running; after an interruption, "
+        "the same command with --resume continues the run"
     )

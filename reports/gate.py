@@ -1,4 +1,4 @@
-"""The gate: judges a run. Counts by clause, problems, and the exit code. No side effects."""
+"""The gate: judges a run by counting its cells and finding problems, and decides the exit code. Nothing is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from reports.model import (
 
 
 class ExitCode(IntEnum):
-    """The exit codes of a run and of the gate; compatible with pytest's."""
+    """The exit codes of a run and of the gate. They are compatible with pytest's exit codes."""
 
     GREEN = 0
     REGRESSION = 1  # red: regressions, or improvements that the manifest does not record
@@ -36,19 +36,21 @@ class ExitCode(IntEnum):
 
     @property
     def label(self) -> str:
-        """The code in a word or two. ``red`` also covers a run that has unexpected passes but no regression."""
+        """The name of the exit code in one or two words. The name ``red`` also stands for a run that has unexpected
+        passes but no regression."""
         return "red" if self is ExitCode.REGRESSION else self.name.lower().replace("_", " ")
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of cells. The score is ``passed`` of ``judged``, and is never shown as a percentage alone.
+    """Counts of cells. The score is ``passed`` out of ``judged``, and is never shown as a percentage alone.
 
-    ``unsupported``, ``blocked``, ``crashes``, ``hangs`` and ``errors`` count outcomes. ``declared`` are the cells that
-    are unsupported by declaration; they are not judged and not among ``unsupported``. ``expected``, ``regressions``,
-    ``improvements`` and ``flaky`` count verdicts, so a cell may count once as an outcome and once as a verdict.
-    ``not_gating`` are the regressions and improvements of provisional clauses, which are not among ``regressions`` and
-    ``improvements``. ``no_evidence`` are results that contradict themselves; they are counted nowhere else.
+    ``unsupported``, ``blocked``, ``crashes``, ``hangs`` and ``errors`` count outcomes. ``declared`` counts the cells
+    that are unsupported by declaration; these cells are not judged and not counted in ``unsupported``. ``expected``,
+    ``regressions``, ``improvements`` and ``flaky`` count verdicts, so a cell may count once by its outcome and once by
+    its verdict. ``not_gating`` counts the regressions and improvements of provisional clauses, which are not counted in
+    ``regressions`` and ``improvements``. ``no_evidence`` counts results that contradict themselves; these are counted
+    nowhere else.
     """
 
     planned: int = 0
@@ -70,12 +72,12 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """The denominator: all planned cells except those whose references disagree and those that are unsupported by
-        declaration."""
+        """The denominator of the score: all planned cells except those whose references disagree and those that are
+        unsupported by declaration."""
         return self.planned - self.ambiguous - self.declared
 
     def add(self, result: CellResult | None) -> None:
-        """Count a planned cell."""
+        """Counts one planned cell with its result; None if the cell has no result."""
         if result is None:
             self.count(Outcome.NOT_RUN, Verdict.MISSING)
         elif problem_with(result) is not None:
@@ -88,7 +90,7 @@ class Tally:
             self.count(result.outcome, result.verdict)
 
     def count(self, outcome: Outcome, verdict: Verdict, cells: int = 1) -> None:
-        """Count planned cells of this outcome and verdict."""
+        """Adds a number of planned cells that have the given outcome and verdict."""
         self.planned += cells
         names = [_COUNTED.get(outcome), _COUNTED.get(verdict)]
         if outcome is Outcome.UNSUPPORTED and verdict is Verdict.OK:
@@ -97,7 +99,8 @@ class Tally:
             setattr(self, name, getattr(self, name) + cells)
 
     def set_aside(self) -> None:
-        """Count the regressions and improvements as ``not_gating``: for the counts of a provisional clause."""
+        """Moves the regressions and improvements to ``not_gating``. This is done for the counts of a provisional
+        clause."""
         self.not_gating += self.regressions + self.improvements
         self.regressions = self.improvements = 0
 
@@ -124,12 +127,12 @@ _COUNTED: Mapping[Outcome | Verdict, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The gate's answer. ``tallies`` has the counts by clause, in plan order; ``counts`` is their sum.
+    """The result of the gate. ``tallies`` has the counts by clause, in plan order; ``counts`` is their sum.
 
-    ``new`` are the unexpected results that gate, regressions before improvements. ``provisional`` are those of
-    provisional clauses, which do not gate. ``problems`` are the reasons for an exit code other than 0; the first one
-    decides the code. ``obstacles`` are those of them that are not about unexpected results: the run cannot be judged
-    because of them. ``notes`` are remarks that do not affect the code.
+    ``new`` are the unexpected results that gate, regressions before improvements. ``provisional`` are the unexpected
+    results of provisional clauses, which do not gate. ``problems`` are the reasons for an exit code other than 0; the
+    first reason decides the code. ``obstacles`` are the problems because of which the run cannot be judged; they do not
+    concern unexpected results. ``notes`` are remarks that do not affect the code.
     """
 
     run: Run
@@ -148,8 +151,8 @@ class GateResult:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The unexpected results in phrases, the number that gates first: ``65 regressions``, ``1 cell passes that
-        expected.toml lists as failing``, ``207 more in clauses that do not gate yet``."""
+        """The unexpected results as phrases. The number that gates comes first: ``65 regressions``, ``1 cell passes
+        that expected.toml lists as failing``, ``207 more in clauses that do not gate yet``."""
         regressions = sum(result.verdict is Verdict.REGRESSION for result in self.new)
         phrases = [number(regressions, "regression")] if regressions else []
         if better := self.new[regressions:]:
@@ -163,13 +166,14 @@ class GateResult:
 def gate(
     run: Run, *, allow_improvements: bool = False, partial: bool = False, against: Run | None = None
 ) -> GateResult:
-    """Judge every planned cell of a run.
+    """Judges every planned cell of a run.
 
     A run is green only if every cell has an outcome that fits its verdict, every pass has at least one executed check,
-    and no cell is a regression (or an improvement, unless ``allow_improvements``). Provisional clauses do not gate. A
-    partial run, a single shard and an empty run are incomplete. ``partial`` judges the selected cells only: pytest's
-    exit code is made so, that of `conform gate` never. With ``against``, cells that failed in that baseline in the same
-    way do not count; raises NoBaseline if the run cannot be compared with it.
+    and no cell is a regression (or an improvement, unless ``allow_improvements`` is true). Provisional clauses do not
+    gate. A partial run, a single shard and an empty run are incomplete. If ``partial`` is true, only the selected cells
+    are judged; pytest's exit code is computed in this way, but never that of `conform gate`. If a baseline ``against``
+    is given, cells that failed in the baseline in the same way are not counted. Raises NoBaseline if the run cannot be
+    compared with the baseline.
     """
     compared = Against.of(run, against) if against is not None else None
     cells = run.parsed.selected if partial else run.parsed.cells
@@ -203,7 +207,7 @@ def gate(
     notes: tuple[str, ...] = (compared.note,) if compared is not None else ()
     if left := run.provenance.left_behind:
         notes += (
-            f"importing the device's module {left}. The suite undoes that for samples, references and checks.",
+            f"importing the device's module {left}. The suite undoes these side effects for samples, references and checks.",
         )
     return GateResult(
         *(run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes),
@@ -212,7 +216,7 @@ def gate(
 
 
 def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool) -> Iterable[str]:
-    """The problems that the unexpected results are; ``new`` has the regressions first."""
+    """Yields one problem for all regressions and one for all improvements. ``new`` must have the regressions first."""
     regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
     if regressions:
         name = manifest_name(run)
@@ -226,7 +230,7 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
 
 
 def _better(run: Run, results: Sequence[CellResult]) -> str:
-    """How many cells do better than expected, as a clause of a sentence."""
+    """Returns a clause of a sentence that says how many cells do better than the manifest expects."""
     name, count = manifest_name(run) or "the manifest", len(results)
     if all(result.outcome is Outcome.PASS for result in results):
         return f"{number(count, 'cell passes', 'cells pass')} that {name} lists as failing"
@@ -234,13 +238,14 @@ def _better(run: Run, results: Sequence[CellResult]) -> str:
 
 
 def manifest_name(run: Run) -> str:
-    """The name of the manifest's file, such as ``expected.toml``; empty if the run had none."""
+    """Returns the file name of the run's manifest, such as ``expected.toml``; an empty text if the run had no
+    manifest."""
     path = run.provenance.expectations
     return "" if path in ("", "none") else PurePath(path).name
 
 
 def tally(run: Run, cells: Iterable[CellKey]) -> dict[str, Tally]:
-    """Counts by clause, in the order of the cells."""
+    """Returns the counts of the given cells by clause, in the order of the cells."""
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for cell in cells:
         tallies[cell.clause].add(run.results.get(cell))
@@ -251,12 +256,13 @@ def tally(run: Run, cells: Iterable[CellKey]) -> dict[str, Tally]:
 
 
 def number(count: int, noun: str, nouns: str = "") -> str:
-    """``1 cell``, ``1,234 cells``; ``nouns`` is the plural if it is not the noun with an s."""
+    """Returns a count with its noun, such as ``1 cell`` or ``1,234 cells``. ``nouns`` is the plural, if adding an s is
+    not enough."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[CellResult]:
-    """The regressions, then the improvements, among the cells, except those in ``but``."""
+    """Returns the regressions and then the improvements among the given cells, except the cells in ``but``."""
     found: dict[Verdict, list[CellResult]] = {Verdict.REGRESSION: [], Verdict.IMPROVEMENT: []}
     for cell in cells:
         result = run.results.get(cell)
@@ -268,7 +274,8 @@ def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[Ce
 
 
 def not_whole(run: Run) -> list[str]:
-    """The reasons why a run says nothing about a whole plan: it is empty, partial, or one shard of several."""
+    """Returns the reasons why a run does not show the result of a whole plan: it is empty, partial, or one shard of
+    several."""
     plan, origin, problems = run.parsed, run.provenance, []
     if not plan.cells:
         problems.append("the plan has no cells, so nothing was checked")
@@ -283,7 +290,7 @@ def not_whole(run: Run) -> list[str]:
 
 
 def partial_run(run: Run) -> str:
-    """How many cells a partial run had selected, and by which options."""
+    """Returns a text that says how many cells a partial run had selected, and by which options."""
     plan = run.parsed
     chosen = f" ({', '.join(run.plan.selection)})" if run.plan.selection else ""
     count = number(len(plan.cells), "planned cell")
@@ -291,7 +298,7 @@ def partial_run(run: Run) -> str:
 
 
 def without_outcome(missing: Sequence[CellKey], planned: int) -> str:
-    """The number of planned cells without an outcome, and the first of them."""
+    """Returns a text with the number of planned cells without an outcome, and the first of these cells."""
     has = "has" if len(missing) == 1 else "have"
     return (
         f"{len(missing):,} of {number(planned, 'planned cell')} {has} no outcome; "
@@ -320,7 +327,8 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
 
 
 def nothing_checked(results: Sequence[CellResult]) -> str | None:
-    """Why nothing could be checked, if that is so of all results; the machine is at fault then. Else None."""
+    """Returns a text that says why no cell could be checked, or None if any cell was checked. If no cell could be
+    checked, the machine is at fault and not the device."""
     unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
     if not results or any(r.outcome not in unchecked and not by_declaration(r) for r in results):
         return None
@@ -341,13 +349,13 @@ def nothing_checked(results: Sequence[CellResult]) -> str | None:
 
 
 class NoBaseline(RunError):
-    """A run that cannot be the baseline of another run. The text says why."""
+    """The error for a run that cannot be the baseline of another run. The text of the error says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A run compared with an earlier run, its baseline. It answers whether a change makes anything worse, for a device
-    whose manifest does not list all failures yet.
+    """A comparison of a run with an earlier run, its baseline. The comparison shows whether a change makes anything
+    worse, for a device whose manifest does not list all failures yet.
 
     ``inherited`` are the cells that failed in the baseline in the same way. ``gone`` are the cells of the baseline that
     are no longer planned, although torch and the suite are the same.
@@ -359,7 +367,7 @@ class Against:
 
     @property
     def note(self) -> str:
-        """The remark about the baseline in reports."""
+        """The remark about the baseline that reports show."""
         origin, count = self.baseline.provenance, len(self.inherited)
         return (
             f"against the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed "
@@ -368,15 +376,20 @@ class Against:
 
     @classmethod
     def of(cls, run: Run, baseline: Run) -> Against:
-        """Compare cell by cell. Raises NoBaseline if the baseline has another device or plan, or is not a complete run."""
+        """Compares two runs cell by cell. Raises NoBaseline if the baseline has another device or plan, or is not a
+        complete run."""
         mine, its = run.provenance, baseline.provenance
         refused = f"--against {baseline.folder}: "
         for name in ("device", "plan"):
             here, there = getattr(mine, name), getattr(its, name)
             if here != there:
-                raise NoBaseline(f"{refused}its {name} is {there!r}, and that of RUN is {here!r}")
+                raise NoBaseline(
+                    f"{refused}the {name} of the baseline is {there!r}, and that of RUN is {here!r}"
+                )
         if its.partial or its.is_shard:
-            raise NoBaseline(f"{refused}is a partial run or a shard; expected a whole run")
+            raise NoBaseline(
+                f"{refused}the baseline is a partial run or a shard; expected a whole run"
+            )
         if missing := len(baseline.missing):
             few = number(missing, "cell of that run has", "cells of that run have")
             raise NoBaseline(f"{refused}{few} no outcome; expected a complete run")
@@ -393,7 +406,8 @@ class Against:
 
 
 def _as_bad(now: CellResult, before: CellResult | None) -> bool:
-    """True if the baseline has the same verdict, outcome and exception, and every failing layout failed in it too."""
+    """Returns True if a cell had the same verdict, outcome and exception in the baseline, and all its failing layouts
+    failed there too."""
     return (
         before is not None
         and (before.verdict, before.outcome, before.raises)
@@ -406,11 +420,12 @@ def _as_bad(now: CellResult, before: CellResult | None) -> bool:
 
 
 class Level(msgspec.Struct, frozen=True):
-    """A level of conformance: how many of its ``listed`` cells passed. ``version`` is that of its frozen list.
+    """The result of a run for a level of conformance: how many of the level's ``listed`` cells passed. ``version`` is
+    the version of the frozen list of cells.
 
-    ``unplanned`` cells of the list are not in the run's plan; they count against the device. ``open`` is the number of
-    the level's ``clauses`` that the suite does not check yet. ``reached`` is True if there are none of either and every
-    listed cell passes.
+    ``unplanned`` is the number of listed cells that are not in the run's plan; they count against the device. ``open``
+    is the number of the level's ``clauses`` that the suite does not check yet. ``reached`` is True if ``open`` is 0 and
+    every listed cell passed.
     """
 
     level: int
@@ -435,7 +450,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 def levels_of(run: Run) -> list[Level]:
-    """The levels that the run's plan states."""
+    """Returns the result of a run for each level of conformance that the run's plan states."""
     if not run.plan.levels:
         return []
     passed = [

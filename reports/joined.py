@@ -1,4 +1,4 @@
-"""The folder of a merged run: one record and one set of reports for all shards, their manifest and repro scripts."""
+"""Writes the folder of a run that was merged from shards: a record, the reports, the manifest and the repro scripts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ MISSING_FILE = "missing.txt"
 
 
 def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
-    """Merge the shards in these folders and write the run into ``folder``. Raises RunError."""
+    """Merges the shards in the given folders and writes the merged run into ``folder``. Raises RunError."""
     if any(shard.resolve() == folder.resolve() for shard in shards):
-        raise ConformError(f"-o {folder} is the folder of a shard: give a folder of its own")
+        raise ConformError(
+            f"-o {folder} is the folder of a shard: give another folder for the merged run"
+        )
     with collector_paused():  # the collector would visit millions of objects again and again
         runs = [load_run(shard) for shard in shards]
         merged = merge(runs)
@@ -48,7 +50,8 @@ def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
 
 
 def _copy_repros(runs: Sequence[Run], merged: Merged, folder: Path) -> None:
-    """Copy the repro scripts. A script that is not in its shard's folder is left out."""
+    """Copies the repro scripts of the shards into the folder of the merged run. A script that its shard's folder lacks
+    is left out."""
     for run in runs:
         for cell, result in run.results.items():
             if result.repro is None or merged.results[cell].repro != result.repro:

@@ -1,7 +1,7 @@
-"""JUnit XML of a run, for CI systems and other tools: one test suite per clause family, one test case per cell.
+"""Writes a run as JUnit XML for CI systems and other tools: one test suite per clause family, one test case per cell.
 
-The files follow the Jenkins schema (junit-10.xsd), which GitHub, GitLab and Jenkins read. The suite reads only the
-times of the cells from them (``--shard-times``), if the record of the run is not there.
+The files follow the Jenkins schema (junit-10.xsd), which GitHub, GitLab and Jenkins read. The suite itself reads only
+the times of the cells from these files (``--shard-times``), if the record of the run is missing.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _TAGS = {"failure": Failure, "error": Error, "skipped": Skipped}
 
 
 class _Seconds(float):
-    """A time that is written without an exponent, which some readers of XML refuse."""
+    """A time in seconds that is written without an exponent, because some readers of XML refuse exponents."""
 
     def __str__(self) -> str:
         return f"{self:.6f}"
 
 
 def junit_file(family: str) -> str:
-    """The name of a family's file in the results folder."""
+    """Returns the name of a clause family's JUnit file in the results folder."""
     return f"junit-{family}.xml"
 
 
 def clean(text: str) -> str:
-    """The text with every character that XML 1.0 cannot hold as a Python escape (``\\x1b``)."""
+    """Returns a text in which every character that XML 1.0 cannot contain is written as a Python escape (``\\x1b``)."""
     if text.isascii() and text.isprintable():
         return text
     return _ILLEGAL.sub(_escaped, text)
@@ -73,16 +73,18 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and control characters, which could forge output."""
+    """Returns a text on one line, without control characters, which could forge output. Runs of white space become one
+    space."""
     spaced = re.sub(r"\s+", " ", clean(text)).strip()
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in spaced)
 
 
 def element_of(result: CellResult, *, gates: bool = True) -> Element | None:
-    """The JUnit element that shows the result of a cell; None for a plain pass.
+    """Returns the tag and type of the JUnit element that shows the result of a cell; None for a plain pass.
 
     A result that contradicts itself (see ``problem_with``) becomes an error. ``gates`` is False for a cell of a
-    provisional clause: its regression or improvement does not make the run red, so it is shown as skipped.
+    provisional clause. A regression or improvement of such a cell does not make the run red, so the cell is shown as
+    skipped.
     """
     outcome, verdict = result.outcome, result.verdict
     if problem_with(result) is not None:
@@ -105,11 +107,11 @@ def element_of(result: CellResult, *, gates: bool = True) -> Element | None:
 def junit_of(
     run: Run, record: str, sha256: str, causes: Mapping[CellKey, str] = MappingProxyType({})
 ) -> dict[str, TestSuite]:
-    """The test suites of a run by family, for :func:`suites_as_xml`.
+    """Returns the JUnit test suites of a run by clause family, for :func:`suites_as_xml`.
 
-    ``record`` is the file name of the run's record, ``sha256`` its checksum. ``causes`` gives the cause of each
-    unexpected result that gates; properties of a suite count its cells of each cause. A selected cell without a result
-    is an error of the type ``missing``.
+    ``record`` is the file name of the run's record, ``sha256`` its checksum. ``causes`` gives the sentence of the cause
+    of each unexpected result that gates; properties of each suite state how many of its cells have each cause. A
+    selected cell without a result is an error of the type ``missing``.
     """
     plan = run.parsed
     selected = plan.known if plan.selected is plan.cells else frozenset(plan.selected)
@@ -138,8 +140,8 @@ def junit_of(
 
 
 def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Run) -> None:
-    """Add a test case for each cell to a suite and its XML ``element``. The counts are set at the end: junitparser
-    would count all cases again after each one."""
+    """Adds a test case for each cell to a test suite and to its XML ``element``. The counts are set at the end, because
+    junitparser would count all cases again after each one."""
     counts = {"failure": 0, "error": 0, "skipped": 0}
     seconds = 0.0
     passes: dict[str, Any] = {}  # by clause, an element to copy
@@ -182,7 +184,7 @@ def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Ru
 
 
 def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
-    """One XML document with these test suites; each suite and each test case begins a line."""
+    """Returns one XML document with the given test suites. Each suite and each test case begins on a new line."""
     whole = JUnitXml("torch-conformance")
     for name in ("tests", "failures", "errors"):  # the schema has no ``skipped`` here
         setattr(whole, name, sum(getattr(suite, name) for suite in suites))
@@ -196,7 +198,7 @@ def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
 
 
 def seconds_in(path: Path) -> dict[CellKey, float]:
-    """The times of the cells in a JUnit file of a run. Raises RunError if the file is not one."""
+    """Returns the time of each cell, in seconds, from a JUnit file of a run. Raises RunError if the file is not one."""
     try:
         with explained(RunError, path, "cannot be read"):
             read = JUnitXml.fromfile(str(path))
@@ -210,7 +212,7 @@ def seconds_in(path: Path) -> dict[CellKey, float]:
 
 
 def headline(result: CellResult) -> str:
-    """The result in one line, without torch's boilerplate."""
+    """Returns the result of a cell on one line, without torch's boilerplate."""
     if (problem := problem_with(result)) is not None:
         return f"no evidence: {problem}"
     reasons = (result.message, result.why)
@@ -225,7 +227,7 @@ def headline(result: CellResult) -> str:
 
 
 def explain(result: CellResult) -> str:
-    """The whole result, for people."""
+    """Returns all details of a cell's result as lines of text for a person to read."""
     lines = [f"{result.key}: {result.outcome}, {result.verdict}"]
     if result.why:
         lines.append(result.why)

@@ -1,4 +1,5 @@
-"""Texts of a run in markdown (GitHub-flavoured): none of them can forge formatting, and names stay fit to be pasted."""
+"""Functions that write the texts of a run as GitHub-flavoured markdown. Texts from a run cannot add formatting, and
+names can be copied unchanged from the rendered page."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ _TICKS: Final = re.compile("`+")
 
 
 def md(text: str) -> str:
-    """Text that markdown shows as it is, in a table too."""
+    """Returns a text escaped so that markdown shows its characters literally, also inside a table."""
     entities = escape(one_line(text), quote=False)
     # A colon between slashes would be made a link.
     return _SPECIAL.sub(r"\\\1", entities).replace("://", "&#58;//")
 
 
 def code(text: str) -> str:
-    """Text as code, in backticks: not for tables, where a pipe would end the cell."""
+    """Returns a text as inline code in backticks. In a table use ``cell_code``, because a pipe would end the table
+    cell."""
     line = one_line(text)
     fence = "`" * (_longest(line) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") or not line.strip() else ""
@@ -30,26 +32,28 @@ def code(text: str) -> str:
 
 
 def cell_code(text: str) -> str:
-    """Text as code for the cell of a table: each character with a meaning is written as an entity."""
+    """Returns a text as inline code for a table cell. Every character that could have a meaning in markdown is written
+    as an HTML entity."""
     entities = _NOT_PLAIN.sub(lambda found: f"&#{ord(found[0])};", one_line(text))
     return f"<code>{entities.replace('_', '&#95;')}</code>" if entities else ""
 
 
 def block(lines: Iterable[str]) -> list[str]:
-    """Lines as a block of code. Their indentation is kept."""
+    """Returns lines as a fenced code block. The indentation of the lines is kept."""
     shown = [_indented(line) for line in lines]
     fence = "`" * max(3, *(_longest(line) + 1 for line in shown), 3)
     return [f"{fence}text", *shown, fence]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> list[str]:
-    """A table: ``texts`` columns of text, the others of numbers. The cells are markdown already."""
+    """Returns the lines of a table. Its first ``texts`` columns are aligned left, the other ones right, as numbers. The
+    header is escaped; the rows must already be markdown."""
     rule = ["---"] * texts + ["---:"] * (len(header) - texts)
     return [f"| {' | '.join(row)} |" for row in (list(map(md, header)), rule, *rows)]
 
 
 def _longest(line: str) -> int:
-    """The length of the longest run of backticks."""
+    """Returns the length of the longest run of consecutive backticks in a text."""
     return max(map(len, _TICKS.findall(line)), default=0)
 
 

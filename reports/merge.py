@@ -1,8 +1,8 @@
-"""Merges the shards of a run; shards of different runs are refused. No side effects.
+"""Merges the shards of a run and refuses shards of different runs. Nothing is written.
 
 Shards belong to one run if they have the same plan, torch, driver, device, manifest and selection. A cell that several
-shards ran (every shard runs the identity cells) must have the same result in all of them. Otherwise the shards ran on
-different devices, or on an unreliable one.
+shards ran (every shard runs the identity cells, which identify the device) must have the same result in all of them. If
+the results differ, the shards ran on different devices, or on an unreliable one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})", re.ASCII)
 
 
 class CannotMerge(RunError):
-    """Runs that are not shards of one run. The text says what differs."""
+    """The error for runs that are not shards of one run. The text of the error says in what they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merged run, as the arguments of ``write_run`` (``plan`` is its ``like``). ``absent`` are the numbers of the
-    shards that were not given, ``missing`` the planned cells without an outcome, in plan order."""
+    """The merged run, in the form of the arguments of ``write_run`` (``plan`` is passed as ``like``). ``absent`` has
+    the numbers of the shards that were not given, ``missing`` the planned cells without an outcome, in plan order."""
 
     document: PlanDocument
     provenance: Provenance
@@ -56,7 +56,7 @@ class Merged:
 
 
 def merge(runs: Sequence[Run]) -> Merged:
-    """Merge shards, given in any order; some may be absent. Raises CannotMerge."""
+    """Merges shards, which may be given in any order; some of them may be absent. Raises CannotMerge."""
     if not runs:
         raise CannotMerge(
             "there is nothing to merge: expected the results folders of a run's shards"
@@ -95,7 +95,8 @@ def _shard(run: Run) -> tuple[int, int]:
 
 
 def _numbered(runs: Sequence[Run]) -> dict[int, Run]:
-    """The shards by number. Raises CannotMerge if one is given twice, or if they differ in the number of shards."""
+    """Returns the shards by number. Raises CannotMerge if a shard is given twice, or if the shards state different
+    numbers of shards."""
     found: dict[int, Run] = {}
     count = _shard(runs[0])[1]
     for run in runs:
@@ -127,8 +128,8 @@ def _same(one: Run, other: Run) -> None:
 
 
 def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
-    """The results of all shards. If a shard had to run a cell and has no outcome for it, the merged run has none either:
-    that shard may have run on a different device."""
+    """Returns the results of all shards. If a shard had to run a cell and has no outcome for it, the merged run has no
+    outcome for that cell either, because that shard may have run on a different device."""
     found: dict[CellKey, CellResult] = {}
     for run in runs:
         for cell, result in run.results.items():
@@ -154,7 +155,8 @@ def _seen(result: CellResult) -> object:
 
 
 def _provenance(origins: Sequence[Provenance], absent: tuple[int, ...]) -> Provenance:
-    """The provenance of the merged run: it starts when the first shard does and names every host."""
+    """Returns the provenance of the merged run: its start is that of the first shard, and it names the hosts of all
+    shards."""
     first = origins[0]
     hosts = dict.fromkeys(host for origin in origins for host in origin.host.split(", ") if host)
     changed: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A run as data: its plan, its provenance, and the result of each cell."""
+"""The data of a run: its plan, its provenance, and the result of each cell."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ Folded = list[tuple[str, dict[str, list[str]]]]
 
 
 class RunError(ConformError):
-    """A run that cannot be read or written: damaged, edited, or not a run.
+    """The error for a run that cannot be read or written: its record is damaged, was edited, or is not the record of a
+    run.
 
-    Exits 4. A run that can be read but has cells without outcome raises no error; the gate exits 2 for it.
+    The command exits with 4. A run that can be read but has cells without an outcome raises no error; the gate exits
+    with 2 for such a run.
     """
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file in one step. Raises RunError if it cannot be written."""
+    """Replaces a file atomically. Raises RunError if the file cannot be written."""
     with explained(RunError, path, "cannot be written"):
         write_whole(path, content)
 
@@ -60,14 +62,16 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capability(msgspec.Struct, frozen=True):
-    """Whether a capability is declared, and whether the device has it; ``probed`` is None if that was not tested."""
+    """A capability of a device: whether the descriptor declares it, and whether a test found that the device has it.
+    ``probed`` is None if the capability was not tested."""
 
     declared: bool
     probed: bool | None = None
 
 
 class Exclusion(msgspec.Struct, frozen=True):
-    """Ops that a clause leaves out, the reason, and the number of cells that the plan lacks for it."""
+    """Ops that a clause leaves out, the reason, and ``cells``, the number of cells that are therefore not in the
+    plan."""
 
     clause: str
     ops: list[str]
@@ -76,8 +80,8 @@ class Exclusion(msgspec.Struct, frozen=True):
 
 
 class StatedLevel(msgspec.Struct, frozen=True):
-    """A level of conformance: the number of cells in its frozen list (``listed``), and the planned cells among them as
-    (first, length) in plan order. Listed cells that are not planned count against the device."""
+    """A level of conformance: the number of cells in its frozen list (``listed``), and the planned cells of that list
+    as (first position, length) in plan order. Listed cells that are not planned count against the device."""
 
     level: int
     title: str
@@ -87,8 +91,9 @@ class StatedLevel(msgspec.Struct, frozen=True):
 
 
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a run in the form of the record. ``selected`` are the cells of a partial run or of a shard.
-    ``untried`` gives by clause and case (or op) the reason why it was not tried on this machine."""
+    """The plan of a run in the form in which the record stores it. ``selected`` has the cells of a partial run or of a
+    shard. ``untried`` maps each clause to the cases (or ops) that were not tried on the machine of the run, with the
+    reasons."""
 
     hash: str
     device: str
@@ -112,9 +117,9 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked plan: the document, its clauses by id, and its cells in plan order.
+    """A checked plan: the plan document, its clauses by id, and its cells in plan order.
 
-    ``selected`` are the cells that the run had to run: all planned cells, unless it was partial or a shard.
+    ``selected`` has the cells that the run had to run: all planned cells, unless the run was partial or a shard.
     """
 
     document: PlanDocument
@@ -124,22 +129,23 @@ class Plan:
     known: frozenset[CellKey]  # the cells, for membership tests
 
     def undeclared(self, clause: str) -> tuple[str, ...]:
-        """The capabilities that the clause requires and the device does not declare."""
+        """Returns the capabilities that a clause requires and the descriptor of the device does not declare."""
         declared = {name for name, each in self.document.capabilities.items() if each.declared}
         return tuple(name for name in self.clauses[clause].requires if name not in declared)
 
     def untried(self, cell: CellKey) -> str:
-        """The reason why a case was not tried on this machine; empty if it was tried."""
+        """Returns the reason why a case was not tried on the machine of the run; an empty text if the case was
+        tried."""
         return self.document.untried.get(cell.clause, {}).get(cell.op, "")
 
 
 def case_name(cell: CellKey) -> str:
-    """The name of the cell's test case in JUnit: ``op[dtype]``, or the name of the case."""
+    """Returns the name of a cell's test case in JUnit: ``op[dtype]`` for an op, or the name of the case."""
     return f"{cell.op}[{cell.dtype}]" if cell.dtype else cell.op
 
 
 def fold(cells: Iterable[CellKey]) -> Folded:
-    """Cells in the form of the document: one entry per clause, one list of dtypes per op."""
+    """Returns cells in the form of the plan document: one entry per clause, with a list of dtypes for each op."""
     folded: dict[str, dict[str, list[str]]] = {}
     for clause, op, dtype in cells:
         folded.setdefault(clause, {}).setdefault(op, []).append(dtype)
@@ -149,9 +155,10 @@ def fold(cells: Iterable[CellKey]) -> Folded:
 def checked_plan(
     document: PlanDocument, source: str = "the plan", like: Plan | None = None
 ) -> Plan:
-    """Check a plan and unfold its cells. Raises RunError, whose text begins with ``source``.
+    """Returns the checked plan of a plan document, with all its cells listed one by one. Raises RunError if the
+    document contradicts itself; the text of the error begins with ``source``.
 
-    The unfolded cells of ``like`` are shared where it has the same clauses and cells.
+    If the plan ``like`` has the same clauses and cells, the two plans share the cells in memory.
     """
     clauses = _clauses(document, source)
     if like is not None and like.document.cells == document.cells and like.clauses == clauses:
@@ -208,7 +215,8 @@ def _clauses(document: PlanDocument, source: str) -> dict[str, Clause]:
 def _unfold(
     folded: Folded, part: str, clauses: Mapping[str, Clause], source: str
 ) -> tuple[CellKey, ...]:
-    """The cells of one part of the document. Raises RunError if two have the same name in JUnit."""
+    """Returns the cells of one part of a plan document (``cells`` or ``selected``) as a flat list. Raises RunError if
+    two cells have the same name in JUnit."""
     cells: list[CellKey] = []
     cases = 0
     for name, ops in folded:
@@ -255,7 +263,7 @@ VERDICTS: Mapping[Outcome, tuple[Verdict, ...]] = {
 
 
 class ExampleTensor(Geometry, frozen=True):
-    """One tensor of a minimised example. ``values`` is Python source, cut where it is long."""
+    """A tensor of a minimised example. ``values`` is a Python expression; a long one is truncated."""
 
     values: str = ""
 
@@ -266,11 +274,12 @@ class ExampleTensor(Geometry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The smallest failing call that was found for a cell: fewest dimensions, smallest sizes, simplest layout,
-    arguments and values.
+    """The smallest failing call that the search found for a cell: the call with the fewest dimensions, the smallest
+    sizes, and the simplest layout, arguments and values.
 
-    ``call`` refers to the tensors as ``t[0]``, ``t[1]``, …; a directed check makes its own tensors, which are not
-    listed. ``tried`` counts the calls of the search. ``whole`` is False if the search used up its budget.
+    ``call`` refers to the tensors as ``t[0]``, ``t[1]``, …. A directed check (one with a program of its own) makes its
+    tensors itself, and they are not listed. ``tried`` is the number of calls that the search made. ``whole`` is False
+    if the search used up its budget.
     """
 
     call: str
@@ -282,12 +291,13 @@ class Example:
 
     @property
     def complexity(self) -> tuple[int, int, int]:
-        """A measure to compare examples by: dimensions, then elements, then the length of the layout's name."""
+        """The key by which examples are compared, simplest first: number of dimensions, number of elements, length of
+        the layout's name."""
         dims = sum(len(t.shape) for t in self.tensors)
         return (dims, sum(math.prod(t.shape) for t in self.tensors), len(self.layout))
 
     def lines(self) -> list[str]:
-        """The example in lines, for people."""
+        """Returns the example as lines of text for a person to read."""
         ended = "" if self.whole else " (the search used up its budget)"
         found = [f"smallest failing example, layout {self.layout}{ended}: {self.call}"]
         found += [f"    t[{number}]: {tensor}" for number, tensor in enumerate(self.tensors)]
@@ -295,10 +305,10 @@ class Example:
 
 
 class CellResult(CellFacts, frozen=True, gc=False):
-    """The result of one cell with its verdict, in the form that the record keeps.
+    """The result of one cell with its verdict, in the form in which the record stores it.
 
-    ``why`` is the reason of the manifest's block, or the reason of the verdict. ``example`` is the minimised failure; None if the failure was not
-    minimised.
+    ``why`` is the reason that the manifest's block gives, or else the reason for the verdict. ``example`` is the
+    minimised failure, or None if the failure was not minimised.
     """
 
     key: CellKey
@@ -309,7 +319,7 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
     @property
     def plain(self) -> bool:
-        """True for a pass without any remark. Most results are such."""
+        """True if the cell passed and its result contains no remark. Most results are of this kind."""
         return (
             self.outcome is Outcome.PASS
             and self.verdict is Verdict.OK
@@ -321,15 +331,18 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
 
 def by_declaration(result: CellResult) -> bool:
-    """True if the cell was not tried because the descriptor does not declare what the clause requires.
+    """Returns True if a cell was not tried because the descriptor does not declare a capability that the clause
+    requires.
 
-    Only such an unsupported cell can be ``ok``. ``Run`` refuses one whose clause requires declared capabilities only.
+    Only such an unsupported cell can have the verdict ``ok``. ``Run`` refuses such a result if the plan declares every
+    capability that its clause requires.
     """
     return result.outcome is Outcome.UNSUPPORTED and result.verdict is Verdict.OK
 
 
 def problem_with(result: CellResult) -> str | None:
-    """How a result contradicts itself, such as a verdict that its outcome cannot have; None if it does not."""
+    """Returns a text that says how a result contradicts itself, for example by a verdict that its outcome cannot have.
+    Returns None if the result is consistent."""
     # Most results are plain passes, and this lookup would take as long as everything below.
     ordinary = result.outcome is Outcome.PASS and result.verdict is Verdict.OK
     if not ordinary and result.verdict not in VERDICTS[result.outcome]:
@@ -351,10 +364,11 @@ def problem_with(result: CellResult) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of a run. ``start`` is in ISO 8601; texts that do not apply are empty.
+    """The origin of a run: software, machine, options and time. ``start`` is in ISO 8601; a text that does not apply is
+    empty.
 
-    ``shard`` is ``I/N`` or empty, ``expectations`` the manifest's path or ``none``, ``reference_cache`` one of
-    ``cold``, ``warm``, ``off``. ``left_behind`` lists the side effects of importing the device's module, such as
+    ``shard`` is ``I/N`` or empty, ``expectations`` is the path of the manifest or ``none``, and ``reference_cache`` is
+    ``cold``, ``warm`` or ``off``. ``left_behind`` lists the side effects of importing the device's module, such as
     ``sets the default dtype to float64``.
     """
 
@@ -382,7 +396,7 @@ class Provenance:
 
     @property
     def is_shard(self) -> bool:
-        """True if other shards are needed for a whole run."""
+        """True if the run is one of several shards, so that other shards are needed for a whole run."""
         return self.shard not in ("", "1/1")
 
 
@@ -390,9 +404,9 @@ class Provenance:
 class Run:
     """A run: its plan, its provenance, and the results by cell.
 
-    ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, if the provenance belongs to
-    another plan, or if a result cannot be: its cell is not planned, or it claims to be unsupported by declaration
-    although the plan declares what its clause requires.
+    ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, if the provenance belongs to another
+    plan, or if a result is impossible: its cell is not planned, or the result is unsupported by declaration although
+    the plan declares everything that its clause requires.
     """
 
     folder: Path
@@ -418,20 +432,20 @@ class Run:
 
     @property
     def missing(self) -> tuple[CellKey, ...]:
-        """Planned cells without an outcome, in plan order."""
+        """The planned cells without an outcome, in plan order."""
         ran = {key for key, each in self.results.items() if each.outcome is not Outcome.NOT_RUN}
         return tuple(cell for cell in self.parsed.cells if cell not in ran)
 
 
 def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) -> None:
-    """Raise RunError if the provenance belongs to another plan."""
+    """Checks that a provenance belongs to a plan. Raises RunError if it belongs to another plan."""
     for name in ("hash", "device", "plan", "partial"):
         planned = getattr(plan, name)
         given = getattr(provenance, "plan_hash" if name == "hash" else name)
         if planned != given:
             raise RunError(
                 f"{source}: its plan has the {name} {planned!r} and its provenance {given!r}, so plan and provenance "
-                "are not of the same run"
+                "belong to different runs"
             )
 
 
@@ -439,7 +453,8 @@ def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) ->
 
 
 def evidence_of(run: Run, name: str) -> Evidence:
-    """The outcomes of a run that count as evidence for a manifest; ``name`` is the path that the user gave."""
+    """Returns the outcomes of a run that count as evidence for a manifest. ``name`` is the path of the run that the
+    user gave."""
     origin = run.provenance
     return Evidence(
         name=name,
@@ -460,6 +475,6 @@ def evidence_of(run: Run, name: str) -> Evidence:
 
 
 def seen_of(result: CellResult) -> Seen:
-    """The observation of one cell in a run."""
+    """Returns the observation of one cell in a run, in the form in which a manifest is updated from it."""
     observed = result.observed_as(result.outcome, by_declaration(result))
     return Seen(observed, frozenset(result.ran_layouts))

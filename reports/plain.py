@@ -1,4 +1,4 @@
-"""Messages without what torch adds to many of them: ``boilerplate.toml``."""
+"""Removes the boilerplate that torch adds to many of its messages. ``boilerplate.toml`` lists the boilerplate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reports.model import RunError
 
 
 class _Boilerplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``boilerplate.toml``, which says what the fields mean."""
+    """The content of ``boilerplate.toml``. The comments in that file explain the fields."""
 
     endings: tuple[str, ...]
     sentences: tuple[str, ...]
@@ -30,6 +30,6 @@ _SENTENCES: Final = re.compile(
 
 
 def plain(text: str) -> str:
-    """The text without torch's boilerplate; the text itself if nothing else would be left."""
+    """Returns a message without torch's boilerplate, or the unchanged message if nothing else would be left."""
     cut = _SENTENCES.sub("", _ENDINGS.sub("", text)).strip()
     return cut or text

@@ -1,9 +1,9 @@
-"""The folder of a run: writes and reads the record, and writes the files that are made from it.
+"""Writes and reads the folder of a run: the record, and the files that are made from the record.
 
-The record (``run.conform``) is one line of text and a msgpack body. The line has the number of the format, the version
-that wrote it and the SHA-256 of the body; the body has the plan, the provenance and the results. The record is written
-last, so a folder without one is not a complete run. A record that cannot be used raises RunError (exit 4), which names
-the file. A run that can be read but has cells without outcome is left to the gate.
+The record (``run.conform``) is one line of text and a msgpack body. The line has the version number of the format, the
+suite version that wrote the record, and the SHA-256 of the body. The body has the plan, the provenance and the results.
+The record is written last, so a folder without a record is not a complete run. A record that cannot be used raises
+RunError (exit 4), which names the file. A run that can be read but has cells without an outcome is left to the gate.
 """
 
 from __future__ import annotations
@@ -63,12 +63,14 @@ _REDACTED: Final = "[redacted]"
 
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):
-    """The body. ``plan`` is the encoded plan without what differs from shard to shard (``facts``, ``selected``), so
-    that it is the same in all shards; the provenance says whether it is partial. ``cells`` are the positions of the cells that have a result, empty if all have one.
+    """The body of the record file.
 
-    The results are stored by field, as distinct values and, for each cell, the position of its value; both are
-    left out where they say nothing: the positions where all values are distinct, the field where all results have
-    its default.
+    ``plan`` is the encoded plan without the parts that differ from shard to shard (``facts`` and ``selected``), so that
+    ``plan`` has the same bytes in all shards. The provenance says whether the plan is partial. ``cells`` has the
+    positions of the cells that have a result; it is empty if all cells have one.
+
+    The results are stored by field: the distinct values of the field, and for each cell the position of its value. The
+    positions are left out if all values are distinct. A field is left out if all results have its default value.
     """
 
     plan: bytes
@@ -89,7 +91,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def _encoded(plan: Plan, provenance: Provenance, results: Mapping[CellKey, CellResult]) -> bytes:
-    """The body of a record. Raises UnicodeEncodeError if a text has a lone surrogate."""
+    """Returns the encoded body of a record. Raises UnicodeEncodeError if a text contains a lone surrogate."""
     document = plan.document
     places = [place for place, cell in enumerate(plan.cells) if cell in results]
     columns = dict(_columns([results[plan.cells[place]] for place in places]))
@@ -136,7 +138,7 @@ def _shared_plan(raw: bytes) -> Plan:
 
 
 def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
-    """Decode the body of a record. Raises RunError, msgspec.DecodeError or ValueError if it is malformed."""
+    """Decodes the body of a record. Raises RunError, msgspec.DecodeError or ValueError if the body is malformed."""
     record = msgspec.msgpack.decode(body, type=_Record)
     plan = _shared_plan(record.plan)
     document = msgspec.structs.replace(
@@ -150,16 +152,16 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
     if record.cells:
         places = _numbers("I", record.cells)
         if any(one >= other for one, other in pairwise(places)):
-            raise ValueError("its cells are out of order")
+            raise ValueError("the cells are out of order")
         if len(places) != record.count or places[-1] >= len(plan.cells):
-            raise ValueError("it has a result for a cell that is not planned")
+            raise ValueError("the record has a result for a cell that is not planned")
         cells = [plan.cells[place] for place in places]
     elif record.count not in (0, len(plan.cells)):
-        raise ValueError(f"it has {record.count:,} results for {len(plan.cells):,} cells")
+        raise ValueError(f"the record has {record.count:,} results for {len(plan.cells):,} cells")
     if unknown := record.fields.keys() - _DECODERS.keys():
         raise ValueError(
-            f"its results have the field {min(unknown)!r}, which this version does not know: "
-            "it was written by a newer version"
+            f"the results have the field {min(unknown)!r}, which this version does not know: "
+            "the record was written by a newer version"
         )
     columns: dict[
         str, Iterable[Any]
@@ -168,7 +170,7 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
         if field.name in record.fields:
             columns[field.name] = _column(record, field.name)
         elif field.required and record.count:
-            raise ValueError(f"its results lack the field {field.name!r}")
+            raise ValueError(f"the results lack the field {field.name!r}")
     rows = zip(*columns.values()) if record.count else ()
     names = tuple(columns)
     made = {cell: CellResult(cell, **dict(zip(names, row))) for cell, row in zip(cells, rows)}
@@ -176,7 +178,7 @@ def _decoded(body: bytes) -> tuple[Plan, Provenance, dict[CellKey, CellResult]]:
 
 
 def _column(record: _Record, field: str) -> Iterable[Any]:
-    """The values of one field, cell by cell."""
+    """Returns the values of one field of the results, cell by cell."""
     raw, which = record.fields[field]
     values = _DECODERS[field].decode(raw)
     index = _numbers(_width(len(values)), which)
@@ -200,13 +202,14 @@ def write_run(
     manifest: bytes = b"",
     like: Plan | None = None,
 ) -> Run:
-    """Write the run's files into ``folder``, and all JUnit suites also into ``junitxml`` if it is given.
+    """Writes the files of a run into ``folder``. If ``junitxml`` is given, all JUnit suites are also written into that
+    file.
 
-    A selected cell without a result is written as missing. Each file is replaced in one step; the files of an earlier
-    run in the same folder are removed. ``redact`` leaves out the device's uuid and the host's name, in free text too.
-    ``manifest`` is the text of the manifest that the run was judged by; it is kept as ``expected.toml``. If the plan
-    ``like`` has the same cells, they are shared. Returns the run as it was written. Raises RunError if plan, results
-    and provenance do not belong together, or if a file cannot be written.
+    A selected cell without a result is written as missing. Each file is replaced atomically; the files of an earlier
+    run in the same folder are removed. ``redact`` removes the device's uuid and the host's name, also from free text.
+    ``manifest`` is the text of the manifest by which the run was judged; a copy is written as ``expected.toml``. If the
+    plan ``like`` has the same cells, the two plans share them in memory. Returns the run as written. Raises RunError if
+    the plan, the results and the provenance do not belong together, or if a file cannot be written.
     """
     origin: dict[str, Any] = dataclasses.asdict(provenance)
     texts = {name: clean(text) for name, text in origin.items() if isinstance(text, str)}
@@ -241,7 +244,8 @@ def write_run(
 
 
 def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
-    """Write one file per family, and one with all families. Returns their absolute paths."""
+    """Writes one JUnit file per clause family, and one with all families if ``junitxml`` is given. Returns the absolute
+    paths of the files."""
     said = sentences(cause for cause in causes_of(run, unexpected(run)) if cause.gates)
     made = junit_of(run, RECORD_FILE, sha256, said)
     folder = run.folder.absolute()
@@ -249,7 +253,7 @@ def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
     if junitxml is not None:
         if junitxml.absolute() in files:
             raise RunError(
-                f"{junitxml}: the run writes the suite of one family there; give another path"
+                f"{junitxml}: the run writes the JUnit file of one clause family to this path; give another path"
             )
         files[junitxml.absolute()] = list(made.values())
     for path, suites in files.items():
@@ -260,7 +264,8 @@ def _write_junit(run: Run, junitxml: Path | None, sha256: str) -> set[Path]:
 def redacted(
     plan: PlanDocument, results: Mapping[CellKey, CellResult], provenance: Provenance
 ) -> tuple[PlanDocument, Mapping[CellKey, CellResult], Provenance]:
-    """Leave out host and uuid: the fields themselves, and their values in facts and free text."""
+    """Returns a plan, results and a provenance without the host's name and the device's uuid, which are also removed
+    from facts and free text."""
     hosts = provenance.host.split(", ")  # of the controller and of workers on other machines
     secrets = [secret for secret in (*hosts, provenance.device_uuid) if secret]
     plain = dataclasses.replace(provenance, host="", device_uuid="")
@@ -282,7 +287,8 @@ def redacted(
 
 
 def _with_texts(result: CellResult, change: Callable[[str], str]) -> CellResult:
-    """The result with its free texts changed. Names of layouts, files and types are not free texts."""
+    """Returns a result with ``change`` applied to its free texts. Names of layouts, files and types are not free
+    texts."""
     changed: dict[str, Any] = _changed(result, ("why", "note", "said", "worker"), change)
     names = ("subject", "expected", "found", "detail", "said", "call")
     if result.failure is not None:
@@ -307,13 +313,13 @@ def _changed(found: object, names: Iterable[str], change: Callable[[str], str]) 
 
 
 def record_file(path: Path) -> Path:
-    """The path of a run's record, given the run's folder or that path."""
+    """Returns the path of a run's record, for the run's folder or for the path of the record itself."""
     return path / RECORD_FILE if path.is_dir() else path
 
 
 def load_run(path: Path) -> Run:
-    """Read a results folder, or its record. Raises RunError if the record is absent, truncated, edited since,
-    malformed, or of a newer format."""
+    """Reads a run from its results folder, or from the path of its record. Raises RunError if the record is absent,
+    truncated, changed since it was written, malformed, or of a newer format."""
     source = record_file(path)
     body = _body(source)
     try:
@@ -329,7 +335,7 @@ def load_run(path: Path) -> Run:
 
 
 def _body(source: Path) -> bytes:
-    """The body of a record. Raises RunError if the header or the checksum is wrong."""
+    """Reads the body of a record. Raises RunError if the header or the checksum is wrong."""
     try:
         raw = read_regular(source, MOST_RECORD)
     except FileNotFoundError:
@@ -361,17 +367,17 @@ def _body(source: Path) -> bytes:
 
 
 def _instead(folder: Path) -> str:
-    """Advice for a folder without a record."""
+    """Returns advice for a folder that has no record."""
     if any(folder.glob("junit*.xml")):
         return (
             f"the folder has JUnit files only, which contain neither the plan nor the failures. Copy {RECORD_FILE} "
-            "as well; --shard-times alone can do without it"
+            "as well; only --shard-times works without that file"
         )
     return f"expected the folder of a run (--results), which contains {RECORD_FILE}"
 
 
 def as_json(run: Run) -> bytes:
-    """The whole record of a run as JSON, for programs that do not read msgpack."""
+    """Returns the whole record of a run as JSON, for programs that cannot read msgpack."""
     cells = [
         {**msgspec.to_builtins(result), "key": result.key._asdict()}
         for result in run.results.values()
@@ -381,7 +387,8 @@ def as_json(run: Run) -> bytes:
 
 
 def times_of(path: Path) -> dict[CellKey, float]:
-    """The time of each cell in an earlier run, from its record or else from its JUnit files. Raises RunError."""
+    """Returns the time of each cell in an earlier run, in seconds, from its record or else from its JUnit files. Raises
+    RunError."""
     junit = [path] if path.suffix == ".xml" else sorted(path.glob("junit*.xml"))
     if junit and not record_file(path if path.is_dir() else path.parent).is_file():
         return {cell: time for file in junit for cell, time in seconds_in(file).items()}
@@ -389,7 +396,8 @@ def times_of(path: Path) -> dict[CellKey, float]:
 
 
 def manifest_of(run: Run, path: Path) -> bytes | None:
-    """The text of the manifest that a run was judged by; None if the file is missing or has changed since."""
+    """Returns the text of the manifest file in ``path`` by which a run was judged; None if the file is missing or has
+    changed since the run."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -399,7 +407,8 @@ def manifest_of(run: Run, path: Path) -> bytes | None:
 
 
 def repro_script(folder: Path, result: CellResult) -> Path | None:
-    """The path of a result's repro script; None if it does not exist or a link leads out of the run's folder."""
+    """Returns the path of a result's repro script; None if the script does not exist or a link leads out of the run's
+    folder."""
     path = folder / (result.repro or "")
     inside = path.is_file() and path.resolve().is_relative_to(folder.resolve())
     return path if inside else None
@@ -407,8 +416,8 @@ def repro_script(folder: Path, result: CellResult) -> Path | None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector while a run is read: that makes a million objects without cycles, and the collector
-    would take a third of the time."""
+    """Pauses the garbage collector while a run is read. Reading makes a million objects without reference cycles, and
+    the collector would take a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""The letters that stand for the results of cells, and how they are shown: ``statuses.toml``.
+"""The letters that stand for the results of cells, and how each letter is shown; both are read from ``statuses.toml``.
 
-The site stores the results of a run as one text with a letter per cell. Any program can read it, and a quarter of a
-million cells compress to a few kilobytes.
+A site of the dashboard stores the results of a run as one text with a letter per cell. Any program can read such a
+text, and the letters of 250,000 cells compress to a few kilobytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PASS: Final = "."
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a status is shown: its name, label and meaning, its shape (an SVG path) and its colours."""
+    """The way in which a status of cells is shown: its name, label and meaning, its shape (an SVG path) and its
+    colours."""
 
     name: str
     label: str
@@ -35,7 +36,8 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Letter(NamedTuple):
-    """The result that a letter stands for, and the status by which it is shown."""
+    """The outcome and verdict that a letter stands for, and the name of the status (``kind``) with which the letter is
+    shown."""
 
     outcome: Outcome
     verdict: Verdict
@@ -59,14 +61,15 @@ _CODES: Final = {(each.outcome, each.verdict): code for code, each in LETTERS.it
 
 
 def code_of(result: CellResult | None) -> str:
-    """The letter of a result. A result that contradicts itself is an error, as in the JUnit files."""
+    """Returns the letter of a cell's result. A result that contradicts itself has the letter of an error, as in the
+    JUnit files."""
     if result is None:
         return MISSING
     return _CODES[result.outcome, result.verdict] if problem_with(result) is None else ERROR
 
 
 def tally(counts: Mapping[str, int]) -> Tally:
-    """Counts of letters, converted to counts of cells as the gate makes them."""
+    """Returns the gate's counts of cells (``Tally``) for the number of cells with each status letter."""
     total = Tally()
     for code, count in counts.items():
         if code != ABSENT:
@@ -75,7 +78,8 @@ def tally(counts: Mapping[str, int]) -> Tally:
 
 
 def table() -> list[dict[str, str]]:
-    """Every letter with its outcome, verdict and kind, for the pages and the published schema."""
+    """Returns one row for each status letter, with its outcome, verdict and kind. The pages and the published schema
+    show the rows."""
     rows = {**LETTERS, ABSENT: ("absent", "absent", "absent")}
     names = ("code", "outcome", "verdict", "kind")
     return [dict(zip(names, (code, *map(str, row)))) for code, row in rows.items()]

@@ -1,4 +1,4 @@
-"""What people read of a run: the end of a run on the terminal, the summary of a CI job, and its annotations."""
+"""Texts about a run for people: the end of the terminal output, the summary of a CI job, and annotations on GitHub."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ Style = Callable[[str, str], str]
 def summarise(
     judged: GateResult, *, limit: int | None = None, styled: bool = False, verbosity: int = 0
 ) -> str:
-    """The end of a run as text: the verdict, then the causes of unexpected results, those that gate first.
+    """Returns the text at the end of a run: the verdict, then the causes of unexpected results, causes that gate first.
 
-    ``verbosity`` is pytest's. Below 0 the text is the verdict in one line. With 0 it has about 20 lines. Above 0 it has
-    at most ``limit`` causes, the table by clause, the levels, the clauses that were not checked, and notes. ``styled``
-    adds ANSI colours.
+    ``verbosity`` is pytest's. Below 0, the text is the verdict on one line. With 0, the text has about 20 lines. Above
+    0, the text has at most ``limit`` causes, the table by clause, the levels, the clauses that were not checked, and
+    notes. ``styled`` adds ANSI colours.
     """
 
     def style(text: str, name: str) -> str:
@@ -99,13 +99,13 @@ def summarise(
 
 
 def _report(run: Run) -> str:
-    """The file with all causes, or the folder of a run that has no such file."""
+    """Returns a line with the path of the file that lists all causes, or the folder of a run without such a file."""
     report = run.folder / MARKDOWN_FILE
     return f"report: {_from_here(report if report.is_file() else run.folder)}"
 
 
 def verdict_line(judged: GateResult) -> str:
-    """The exit code with its name, the reason for it, and how many cells pass."""
+    """Returns one line with the exit code and its name, the reason for the code, and the number of cells that pass."""
     code = judged.exit_code
     parts = [_cut(one_line(each)) for each in judged.obstacles[:1]]
     if code not in (ExitCode.INFRASTRUCTURE, ExitCode.NOTHING_SELECTED):
@@ -115,7 +115,8 @@ def verdict_line(judged: GateResult) -> str:
 
 
 def _counted(judged: GateResult) -> list[str]:
-    """Passes of the judged cells, the expected failures, and the cells that are not judged; zeros are left out."""
+    """Returns phrases for the number of passes, of expected failures, and of cells that are not judged. Counts of zero
+    are left out."""
     counts = judged.counts
     parts = [f"{counts.passed:,} of {number(counts.judged, 'cell passes', 'cells pass')}"]
     if counts.expected:
@@ -135,7 +136,8 @@ def title(run: Run) -> str:
 
 
 def work_done(run: Run) -> str:
-    """The number of executed comparisons, and of the inputs and layouts that they were made on."""
+    """Returns a text with the numbers of executed checks, and of the samples, op-dtype pairs and layouts on which they
+    were executed."""
     checks = sum(result.checks for result in run.results.values())
     inputs: dict[tuple[str, str], int] = {}
     layouts: set[str] = set()
@@ -149,7 +151,8 @@ def work_done(run: Run) -> str:
 
 
 def _selected(judged: GateResult) -> list[str]:
-    """A line that says what a green or red run had selected, if it was not the whole plan."""
+    """Returns a line about the selection of a run that can be judged but did not cover the whole plan; an empty list
+    otherwise."""
     origin = judged.run.provenance
     if judged.obstacles:
         return []
@@ -161,7 +164,7 @@ def _selected(judged: GateResult) -> list[str]:
 
 
 def _next(judged: GateResult) -> list[str]:
-    """What to do about unexpected results that stay for now."""
+    """Returns lines that say how to accept unexpected results for now."""
     if judged.exit_code is not ExitCode.REGRESSION:
         return []
     folder = shlex.quote(str(_from_here(judged.run.folder)))
@@ -186,14 +189,15 @@ def _next(judged: GateResult) -> list[str]:
 
 
 def _in_full(run: Run, causes: Sequence[Cause], limit: int, style: Style) -> list[str]:
-    """The first causes with their minimised examples and the names of more cells."""
+    """Returns the lines of the first causes, with their minimised examples and the names of more cells."""
     lines = [line for cause in causes[:limit] for line in _cause_lines(run, cause, style, 1)]
     return [*lines, *_rest(run, causes[limit:])]
 
 
 def _in_short(run: Run, causes: Sequence[Cause], room: int, style: Style) -> list[str]:
-    """The causes in ``room`` lines: with the failure of their examples if all of them fit so, else as many as fit
-    without, those that gate first. At least one cause is shown."""
+    """Returns the causes in at most ``room`` lines, causes that gate first. If all causes fit, they are shown with
+    the failures of their examples. Otherwise the failures are left out, and as many causes as fit are shown, at
+    least one."""
     whole = [_cause_lines(run, cause, style) for cause in causes]
     if sum(map(len, whole)) <= room:
         return [line for lines in whole for line in lines]
@@ -207,8 +211,9 @@ def _in_short(run: Run, causes: Sequence[Cause], room: int, style: Style) -> lis
 
 
 def _cause_lines(run: Run, cause: Cause, style: Style, detail: int = 0) -> list[str]:
-    """A cause in one line, then its repro and what to do if there is advice; with a ``detail`` of 0 and more also the
-    example's failure, and above 0 the minimised call and the names of more cells."""
+    """Returns the lines of a cause: its sentence, the command of its repro script, and advice if there is any. A
+    ``detail`` of 0 or more adds the failure of the example. A ``detail`` above 0 also adds the minimised call and the
+    names of more cells."""
     bad = "bad" if cause.gates and cause.verdict is Verdict.REGRESSION else "note"
     shown, count = cause.example, number(len(cause.results), "cell")
     lines = [_cut(f"{style(label(cause), bad)}: {count}: {one_line(sentence(cause))}")]
@@ -231,14 +236,16 @@ def _cause_lines(run: Run, cause: Cause, style: Style, detail: int = 0) -> list[
 
 
 def repro_command(folder: Path, result: CellResult) -> str | None:
-    """The command that reproduces the failure, to be run in the current folder."""
+    """Returns the command that reproduces a failure when it is run in the current folder; None if the result has no
+    repro script."""
     if result.repro is None:
         return None
     return f"python {shlex.quote(str(_from_here(folder / result.repro)))}"
 
 
 def _from_here(path: Path) -> Path:
-    """The path relative to the current folder, if it lies below it."""
+    """Returns a path relative to the current folder if the path lies below that folder; otherwise the unchanged
+    path."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -248,7 +255,7 @@ def _cut(line: str) -> str:
 
 
 def _alike(cause: Cause) -> str:
-    """How many more cells have a cause, and some of their names."""
+    """Returns a text with the number of further cells of a cause, and some of their names."""
     others = [str(r.key) for r in cause.results if r is not cause.example]
     names = [*others[:_NAMED], *(["…"] if len(others) > _NAMED else [])]
     more = number(len(others), "more cell", "more cells")
@@ -256,7 +263,8 @@ def _alike(cause: Cause) -> str:
 
 
 def _rest(run: Run, causes: Sequence[Cause]) -> list[str]:
-    """How many causes are not shown, first of those that gate, then of the others; and the file that has them."""
+    """Returns lines with the number of causes that are not shown, first of causes that gate, then of other causes, and
+    the file that lists them."""
     report = run.folder / MARKDOWN_FILE
     where = _from_here(report if report.is_file() else run.folder)
     lines = []
@@ -271,7 +279,8 @@ def _rest(run: Run, causes: Sequence[Cause]) -> list[str]:
 
 
 def _details(judged: GateResult, style: Style) -> Iterator[str]:
-    """The table by clause, the levels, what was not checked, and notes."""
+    """Yields the lines that ``-v`` adds: the table by clause, the clauses that were not checked, notes, and the
+    levels."""
     run = judged.run
     header, rows = table(judged)
     first, *widths = [max(map(len, column)) for column in zip(header, *rows)]
@@ -286,7 +295,8 @@ def _details(judged: GateResult, style: Style) -> Iterator[str]:
 
 
 def table(judged: GateResult) -> tuple[list[str], list[list[str]]]:
-    """Header and rows by clause, or by family if there are many clauses; the last row is the sum."""
+    """Returns the header and the rows of the table by clause, or by clause family if the run has many clauses. The last
+    row is the sum."""
     clauses = judged.run.parsed.clauses
     named: dict[str, list[Tally]] = {}
     by_family = len(judged.tallies) > _MANY
@@ -307,7 +317,7 @@ def table(judged: GateResult) -> tuple[list[str], list[list[str]]]:
 
 
 def unchecked(run: Run) -> list[str]:
-    """Remarks on the clauses and ops that this run did not check."""
+    """Returns remarks on the clauses and ops that the run did not check."""
     clauses = run.parsed.clauses.values()
     having = {clause for clause, ops in run.parsed.document.cells if any(ops.values())}
     planned = [clause.id for clause in clauses if clause.status == PLANNED]
@@ -318,7 +328,7 @@ def unchecked(run: Run) -> list[str]:
             f"not checked by the suite yet ({number(len(planned), 'clause')}): {_names(planned)}"
         )
     if idle:
-        notes.append(f"no cells on this device or in this plan: {_names(idle)}")
+        notes.append(f"clauses that have no cells on this device or in this plan: {_names(idle)}")
     left_out: dict[str, list[str]] = {}
     for item in _exclusions(run):
         ops = number(len(item.ops), "op") if item.ops else "every op"
@@ -330,7 +340,7 @@ def unchecked(run: Run) -> list[str]:
 
 
 def _exclusions(run: Run) -> Iterable[Exclusion]:
-    """The plan's exclusions; for a partial run only those that concern its clauses and ops."""
+    """Returns the exclusions of the plan; for a partial run only the exclusions that concern its clauses and ops."""
     every = run.parsed.document.exclusions
     if not run.provenance.partial:
         return every
@@ -345,7 +355,8 @@ def _exclusions(run: Run) -> Iterable[Exclusion]:
 
 
 def noted(run: Run) -> list[str]:
-    """The notes of cells that passed, by clause: the first one and their number."""
+    """Returns one remark for each clause in which cells passed with a note: the number of these cells and the first
+    note."""
     found: dict[str, list[CellResult]] = {}
     for result in run.results.values():
         if result.outcome is Outcome.PASS and result.message:
@@ -358,7 +369,7 @@ def noted(run: Run) -> list[str]:
 
 
 def _names(clauses: Iterable[str]) -> str:
-    """Clause ids grouped by family: ``streams: wait, query; graphs: pool``."""
+    """Returns clause ids as one text, grouped by family: ``streams: wait, query; graphs: pool``."""
     families: dict[str, list[str]] = {}
     for clause in clauses:
         family, _, name = clause.partition(".")
@@ -370,7 +381,7 @@ def _names(clauses: Iterable[str]) -> str:
 
 
 def markdown(judged: GateResult, *, limit: int = 20) -> str:
-    """The summary of a CI job (GitHub-flavoured markdown)."""
+    """Returns the summary for a CI job, as GitHub-flavoured markdown. At most ``limit`` causes are shown."""
     run, code = judged.run, judged.exit_code
     lines = [f"## torch-conformance: {code.label} (exit {code.value})", "", md(title(run)), ""]
     lines += [md(verdict_line(judged)), ""]
@@ -403,7 +414,8 @@ def _md_causes(run: Run, causes: Iterable[Cause]) -> list[str]:
 
 
 def workflow_commands(judged: GateResult) -> tuple[str, ...]:
-    """GitHub workflow commands: why the run cannot be judged, then the causes that gate, ten at most in all."""
+    """Returns at most ten GitHub workflow commands: first the reasons why the run cannot be judged, then the causes
+    that gate."""
     if judged.green:
         return ()
     wanted = [(f"conformance: {judged.exit_code.label}", text) for text in judged.problems]
@@ -432,9 +444,11 @@ def _command(name: str, text: str) -> str:
 
 
 def publish(judged: GateResult, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Report to GitHub: append the summary to ``$GITHUB_STEP_SUMMARY`` if it is set, and return the lines to print.
+    """Reports a judged run to GitHub: appends the summary to ``$GITHUB_STEP_SUMMARY`` if that variable is set, and
+    returns the lines to print.
 
-    The lines are annotations; outside GitHub Actions there are none. Raises RunError if the summary cannot be written.
+    The lines are annotations; outside GitHub Actions the result is empty. Raises RunError if the summary cannot be
+    written.
     """
     if path := environ.get("GITHUB_STEP_SUMMARY"):
         with (

@@ -117,6 +117,7 @@ def test_a_change_in_the_sources_is_another_state(
     assert planner._sources() in states and len(states) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cpu", pytest.param("lazy", marks=pytest.mark.slow)])
 def test_a_plan_from_what_is_kept_is_the_plan(name: str, tmp_path: Path) -> None:
     device, contract, spec = registry.get(name), load(), plan_spec("quick")

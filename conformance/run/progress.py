@@ -22,7 +22,7 @@ except ModuleNotFoundError:  # Windows
 
 from conformance.plan.options import Request
 from conformance.plan.selection import Machine
-from conformance.run.isolation.watch import holders, path_of, read_entry
+from conformance.run.isolation.watch import holders, read_entry
 from conformance.run.outcomes import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
@@ -38,7 +38,7 @@ _DAMAGED: Final = "--resume: {path}:{number} is damaged, or from another version
 #: What an earlier run may have left in a results folder.
 _STALE: Final = (
     *("junit-*.xml", RECORD_FILE, "failures.json", "failures.md"),
-    *("explore.json", "explore.jsonl", "explore/*/*.py", "journal/*"),
+    *("explore.json", "explore.jsonl", "explore/*/*.py"),
 )
 _STALE_UNLESS_RESUMED: Final = (FILE, "repro/*/*.py")
 
@@ -159,8 +159,7 @@ class Progress:
     def abandon(self) -> None:
         """No item has run: leave the folder as it was."""
         self.close(complete=False)
-        for journal in (self._folder / "journal").glob("*"):
-            journal.unlink(missing_ok=True)
+        _delete_journals(self._folder)
         for folder in (self._folder / "journal", self._folder):
             with contextlib.suppress(OSError):  # something is in it
                 folder.rmdir()
@@ -290,6 +289,7 @@ def complete_run(folder: Path) -> Run | None:
 def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
     """What the interrupted run in this folder had done, if it is to be resumed. Raises ConformError."""
     if not resume:
+        _delete_journals(folder)
         return Done()
     done = read_progress(folder, identity)
     entry = read_entry(folder / "journal", "main")
@@ -301,8 +301,16 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
             done.lost.append(Lost(entry.cell, Outcome.CRASH, message, entry.call))
         else:
             done.doubts.append(entry.cell)
-    path_of(folder / "journal", "main").unlink(missing_ok=True)
+    _delete_journals(folder)
     return done
+
+
+def _delete_journals(folder: Path) -> None:
+    """Deletes the journals of an earlier run. A journal that this run has opened must stay: the controller and ``--resume``
+    find it by its name."""
+    with _writing(folder):
+        for journal in (folder / "journal").glob("*"):
+            journal.unlink(missing_ok=True)
 
 
 def claim(folder: Path) -> int | None:

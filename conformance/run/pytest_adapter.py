@@ -314,19 +314,25 @@ def verbosity(config: pytest.Config) -> int:
 
 @contextmanager
 def only_foreign_reports(reporter: Any, is_ours: Callable[[str], bool]) -> Iterator[None]:
-    """Within the block pytest's lists of failures do not show the suite's items, whose cells the verdict reports."""
-    kept = {name: list(reports) for name, reports in reporter.stats.items()}
+    """Within the block pytest's lists of failures do not show the suite's items, whose cells the verdict reports.
+
+    The items' reports have the category without a name, as pytest's own reports of setup have: ``--durations`` finds
+    them there, and no list shows them.
+    """
+    kept: dict[str, list[Any]] = {
+        "": [],
+        **{name: list(reports) for name, reports in reporter.stats.items()},
+    }
+    shown: dict[str, list[Any]] = {name: [] for name in kept}
     for name, reports in kept.items():
-        reporter.stats[name] = [
-            report
-            for report in reports
-            if not (isinstance(report, pytest.TestReport) and is_ours(report.nodeid))
-        ]
+        for report in reports:
+            ours = isinstance(report, pytest.TestReport) and is_ours(report.nodeid)
+            shown["" if ours else name].append(report)
+    reporter.stats.update(shown)
     try:
         yield
     finally:
-        for name, reports in kept.items():
-            reporter.stats[name] = reports
+        reporter.stats.update(kept)
 
 
 # -- an output that cannot be written: a pipe whose reader has ended, or a full disk

@@ -1,1 +1,1 @@
-"""The CPU that every build of torch has."""
+"""The CPU, a device that every build of torch has."""

@@ -1,4 +1,4 @@
-"""The CPU. It is the reference for every other device, and can be tested as a device itself."""
+"""The descriptor of the CPU. The CPU is the reference for every other device, and can itself be tested as a device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from devices.descriptor import Autocast, Descriptor, common_facts, names
 
 
 def _cpuinfo(*names: str) -> str:
-    """The value of the first of these names in /proc/cpuinfo; empty on other systems than Linux."""
+    """Returns the value of the first of the given names that /proc/cpuinfo contains; an empty text if it contains none,
+    or if the system is not Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -21,7 +22,7 @@ def _cpuinfo(*names: str) -> str:
 
 
 def _model() -> str:
-    """The processor's name, from /proc/cpuinfo on Linux, or else from Python."""
+    """Returns the name of the processor, from /proc/cpuinfo on Linux, or else from Python."""
     named = _cpuinfo("model name", "cpu model", "Model")
     return (
         named or platform.processor() or platform.machine()
@@ -29,9 +30,9 @@ def _model() -> str:
 
 
 def _instructions() -> str:
-    """The vector instructions that decide which dtypes torch passes to oneDNN: bfloat16 needs avx512bw, avx512vl and
-    avx512dq, or avx_ne_convert; float16 needs avx512_fp16 or avx_ne_convert (mkldnn_check_low_precision,
-    ATen/native/mkldnn/Utils.h)."""
+    """Returns the names of the vector instructions that decide which dtypes torch passes to oneDNN: bfloat16 needs
+    avx512bw, avx512vl and avx512dq, or avx_ne_convert; float16 needs avx512_fp16 or avx_ne_convert
+    (mkldnn_check_low_precision, ATen/native/mkldnn/Utils.h)."""
     flags = set(_cpuinfo("flags").split())
     if {"avx512bw", "avx512vl", "avx512dq"} <= flags:
         return "avx512_fp16" if "avx512_fp16" in flags else "avx512"
@@ -39,13 +40,14 @@ def _instructions() -> str:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. A CPU has no driver and no runtime, so a manifest's `when` that tests these is an
-    error."""
+    """Returns the facts of the machine. A CPU has no driver and no runtime, so a manifest condition (`when`) on either
+    of them is an error."""
     return common_facts(device_name=_model(), instructions=_instructions())
 
 
 def _workers() -> int:
-    """The number of processors that this process may use, which is often smaller in a container."""
+    """Returns the number of processors that the current process may use. In a container this number is often smaller
+    than that of the machine."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -69,13 +71,13 @@ _AUTOCAST = (
             "log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord "
             "sum sum.dim_IntList addcdiv addcmul atan2 cross dot vdot index_put scatter_add"
         ),
-        f"{_OWN_LISTS} do not name it",
+        f"{_OWN_LISTS} do not name these ops",
     ),
-    Autocast("float32", names("grid_sampler binary_cross_entropy"), f"{_OWN_LISTS} name it"),
+    Autocast("float32", names("grid_sampler binary_cross_entropy"), f"{_OWN_LISTS} name these ops"),
     Autocast(
         "composed",
         names("bilinear tensordot lstm_cell gru_cell chain_matmul linalg_multi_dot"),
-        f"{_OWN_LISTS} do not name it, but mm and linear",
+        f"{_OWN_LISTS} do not name these ops, but mm and linear, which these ops call",
     ),
 )
 

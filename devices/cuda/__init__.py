@@ -1,1 +1,1 @@
-"""NVIDIA GPUs."""
+"""The device for NVIDIA GPUs."""

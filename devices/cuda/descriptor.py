@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through CUDA. Tested on an H100 with torch 2.11 (docs/cuda.md)."""
+"""The descriptor of NVIDIA GPUs through CUDA. It was tested on an H100 with torch 2.11 (docs/cuda.md)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. The driver's version comes from the kernel module, because torch knows only the CUDA
-    version."""
+    """Returns the facts of the machine. The driver's version comes from the kernel module, because torch reports only
+    the CUDA version."""
     torch = machine.lent("torch")
     return common_facts(
         driver=machine.version_in("/sys/module/nvidia/version"),
@@ -33,8 +33,8 @@ def _facts() -> dict[str, str]:
 
 @functools.cache
 def _cycles_per_ms() -> float:
-    """The clock cycles of ``torch.cuda._sleep`` in a millisecond. Measured once, as torch's own tests do
-    (torch.testing._internal.common_utils)."""
+    """Returns the number of clock cycles that ``torch.cuda._sleep`` takes per millisecond. The number is measured once,
+    as in torch's own tests (torch.testing._internal.common_utils)."""
     cuda = machine.lent("torch.cuda")
     cycles, rates = 1_000_000, []
     for _ in range(5):
@@ -48,7 +48,7 @@ def _cycles_per_ms() -> float:
 
 
 def _busy(milliseconds: float) -> None:
-    """Keep the current stream busy. torch.cuda._sleep spins for a number of clock cycles."""
+    """Keeps the current stream busy for the given time. ``torch.cuda._sleep`` takes a number of clock cycles."""
     machine.lent("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
 
 

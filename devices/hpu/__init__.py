@@ -1,1 +1,1 @@
-"""Intel Gaudi."""
+"""The device for Intel Gaudi accelerators."""

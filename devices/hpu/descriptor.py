@@ -1,5 +1,5 @@
-"""Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). Written from documentation
-and never run; a first run may show corrections."""
+"""The descriptor of Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). It was
+written from documentation and has never been run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine: the driver's version is that of the kernel module, the runtime's that of the PyTorch
-    bridge."""
+    """Returns the facts of the machine. The driver's version is that of the kernel module, the runtime's version that
+    of the PyTorch bridge."""
     try:
         runtime = importlib.metadata.version("habana-torch-plugin")
     except importlib.metadata.PackageNotFoundError:

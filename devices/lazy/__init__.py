@@ -1,1 +1,1 @@
-"""torch's lazy tensors on the TorchScript backend."""
+"""The device for torch's lazy tensors on the TorchScript backend."""

@@ -1,8 +1,9 @@
-"""Lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend: a second device that every machine has.
+"""The descriptor of lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend, a second device that every
+machine has.
 
 Ops are traced into a graph. The CPU runs the graph through TorchScript when a value is read or a step is marked. A lazy
 tensor has a shape and a dtype; it always reports the strides of a contiguous tensor, offset 0 and no address, even for
-a view. So neither strides nor storage are declared.
+a view. So the descriptor declares neither strides nor storage.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ _BARRIERS = 4
 
 
 def settle(tensors: Sequence[Any]) -> None:
-    """Compute these tensors and wait for them. Raises the first late error, and leaves none behind.
+    """Computes the given tensors and waits for them. Raises the first error of a delayed computation, and leaves no
+    such error behind.
 
-    The error of a failed graph is raised by the barrier that waits for it, and once more by the next barrier (torch
-    2.13), where an innocent op is blamed. So barriers are repeated until one raises nothing.
+    The error of a failed graph is raised by the barrier that waits for the graph, and once more by the next barrier
+    (torch 2.13), so that an innocent op is blamed. Barriers are therefore repeated until one raises no error.
 
-    Does not use ``mark_step``, which computes all live tensors in one graph: the cache of compiled graphs confuses
-    operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` behind ``(a - b) * a`` gives ``(a - b) *
-    a``), so the result of a call would depend on all live tensors.
+    The function does not use ``mark_step``, which computes all live tensors in one graph: the cache of compiled graphs
+    confuses operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` behind ``(a - b) * a`` gives ``(a -
+    b) * a``), so the result of a call would depend on all live tensors.
     """
     lazy = lent("torch._lazy")
     first: Exception | None = None
@@ -46,7 +48,8 @@ def settle(tensors: Sequence[Any]) -> None:
 
 
 def from_device(tensor: Any) -> Any:
-    """The tensor's value on the CPU. Late errors are raised here, so that no later op is blamed."""
+    """Returns the value of a tensor as a CPU tensor. Errors of delayed computations are raised here, so that no later
+    op is blamed."""
     try:
         return tensor.cpu()
     except RuntimeError:
@@ -72,7 +75,7 @@ DESCRIPTOR = Descriptor(
         "torch/_lazy/__init__.py",
         "torch/_lazy/ts_backend.py",
         "torch/csrc/lazy/core/tensor_impl.cpp: strides are those of a contiguous tensor, no storage",
-        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: what has no node runs on the CPU",
+        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: ops without a node run on the CPU",
     ),
     module="torch._lazy.ts_backend",
     init="init",

@@ -1,1 +1,1 @@
-"""The commands on manifests: canonical form, lint, update, explain and stats."""
+"""The commands that work on manifests: canonical form, lint, update, explain and stats."""

@@ -13,18 +13,18 @@ from devices.verdicts import Expectation, Judgement, Match, Matcher, judge, judg
 
 
 class EvidenceError(ConformError):
-    """Runs that cannot be compared with each other or with the manifest."""
+    """The error for runs that cannot be compared with each other or with the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The observation of a cell, and the layouts that were run (empty if the clause has none)."""
+    """The observation of a cell, and the layouts that were run (empty if the clause has no layouts)."""
 
     observed: Observed
     ran: frozenset[str] = frozenset()
 
     def agrees(self, other: Seen) -> bool:
-        """True if both have the same outcome, failing layouts and exception type."""
+        """Returns True if two observations have the same outcome, failing layouts and exception type."""
         one, two = self.observed, other.observed
         return (one.outcome, one.layouts, one.raises) == (two.outcome, two.layouts, two.raises)
 
@@ -46,7 +46,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One run: its origin, its planned cells, and the observations of the cells that it ran."""
+    """A run as evidence for a manifest: the origin of the run, its planned cells, and the observations of the cells
+    that ran."""
 
     name: str  # the folder, as the user gave it
     device: str
@@ -62,7 +63,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCell:
-    """A cell, the observation that all runs agree on, the matching blocks of the manifest, and the judgement."""
+    """A cell, the observation on which all runs agree, the matching blocks of the manifest, and the judgement."""
 
     key: CellKey
     seen: Seen
@@ -80,7 +81,7 @@ class Left:
 
 @dataclass(slots=True)
 class Findings:
-    """The cells of one or more runs, grouped by what an update can do with them."""
+    """The cells of one or more runs, grouped by the change that an update can make for them."""
 
     improved: list[JudgedCell] = field(default_factory=list)  # better than expected, in every run
     regressed: list[JudgedCell] = field(default_factory=list)  # unexpected, the same in every run
@@ -92,12 +93,16 @@ class Findings:
 
 
 def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
-    """Raise EvidenceError unless all runs have the same device, torch and driver."""
+    """Raises EvidenceError unless all runs have the same device, torch and driver, and the same values of the facts
+    that conditions of the manifest use."""
     first = runs[0]
     used = sorted({condition.fact for block in manifest.blocks for condition in block.when})
 
     def where(run: Evidence) -> dict[str, str | None]:
-        read = {f"the fact '{each}', which conditions read": run.facts.get(each) for each in used}
+        read = {
+            f"the fact '{each}', which conditions of the manifest use": run.facts.get(each)
+            for each in used
+        }
         return {"device": run.device, "torch": run.torch, "driver": run.driver, **read}
 
     for other in runs[1:]:
@@ -120,9 +125,9 @@ def weigh(
     today: date,
     wanted: Callable[[CellKey], bool] = lambda key: True,
 ) -> Findings:
-    """Judge every cell of the runs by the manifest, which must be active for their machine.
+    """Judges every cell of the runs by the manifest, which must be active for the machine of the runs.
 
-    Raises EvidenceError if no cell is selected, ManifestConflict if blocks conflict.
+    Raises EvidenceError if no cell is selected, and ManifestConflict if blocks conflict.
     """
     matcher = Matcher(manifest)
     found = Findings()
@@ -177,13 +182,14 @@ def _sort_in(
 
 
 def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
-    """Judge the observation of a cell."""
+    """Returns the judgement of a cell's observation."""
     expired = expectation is not None and expectation.is_expired(today)
     return judge(expectation, seen.observed, ran=seen.ran, expired=expired)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """The joint observation of runs that agree: a layout passes if one run ran it and it failed in none."""
+    """Returns the joint observation of runs that agree. A layout passes if one of the runs ran it and it failed in
+    none."""
     if all(each.ran == seen[0].ran for each in seen):
         return seen[0]
     failed = frozenset().union(*(each.observed.layouts for each in seen))

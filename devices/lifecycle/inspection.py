@@ -1,4 +1,5 @@
-"""Reports about a manifest: its problems (lint), the expectation of a cell (explain), and its numbers (stats)."""
+"""Reports about a manifest: its problems (lint), the expectation of a cell (explain), and the numbers of blocks and
+cells (stats)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from devices.verdicts import Judgement, Match, Matcher, conflict_text, pattern_m
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem that lint found. ``message`` begins with file and line; ``blocks`` are the blocks concerned."""
+    """A problem that lint found. ``message`` begins with file and line; ``blocks`` are the blocks that have the
+    problem."""
 
     message: str
     blocks: tuple[Block, ...]
@@ -35,17 +37,17 @@ def lint(
     today: date,
     text: str | None = None,
 ) -> list[Problem]:
-    """The problems of a manifest that was read without error, in the file's order.
+    """Returns the problems of a manifest that was read without error, in the order of the file.
 
-    With ``cells`` (all planned cells), the blocks whose conditions ``facts`` meet are checked against them: lint finds
-    blocks and names that match no cell, and blocks that conflict. Expired blocks are always reported. With ``text``,
-    the text of the manifest, its form is checked too. Raises ManifestError if cells are given and a block needs a fact
-    that is not among ``facts``.
+    If ``cells`` (all planned cells) are given, the blocks whose conditions ``facts`` meet are checked against the
+    cells: lint finds blocks and names that match no cell, and blocks that conflict. Expired blocks are always reported.
+    If the ``text`` of the manifest is given, its form is checked too. Raises ManifestError if cells are given and a
+    block needs a fact that is not among ``facts``.
     """
     problems = [] if cells is None else _against_plan(manifest.active(facts), cells)
     problems += [
         Problem(
-            f"{block.where}: the block expired on {block.expires}: fix the cause, or verify it and set a new date",
+            f"{block.where}: the block expired on {block.expires}: fix the cause, or check that it remains and set a new date",
             (block,),
         )
         for block in manifest.blocks
@@ -78,7 +80,8 @@ def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
 
 
 def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[str]:
-    """The parts of a block that match nothing: the whole block, or single names, with suggestions for unknown ops."""
+    """Yields a text for each part of a block that matches no cell: the whole block, or single names, with suggestions
+    for unknown ops."""
     unknown = {
         op: f"unknown op '{op}'{suggestion(op, ops)}"
         for op in block.op
@@ -116,8 +119,8 @@ def _form(manifest: Manifest, text: str) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a manifest says about a cell. ``elsewhere`` are blocks that match but do not apply on this machine, each with
-    the conditions that are not met."""
+    """The expectation of a cell and the blocks of the manifest behind it. ``elsewhere`` are blocks that match but do
+    not apply on the current machine, each with the conditions that are not met."""
 
     key: CellKey
     match: Match
@@ -126,7 +129,8 @@ class Explanation:
 
 
 def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Explanation:
-    """What a manifest says about one cell. Raises ManifestError if a block needs a fact that is missing."""
+    """Returns the explanation of what a manifest expects of one cell. Raises ManifestError if a block needs a fact that
+    is missing."""
     here = manifest.active(facts)
     elsewhere = [
         (block, tuple(each for each in block.when if not each.holds(facts)))
@@ -137,12 +141,13 @@ def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Expla
 
 
 def _rank(pattern: str) -> tuple[bool, int]:
-    """A measure of how specific a pattern is."""
+    """Returns a key that is larger for a more specific pattern."""
     return (not pattern.endswith("*"), len(pattern))
 
 
 def _matched_by(block: Block, key: CellKey) -> list[str]:
-    """The most specific pattern that matches the cell, for each axis; an empty text if none matches."""
+    """Returns for each of clause, op and dtype the most specific pattern of a block that matches the cell; an empty
+    text if none matches."""
     return [
         max((each for each in patterns if pattern_matches(each, name)), key=_rank, default="")
         for patterns, name in zip(block.axes, key, strict=True)
@@ -150,8 +155,8 @@ def _matched_by(block: Block, key: CellKey) -> list[str]:
 
 
 def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
-    """The axes on which the block ``one`` matches the cell more specifically than ``other``; none if it matches less
-    specifically on any axis."""
+    """Returns the names of the keys (clause, op, dtype) in which the block ``one`` matches the cell more specifically
+    than the block ``other``; an empty list if ``one`` is less specific in any key."""
     ranks = [list(map(_rank, _matched_by(each, key))) for each in (one, other)]
     if any(a < b for a, b in zip(*ranks, strict=True)):
         return []
@@ -161,7 +166,8 @@ def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
 def explanation_text(
     explained: Explanation, seen: Sequence[tuple[str, Seen, Judgement]] = ()
 ) -> list[str]:
-    """The explanation in lines; ``seen`` has the name, the observation and the judgement of each run."""
+    """Returns the lines of an explanation. ``seen`` has the name of each run with the observation and the judgement of
+    the cell."""
     key, match = explained.key, explained.match
     lines = [str(key)]
     if match.conflict is not None:
@@ -182,7 +188,7 @@ def explanation_text(
             by = next(each for each in deciding if _more_specific(each, block, key))
             lines += _block(f"overridden by {by.where}", block, key, by)
     for block, false in explained.elsewhere:
-        lines += _block("does not apply here", block, key)
+        lines += _block("does not apply on this machine", block, key)
         lines += [
             f"    needs {each.fact} {each.wanted!r}; found {explained.facts.get(each.fact)!r}"
             for each in false
@@ -195,7 +201,8 @@ def explanation_text(
 
 
 def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> list[str]:
-    """A block in lines: its role, the patterns that match, and its text; ``by`` is the block that overrides it."""
+    """Returns the lines that describe a block: its role, the patterns that match, and its reason. ``by`` is the block
+    that overrides it."""
     lines = [f"{part}: {block.where}, '{block.outcome}'"]
     if block.layouts:
         lines[0] += f" in {', '.join(sorted(block.layouts))}"
@@ -219,7 +226,7 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """A block that does not apply here, with the conditions that are not met."""
+    """A block that does not apply on the current machine, with the conditions that are not met."""
 
     where: str
     when: tuple[str, ...]
@@ -227,9 +234,9 @@ class Inactive:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of blocks. A block counts once in each clause family that it names.
+    """Counts of the blocks of a manifest. A block counts once in each clause family that it names.
 
-    ``covered`` and ``planned`` count cells; they are None without a plan.
+    ``covered`` and ``planned`` count cells; they are None if no plan is given.
     """
 
     blocks: int
@@ -253,7 +260,7 @@ def stats(
     soon: timedelta = timedelta(days=60),
     cells: Iterable[CellKey] | None = None,
 ) -> Stats:
-    """Count the blocks. Raises ManifestError if a block needs a fact that is missing."""
+    """Returns the counts of a manifest's blocks. Raises ManifestError if a block needs a fact that is missing."""
     here, blocks = manifest.active(facts), manifest.blocks
     matcher, keys = Matcher(here), list(cells or ())
     covered = Counter(_family(key.clause) for key in keys if matcher.match(key).blocks)
@@ -291,7 +298,7 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 
 def stats_text(counted: Stats, *, most: int = 10) -> list[str]:
-    """The counts in lines; each list of blocks is cut after ``most`` entries."""
+    """Returns the lines that show the counts. Each list of blocks ends after ``most`` entries."""
     lines = [f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"]
     if counted.covered is not None:
         lines[0] += f", which match {counted.covered:,} of {counted.planned:,} planned cells"

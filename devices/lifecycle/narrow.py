@@ -1,4 +1,5 @@
-"""Narrows a block to the cells and layouts that still fail. The result never covers more than the block did.
+"""Narrows a block to the cells and layouts that still fail. The result never covers a cell or layout that the block did
+not cover.
 
 A block describes a product of clauses, ops and dtypes. A product may contain combinations that no plan has, but no
 forbidden cell.
@@ -16,19 +17,19 @@ from devices.verdicts import any_matches, pattern_matches
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A product of clauses, ops and dtypes."""
+    """A product of clauses, ops and dtypes: the cells of all combinations."""
 
     clause: frozenset[str]
     op: frozenset[str]
     dtype: frozenset[str]
 
     def joined(self, other: Box) -> Box:
-        """The smallest product that contains both."""
+        """Returns the smallest product that contains both products."""
         return Box(self.clause | other.clause, self.op | other.op, self.dtype | other.dtype)
 
 
 class Forbidden:
-    """Cells that no box may contain."""
+    """Cells that no product may contain."""
 
     def __init__(self, cells: Iterable[CellKey]) -> None:
         self._by_op: dict[str, list[tuple[str, str]]] = {}
@@ -36,7 +37,7 @@ class Forbidden:
             self._by_op.setdefault(op, []).append((clause, dtype))
 
     def allow(self, box: Box) -> bool:
-        """True if the box contains none of these cells."""
+        """Returns True if a product contains none of the forbidden cells."""
         return not any(
             clause in box.clause and dtype in box.dtype
             for op in box.op
@@ -47,9 +48,9 @@ class Forbidden:
 def decompose(
     cells: Collection[CellKey], forbidden: Forbidden, *, mix_clauses: bool = True
 ) -> list[Box]:
-    """A small number of products, in a fixed order, that contain all ``cells`` and no forbidden cell.
+    """Returns a small number of products, in a fixed order, that contain all ``cells`` and no forbidden cell.
 
-    Without ``mix_clauses``, all ops of a product have the same clauses.
+    If ``mix_clauses`` is false, all ops of a product have the same clauses.
     """
     if not cells:
         return []
@@ -68,7 +69,8 @@ def decompose(
 
 
 def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
-    """One product per op if possible, else one for each set of dtypes that clauses of the op share."""
+    """Returns one product per op if possible, or else one product for each set of dtypes that clauses of the op
+    share."""
     by_op: dict[str, dict[str, set[str]]] = {}
     for clause, op, dtype in cells:
         by_op.setdefault(op, {}).setdefault(clause, set()).add(dtype)
@@ -95,14 +97,14 @@ def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """For a cell: the layouts of a block that must stay listed, and the layouts that may stay listed."""
+    """The layouts of a block that must stay listed for a cell, and the layouts that may stay listed."""
 
     must: frozenset[str]
     may: frozenset[str]
 
 
 def of_cases(cells: Collection[CellKey]) -> bool:
-    """True if these are cells of cases, which have no dtype."""
+    """Returns True if the given cells belong to cases, which have no dtype."""
     return bool(cells) and not any(key.dtype for key in cells)
 
 
@@ -115,11 +117,11 @@ def narrowed(
     unseen_dtypes: Collection[str],
     strangers: Collection[str],
 ) -> list[Block]:
-    """The narrower blocks that replace a block; none if it is to be removed.
+    """Returns the narrower blocks that replace a block; an empty list if the block is to be removed.
 
-    ``covered`` are the planned cells that the block matches, ``gone`` the cells that leave it. ``overridden`` says
-    whether another block decides about a cell. ``unseen_dtypes`` are the dtypes that no run planned: the block keeps
-    them. ``strangers`` are the ops that the manifest names and no run planned.
+    ``covered`` are the planned cells that the block matches, ``gone`` the cells that the block should no longer match.
+    ``overridden`` returns True for a cell about which another block decides. ``unseen_dtypes`` are the dtypes that no
+    run planned; the block keeps them. ``strangers`` are the ops that the manifest names and no run planned.
     """
     leaving = set(gone)
     cells = {key: bounds.get(key) for key in covered if key not in leaving}
@@ -157,7 +159,8 @@ def narrowed(
 def _with_prefix(
     block: Block, pieces: list[Block], prefix: str, clauses: Sequence[str], dtypes: set[str]
 ) -> list[Block]:
-    """Keep what a prefix in the block says about ops that have none of the planned dtypes."""
+    """Returns the narrower blocks, extended so that a prefix in the original block still applies to ops that have none
+    of the planned dtypes."""
     lost = [
         clause
         for clause in clauses
@@ -175,7 +178,8 @@ def _with_prefix(
 
 
 def _keeps(piece: Block, block: Block, prefix: str, clause: str, dtypes: Collection[str]) -> bool:
-    """True if a piece still says what the block says about the prefix, for this clause and these dtypes."""
+    """Returns True if a narrower block has the same effect as the original block for an op prefix, a clause and the
+    given dtypes."""
     return (
         prefix in piece.op
         and piece.layouts == block.layouts
@@ -198,7 +202,7 @@ def _pieces(
 
 
 def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) -> bool:
-    """True if these layouts may be listed for a cell."""
+    """Returns True if the given layouts may be listed for a cell."""
     if layouts is None or block.layouts is None:
         return True
     return layouts <= (block.layouts if bound is None else bound.may)
@@ -207,7 +211,8 @@ def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) 
 def _by_layouts(
     block: Block, cells: Mapping[CellKey, Bounds | None]
 ) -> list[tuple[frozenset[str] | None, list[CellKey]]]:
-    """Groups of cells that can share a list of layouts, each with the longest list that fits all of its cells."""
+    """Returns groups of cells that can share a list of layouts, each with the longest list that fits all cells of the
+    group."""
     if (whole := block.layouts) is None:
         return [(None, list(cells))] if cells else []
     groups: list[tuple[Bounds, list[CellKey]]] = []
@@ -233,10 +238,10 @@ def _piece(
     *,
     first: bool,
 ) -> Block:
-    """A copy of the block that covers a product, with the block's own patterns if possible.
+    """Returns a copy of a block that covers a product, with the block's own patterns if possible.
 
-    A prefix stays if the product may grow by all ``known`` names that the prefix matches; otherwise the names are
-    written out. An exact name that no plan has stays in the ``first`` piece.
+    A prefix is kept if the product may grow by all ``known`` names that the prefix matches; otherwise the names are
+    written out. An exact name that no plan has is kept in the ``first`` copy.
     """
     patterns: dict[str, tuple[str, ...]] = {}
     for axis in ("op", "dtype", "clause"):
@@ -259,6 +264,6 @@ def _piece(
 
 
 def _is_more_exact(block: Block, piece: Block) -> bool:
-    """True if the piece has names in the place of a prefix of the block."""
+    """Returns True if a narrower block has names in the place of a prefix of the original block."""
     both = zip(piece.axes, block.axes, strict=True)
     return any(set(now) - set(before) for now, before in both)

@@ -1,8 +1,9 @@
-"""The text of a manifest: parses, formats and edits it, and shows differences.
+"""Parses, formats and edits the text of a manifest, and shows differences.
 
-The canonical form makes branches merge: keys in a fixed order, names sorted, an array on one line if it fits and
-otherwise one entry per line, headings sorted, the blocks under a heading sorted by reason, one blank line between
-blocks. Texts (reasons, regular expressions, addresses) and comments stay as they were written.
+The canonical form makes it possible to merge branches: keys are in a fixed order, names are sorted, an array is on one
+line if it fits and otherwise has one entry per line, headings are sorted, the blocks under a heading are sorted by
+reason, and one blank line separates blocks. Texts (reasons, regular expressions, addresses) and comments stay as they
+were written.
 
 A comment directly above a header belongs to that block. A comment that a blank line separates from the header is a
 heading for all blocks down to the next heading. The first paragraph of comments in a file is its preamble.
@@ -36,7 +37,7 @@ _PREAMBLE: Final = "# Expected failures, one block a root cause."
 
 @dataclass
 class Entry:
-    """One block of the file: the text of its header and keys, the comments directly above, and the block itself."""
+    """A block of the file: the text of its header and keys, the comments directly above, and the block itself."""
 
     text: str  # without a line break at the end
     comments: str
@@ -47,8 +48,8 @@ class Entry:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """The sort key: reason, then clause and op. Narrowing a block does not change its reason, so it stays in its
-        place."""
+        """The sort key: reason, then clause and op. Narrowing a block does not change its reason, so the block stays in
+        its place."""
         block = self.block
         names = (sorted(block.clause), sorted(block.op), sorted(block.dtype))
         rest = (block.outcome.value, sorted(block.layouts or ()), block.raises or "", str(self))
@@ -57,7 +58,7 @@ class Entry:
 
 @dataclass
 class Section:
-    """Entries under one heading, which may be empty."""
+    """The entries under one heading. The heading may be empty."""
 
     heading: str
     entries: list[Entry]
@@ -65,7 +66,7 @@ class Section:
 
 @dataclass
 class ManifestText:
-    """A whole file."""
+    """The text of a whole manifest file, taken apart into its preamble, sections and entries."""
 
     preamble: str
     sections: list[Section]
@@ -73,7 +74,7 @@ class ManifestText:
     crlf: bool
 
     def join(self) -> str:
-        """The text of the file: one blank line between two parts, one line break at the end."""
+        """Returns the text of the file, with one blank line between two parts and one line break at the end."""
         preamble = self.preamble
         if self.sections and self.sections[0].heading and not preamble:
             preamble = _PREAMBLE  # otherwise the first heading would be read as the preamble
@@ -86,7 +87,7 @@ class ManifestText:
 
 
 def take_apart(text: str, blocks: Sequence[Block]) -> ManifestText:
-    """Split the text of a file into its parts; ``blocks`` are the blocks that were read from it."""
+    """Splits the text of a manifest file into its parts. ``blocks`` are the blocks that were read from the text."""
     crlf = "\r\n" in text
     text = text.replace("\r\n", "\n")
     lines = text.split("\n")
@@ -116,7 +117,7 @@ def take_apart(text: str, blocks: Sequence[Block]) -> ManifestText:
 def _between(
     lines: Sequence[str], start: int, end: int, header_follows: object
 ) -> tuple[list[str], list[str], str]:
-    """Split the blank and comment lines from ``start`` up to ``end`` into the lines directly below the previous block,
+    """Splits the blank and comment lines from ``start`` up to ``end`` into the lines directly below the previous block,
     the paragraphs, and the comments directly above the next header."""
     paragraphs: list[list[str]] = [[]]
     for line in lines[start:end]:
@@ -130,7 +131,7 @@ def _between(
 
 
 def canonical(text: str, manifest: Manifest) -> str:
-    """The canonical form of a file's text; ``manifest`` is what was read from it."""
+    """Returns the canonical form of a manifest's text. ``manifest`` is the result of reading that text."""
     parts = take_apart(text, manifest.blocks)
     for section in parts.sections:
         section.entries = sorted(map(_canonical, section.entries), key=lambda entry: entry.key)
@@ -140,7 +141,8 @@ def canonical(text: str, manifest: Manifest) -> str:
 
 
 def _canonical(entry: Entry) -> Entry:
-    """One block in canonical form. A text that equals ours is not parsed, which is slow."""
+    """Returns one block in canonical form. Parsing is slow, so a text that equals a newly rendered one is not
+    parsed."""
     comments = "\n".join(line.strip() for line in entry.comments.splitlines())
     plain = render(entry.block)
     text = plain if entry.text == plain else edited(entry.text)
@@ -151,13 +153,13 @@ def _canonical(entry: Entry) -> Entry:
 
 
 def render(block: Block) -> str:
-    """The text of a new block."""
+    """Returns the text of a new block."""
     values = ((key, _written(key, getattr(block, key))) for key in KEYS)
     return "\n".join([_HEADER, *(f"{key} = {value}" for key, value in values if value is not None)])
 
 
 def _written(key: str, value: object) -> str | None:
-    """The text of a key's value; None if the value is the default."""
+    """Returns the text of a key's value; None if the value is the default."""
     match value:
         case re.Pattern():
             return string(value.pattern)
@@ -177,7 +179,8 @@ def _written(key: str, value: object) -> str | None:
 
 
 def names_text(key: str, names: Sequence[str]) -> str | None:
-    """The text of an axis or of ``layouts``; None if the value is the default."""
+    """Returns the text of the names in ``clause``, ``op``, ``dtype`` or ``layouts``; None if the value is the
+    default."""
     if key in ("op", "dtype") and tuple(names) == ("*",):
         return None
     listed = [string(name) for name in sorted(set(names))]
@@ -190,13 +193,14 @@ def names_text(key: str, names: Sequence[str]) -> str | None:
 
 
 def when_text(conditions: Mapping[str, str]) -> str:
-    """The sorted conditions as an inline table."""
+    """Returns the sorted conditions as an inline table."""
     pairs = ", ".join(f"{fact} = {string(wanted)}" for fact, wanted in sorted(conditions.items()))
     return f"{{ {pairs} }}"
 
 
 def long_text(key: str, text: str) -> str:
-    """A text on one line if it fits, otherwise broken between words by backslashes at the ends of lines."""
+    """Returns the TOML string of a text: on one line if it fits, otherwise broken between words by backslashes at the
+    ends of lines."""
     line = string(text)
     if len(key) + 3 + len(line) <= WIDTH or text[0].isspace():
         return line
@@ -211,7 +215,7 @@ def long_text(key: str, text: str) -> str:
 
 @lru_cache(maxsize=65536)
 def string(text: str) -> str:
-    """The text as a basic string of TOML."""
+    """Returns a text as a basic string of TOML."""
     return tomlkit.string(text).as_string()
 
 
@@ -222,7 +226,7 @@ Changes = Mapping[str, Sequence[str]]
 
 
 def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
-    """The text of a block in canonical form, with the new names in ``changes``."""
+    """Returns the text of a block in canonical form, with the new names in ``changes``."""
     table: Table = tomlkit.parse(text + "\n")["expect"][0]
     values: dict[str, Any] = table.unwrap()
     above: dict[str, list[str]] = {key: [] for key in KEYS}  # comments
@@ -253,12 +257,12 @@ def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
 
 
 def _line(key: str, value: str | None, comment: str = "") -> str:
-    """The line of a key, its value and the comment after it; only the comment if the value is the default."""
+    """Returns the line with a key, its value and the comment after it; only the comment if the value is the default."""
     return "  ".join(filter(None, [f"{key} = {value}" if value else "", comment]))
 
 
 def _other_names(key: str, item: Item, names: Sequence[str]) -> str | None:
-    """The text of a key's value with the new names. An array keeps the comments of the names that stay."""
+    """Returns the text of a key's value with the new names. An array keeps the comments of the names that stay."""
     if isinstance(item, Array) and comments_in(item.as_string()):
         old = [str(name) for name in item]
         if set(names) <= set(old):
@@ -286,10 +290,11 @@ def _value_text(key: str, value: object, item: Item) -> str | None:
 
 
 class Editing:
-    """Changes, removes and adds blocks of a file; ``text`` returns the result."""
+    """An editor for the blocks of a manifest file, which can change, remove and add blocks. ``text`` returns the
+    result."""
 
     def __init__(self, text: str, manifest: Manifest) -> None:
-        """Start from the text that ``manifest`` was read from."""
+        """Starts to edit the text from which ``manifest`` was read."""
         self.removed: list[Block] = []
         self.narrowed: list[Block] = []
         self.added: list[Block] = []
@@ -306,7 +311,8 @@ class Editing:
         return bool(self.removed or self.narrowed or self.added)
 
     def replace(self, block: Block, pieces: Sequence[Changes]) -> None:
-        """Replace a block by changed copies; without copies it is removed. Call it at most once for each block."""
+        """Replaces a block by changed copies, or removes it if no copies are given. Call the method at most once for
+        each block."""
         (self.narrowed if pieces else self.removed).append(block)
         (old,) = self._now[block.line]
         self._now[block.line] = []
@@ -316,16 +322,16 @@ class Editing:
             self._now[block.line].append(Entry(text, old.comments, replace(read, line=block.line)))
 
     def insert(self, block: Block) -> None:
-        """Add a block at its place in the canonical order."""
+        """Adds a block at its place in the canonical order."""
         self.added.append(block)
         self._new.append(Entry(render(block), "", replace(block, path=self._path)))
 
     def blocks(self) -> tuple[Block, ...]:
-        """The current blocks."""
+        """Returns the current blocks."""
         return tuple(each.block for each in chain(*self._now.values(), self._new))
 
     def text(self) -> str:
-        """The current text. Blocks that were not changed stay as they were written."""
+        """Returns the current text. Blocks that were not changed stay as they were written."""
         sections = []
         for old in self._parts.sections:
             entries = [now for each in old.entries for now in self._now[each.block.line]]
@@ -341,10 +347,10 @@ class Editing:
 
 
 def _place(sections: list[Section], entry: Entry) -> None:
-    """Insert an entry under the heading of blocks with the same reason, or else under a new heading in order.
+    """Inserts an entry under the heading of blocks with the same reason, or else under a new heading in sorted order.
 
-    Headings differ from cause to cause. Without them, git may match the first lines of one block with the first lines
-    of the next one, and report a conflict between neighbours that does not exist.
+    Headings differ from cause to cause. Without headings, git may match the first lines of one block with the first
+    lines of the next one, and report a conflict between neighbours that does not exist.
     """
     for section in sections:
         if any(each.block.reason == entry.block.reason for each in section.entries):
@@ -363,7 +369,7 @@ _Opcode = tuple[str, int, int, int, int]
 
 
 def unified(old: str, new: str, name: str) -> Iterator[str]:
-    """The lines of a unified diff without line breaks; none if the texts are equal."""
+    """Yields the lines of a unified diff without line breaks, or nothing if the texts are equal."""
     before, after = old.splitlines(), new.splitlines()
     for number, group in enumerate(_ByParagraph(before, after).get_grouped_opcodes()):
         if number == 0:
@@ -380,8 +386,8 @@ def unified(old: str, new: str, name: str) -> Iterator[str]:
 
 
 class _ByParagraph(SequenceMatcher[str]):
-    """Compares paragraphs first, then the lines of paragraphs that differ. Most lines of a manifest occur in many
-    blocks, which makes difflib slow."""
+    """A matcher that compares paragraphs first, then the lines of paragraphs that differ. Most lines of a manifest
+    occur in many blocks, which makes difflib slow."""
 
     def __init__(self, *texts: Sequence[str]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Updates a manifest from runs.
 
 Cells that pass in every run are removed from their blocks without further conditions. New failures are added only with
-a reason, and only from two runs that agree. Cells on which the runs disagree are reported and not changed; cells that no
-run ran are not changed either.
+a reason, and only from two runs that agree. Cells on which the runs disagree are reported and not changed; cells that
+no run ran are not changed either.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from devices.manifest import AXES, Block, CauseKind, ExpectedOutcome, Manifest
 from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
 
 _ADDABLE: Final = {each.value for each in ExpectedOutcome} & {each.value for each in Outcome}
-"""The outcomes that a block can expect. ``error`` is not one of them."""
+"""The outcomes that a block can expect. The outcome ``error`` is not among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The cause that a person states for the failures that are recorded."""
+    """The cause that a person states for the failures that are added to the manifest."""
 
     reason: str
     kind: CauseKind | None = None
@@ -53,10 +53,10 @@ def new_blocks(
     planned: Collection[CellKey],
     drafts: Mapping[CellKey, str] = MappingProxyType({}),
 ) -> list[Block]:
-    """Blocks with exact names that expect of ``cells`` what was observed, and that match no other planned cell.
+    """Returns blocks with exact names that expect the observed outcomes of ``cells`` and match no other planned cell.
 
-    ``listed`` are the layouts of a cell that remaining blocks already list. ``drafts`` are the reasons of single cells;
-    the other cells get the reason of ``cause``.
+    ``listed`` has the layouts that remaining blocks already list for a cell. ``drafts`` has the reasons of single
+    cells; the blocks of other cells get the reason of ``cause``.
     """
     groups: dict[tuple[ExpectedOutcome, str | None, str, bool], list[CellKey]] = {}
     for key, seen in cells.items():
@@ -96,8 +96,8 @@ def new_blocks(
 def _shared(
     needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
 ) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
-    """Groups of cells that fail in the same layouts. A cell of the same op joins a group if it fails in all layouts of
-    the group that it ran."""
+    """Returns groups of cells that fail in the same layouts. A cell of the same op joins a group if it fails in all
+    layouts of the group in which it ran."""
     exact: dict[frozenset[str], list[CellKey]] = {}
     for key, layouts in needed.items():
         exact.setdefault(layouts, []).append(key)
@@ -117,14 +117,16 @@ def _shared(
 
 
 class UpdateError(ConformError):
-    """An update would change something that it must not change: a bug of the suite. Nothing is written."""
+    """The error for an update that would change a part of the manifest that it must not change, which is a bug of the
+    suite. Nothing is written."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The new text of the manifest, the changed blocks, and the cells that were not changed."""
+    """The result of an update: the new text of the manifest, the changed blocks, and the cells that were not
+    changed."""
 
     text: str
     removed: tuple[Block, ...] = ()
@@ -147,11 +149,11 @@ def update(
     wanted: Callable[[CellKey], bool] = lambda key: True,
     dtypes: Collection[str] = DTYPES,
 ) -> Update:
-    """Update a manifest from runs; ``manifest`` was read from ``text``.
+    """Updates a manifest from runs and returns the result. ``manifest`` was read from ``text``.
 
-    With ``cause``, failures that no block expects are added; ``drafts`` are the reasons of single cells. ``wanted``
-    selects cells; ``dtypes`` are all dtypes of the device. Raises EvidenceError if the runs cannot be compared,
-    ManifestError if the manifest cannot be applied to them.
+    If ``cause`` is given, failures that no block expects are added; ``drafts`` has the reasons of single cells.
+    ``wanted`` selects cells; ``dtypes`` are all dtypes of the device. Raises EvidenceError if the runs cannot be
+    compared, and ManifestError if the manifest cannot be applied to them.
     """
     comparable(manifest, runs)
     if cause is not None:
@@ -194,7 +196,7 @@ def _two_for_one_plan(runs: Sequence[Evidence]) -> None:
 
 
 def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCell], list[Left]]:
-    """The failures to record, and the failures that are not recorded, with the reason."""
+    """Returns the failures to add to the manifest, and the failures that are not added, with the reason."""
     cases: dict[CellKey, JudgedCell] = {}
     left = []
     # A cell that crashed and now fails is an improvement, but still needs a block for its failure.
@@ -214,13 +216,13 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
 
 
 def _still_listed(case: JudgedCell) -> bool:
-    """True if a cell fails as expected, but in fewer layouts."""
+    """Returns True if a cell fails as expected, but in fewer layouts."""
     fails = case.seen.observed.outcome is Outcome.FAIL
     return fails and _as_in(case.match.expectation, case)
 
 
 def _as_in(expected: Block | Expectation | None, case: JudgedCell) -> bool:
-    """True if a cell has the expected outcome; only then can its layouts be compared."""
+    """Returns True if a cell has the expected outcome. Only then can its layouts be compared."""
     return expected is not None and expected.outcome.value == case.seen.observed.outcome.value
 
 
@@ -238,7 +240,8 @@ class _Work:
     unseen: set[str] = field(default_factory=set)
 
     def narrow(self, dtypes: Collection[str]) -> None:
-        """Remove from their blocks the cells that are better than expected or are recorded anew."""
+        """Removes the cells that are better than expected, and those whose failures are added anew, from their
+        blocks."""
         touched: dict[int, Block] = {}
         for case in self.moving.values():
             for block in case.match.blocks:
@@ -261,7 +264,7 @@ class _Work:
             self._narrow(block, covered[line], unseen, strangers)
 
     def _leaves(self, case: JudgedCell, block: Block) -> bool:
-        """True if a cell leaves a block entirely."""
+        """Returns True if a block should no longer match a cell at all."""
         observed = case.seen.observed
         if observed.outcome is Outcome.PASS:
             return True
@@ -303,7 +306,7 @@ class _Work:
     def add(
         self, cause: Cause, drafts: Mapping[CellKey, str], facts: Mapping[str, str], today: date
     ) -> None:
-        """Add blocks for failures that no block expects."""
+        """Adds blocks for failures that no block expects."""
         matcher = Matcher(self.now(facts))
         cells, listed = {}, {}
         for key, case in self.additions.items():
@@ -317,11 +320,12 @@ class _Work:
             self.editing.insert(block)
 
     def now(self, facts: Mapping[str, str]) -> Manifest:
-        """The current manifest, active on this machine."""
+        """Returns the current manifest, active on the machine of the runs."""
         return Manifest(self.editing.blocks(), (), self.active.path).active(facts)
 
     def verify(self, runs: Sequence[Evidence], today: date) -> None:
-        """Raise UpdateError unless the new manifest judges every cell as it should."""
+        """Raises UpdateError unless the new manifest gives every cell the verdict that it should have after the
+        update."""
         after = Matcher(self.now(runs[0].facts))
         for key, old in self.found.matches.items():
             new = after.match(key)
@@ -339,7 +343,7 @@ class _Work:
 
 
 def _decides(match: Match, block: Block) -> bool:
-    """True if a block that matches a cell is not overridden for that cell."""
+    """Returns True if a block that matches a cell is not overridden for that cell."""
     if not any(each is block for each in match.blocks):
         return True  # the block does not match the cell, so nothing overrides it there
     return match.expectation is None or any(each is block for each in match.expectation.blocks)
@@ -354,7 +358,8 @@ def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
 
 
 def _says(match: Match) -> tuple[object, ...]:
-    """The expectation of a match, regardless of the blocks that make it."""
+    """Returns the values by which two matches are compared: the expected outcome, layouts, pass rate and exceptions,
+    regardless of the blocks that state them."""
     if match.expectation is None:
         return ()
     return (
@@ -373,7 +378,8 @@ def _fault(key: CellKey, what: str) -> UpdateError:
 
 
 def _changes(block: Block, piece: Block) -> dict[str, Sequence[str]]:
-    """The keys in which a piece differs from its block; the other keys stay as they are."""
+    """Returns the keys in which a narrower block differs from the original block, with their new values. The other keys
+    stay as they are."""
     changes: dict[str, Sequence[str]] = {}
     for axis, names, before in zip(AXES, piece.axes, block.axes, strict=True):
         if names == ("",):  # cases have no dtype

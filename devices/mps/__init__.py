@@ -1,1 +1,1 @@
-"""Apple GPUs."""
+"""The device for Apple GPUs."""

@@ -1,5 +1,5 @@
-"""Apple GPUs through Metal Performance Shaders. Written from documentation and never run; a first run may show
-corrections."""
+"""The descriptor of Apple GPUs through Metal Performance Shaders. It was written from documentation and has never been
+run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. The driver is part of macOS, so its version is that of macOS. There is no separate
-    runtime."""
+    """Returns the facts of the machine. The driver is part of macOS, so its version is that of macOS. The device has no
+    separate runtime."""
     name = lent("torch.backends.mps").get_name()
     return common_facts(driver=platform.mac_ver()[0], device_name=name)
 

@@ -1,1 +1,1 @@
-"""Meta's accelerators."""
+"""The device for Meta's accelerators (MTIA)."""

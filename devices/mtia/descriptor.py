@@ -1,5 +1,5 @@
-"""Meta's MTIA. Its backend is not public, so this describes torch's public module torch.mtia. Never run; a first run
-may show corrections."""
+"""The descriptor of Meta's MTIA. Its backend is not public, so the descriptor describes torch's public module
+torch.mtia. It has never been run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def _unavailable() -> str | None:
     version = importlib.metadata.version("torch")
     public = re.search(r"\+(cpu|cu\d+|rocm|xpu)", version)
     if public or any(torch_lacks(f"torch_{kind}") is None for kind in ("cuda", "hip", "xpu")):
-        return f"torch {version} is a public build; MTIA needs one from inside Meta"
+        return f"torch {version} is a public build; MTIA needs a build from inside Meta"
     if not lent("torch")._C._mtia_isBuilt():
         return "the installed torch is built without MTIA"
     return None if lent("torch.mtia").is_available() else "torch.mtia finds no device"
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine: the device's name, if its properties contain one. The driver's version cannot be read
-    publicly."""
+    """Returns the facts of the machine, with the device's name if its properties contain one. The driver's version
+    cannot be read with public functions."""
     properties = lent("torch.mtia").get_device_properties(0)
     name = str(properties.get("name", "")) or None
     return common_facts(device_name=name)

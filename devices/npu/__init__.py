@@ -1,1 +1,1 @@
-"""Huawei Ascend NPUs."""
+"""The device for Huawei Ascend NPUs."""

@@ -1,5 +1,5 @@
-"""Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). Written from documentation and never run; a first run
-may show corrections."""
+"""The descriptor of Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). It was written from documentation and
+has never been run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. The driver's version is in a file of the driver; the runtime is CANN, located by its
-    set_env.sh."""
+    """Returns the facts of the machine. The driver's version is in a file of the driver. The runtime is CANN, whose
+    folder its script set_env.sh states in the environment."""
     home = os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME")
     runtime = version_in(Path(home) / "compiler" / "version.info", _VERSION) if home else ""
     return common_facts(

@@ -1,1 +1,1 @@
-"""AMD GPUs."""
+"""The device for AMD GPUs."""

@@ -1,5 +1,5 @@
-"""AMD GPUs through ROCm. torch calls these devices "cuda" as well. Written from documentation and never run; a first
-run may show corrections."""
+"""The descriptor of AMD GPUs through ROCm. torch calls these devices "cuda" as well. It was written from documentation
+and has never been run; a first run may show corrections."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. The driver has a version only if amdgpu was installed from AMD's package, not from the
-    kernel."""
+    """Returns the facts of the machine. The driver has a version only if amdgpu was installed from AMD's package, not
+    as part of the kernel."""
     torch = machine.lent("torch")
     return common_facts(
         driver=machine.version_in("/sys/module/amdgpu/version"),

@@ -1,6 +1,7 @@
 """The entry point of ``torch.backends``, through which torch imports backends when torch itself is imported.
 
-The suite does not register this entry point: importing torch would then build the device everywhere. To register it, write
+The suite does not register this entry point, because importing torch would then build the device everywhere. To
+register it, write
 
     [project.entry-points."torch.backends"]
     simulated = "devices.simulated.autoload:autoload"
@@ -15,7 +16,7 @@ from devices.simulated.faults import ENVIRONMENT
 
 
 def autoload() -> None:
-    """Build and register the device. Raises BuildFailed, which torch reports unless a planted fault hides it."""
+    """Builds and registers the device. Raises BuildFailed, which torch reports unless a planted fault hides it."""
     try:
         importlib.import_module("devices.simulated.backend")
     except Exception:

@@ -1,4 +1,4 @@
-"""The descriptor of the simulated device, which runs everywhere and on which the suites are tested."""
+"""The descriptor of the simulated device, on which the suites are tested and which every Linux machine can build."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _count() -> int:
 
 
 def missing_tools() -> str | None:
-    """One line that says which tool of the build is missing here and how to get it; None if none is missing."""
+    """Returns one line that says which tool of the build is missing on the current machine and how to get it; None if
+    none is missing."""
     if not sys.platform.startswith("linux"):
         return f"the simulated device needs Linux (memfd_create), this is {sys.platform}"
     if not torch_has_header(_HEADER):

@@ -1,10 +1,12 @@
-"""The planted faults of the simulated device: what each fault breaks, which clauses must fail, and how to switch faults on.
+"""The planted faults of the simulated device: the part that each fault breaks, the clauses that must fail, and the
+switches.
 
     SIMULATED_FAULTS=values.ignore_strides,out.restride pytest --device simulated
 
-or ``with planted("values.ignore_strides"): ...``. ``faults.toml`` lists all faults. The C++ enumeration is generated from
-that file when the library is built: ``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. The contract
-names each fault at the clauses that fail while the fault is on. A fault that is off costs one load.
+switches two faults on for a run, as does ``with planted("values.ignore_strides"): ...`` for a block. ``faults.toml``
+lists all faults. The C++ enumeration is generated from that file when the library is built:
+``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. The contract names each fault at the clauses
+that fail while the fault is on. A fault that is off costs one load.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ ENVIRONMENT: Final = "SIMULATED_FAULTS"
 
 
 class FaultsError(ConformError):
-    """``faults.toml`` is malformed. The text names the file and the fault, and says what to do."""
+    """The error for a malformed ``faults.toml``. The text of the error names the file and the fault, and says what to
+    do."""
 
 
 class UnknownFault(ConformError):
-    """The simulated device has no fault with this name. The text suggests the nearest names."""
+    """The error for a fault name that the simulated device does not have. The text of the error suggests the nearest
+    names."""
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]
@@ -39,7 +43,7 @@ _Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One way to break the device. The head of ``faults.toml`` explains the fields."""
+    """A fault that can be planted into the device. The comments at the head of ``faults.toml`` explain the fields."""
 
     name: _Name
     clauses: tuple[_Name, ...]
@@ -49,14 +53,14 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     radius: tuple[_Text, ...] = ()
 
     def allows(self, clause: str, op: str) -> bool:
-        """Whether a cell of this clause and op may differ from the clean run."""
+        """Returns True if a cell of the given clause and op may differ from a run without faults."""
         if clause in self.clauses and op in self.ops:
             return True
         return any(fnmatchcase(f"{clause}::{op}", pattern) for pattern in self.radius)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """The whole file. Faults are converted one by one, so that an error can name the fault."""
+    """The content of ``faults.toml``. Faults are converted one by one, so that an error can name the fault."""
 
     radius: dict[str, tuple[_Text, ...]]
     unplanted: dict[_Name, _Text]
@@ -64,19 +68,19 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
-    """Returns the faults by name, and the reasons why some clauses have none. Raises FaultsError."""
+    """Returns the faults by name, and the reasons why some clauses have no fault. Raises FaultsError."""
     file = read_toml(path, _File, FaultsError)
     faults: dict[str, Fault] = {}
     for number, table in enumerate(file.fault, start=1):
         where = f"{path}: [[fault]] {table.get('name', number)!r}"
         fault = converted(table, Fault, where, FaultsError)
         if fault.name in faults:
-            raise FaultsError(f"{where}: the name is used twice; rename one")
+            raise FaultsError(f"{where}: the name is used twice; rename one of the two faults")
         globs: list[str] = []
         for each in fault.radius:
             if "." not in each and each not in file.radius:
                 raise FaultsError(
-                    f"{where}: expected a glob over clause::op or a name from [radius] in radius, "
+                    f"{where}: expected 'radius' to list globs that match clause::op, or names from the table [radius], "
                     f"got {each!r}{suggestion(each, file.radius)} (known: {listing(file.radius)})"
                 )
             globs += file.radius.get(each, (each,))
@@ -111,18 +115,18 @@ def _library() -> Any:
 
 
 def _installing() -> Any:
-    """The module that installs faults in Python, after every module that declares such a fault is loaded."""
+    """Returns the module that installs faults in Python, after loading every module that declares such a fault."""
     for room in ("installed", "installed_training"):
         importlib.import_module(f"devices.simulated.backend.{room}")
     return importlib.import_module("devices.simulated.backend.installing")
 
 
 def switch(name: str, on: bool) -> None:
-    """Switch one fault on or off. Raises UnknownFault."""
+    """Switches one fault on or off. Raises UnknownFault."""
     if name not in FAULTS:
         raise UnknownFault(
             f"{ENVIRONMENT}: the simulated device has no fault '{name}'{suggestion(name, FAULTS) or '.'}"
-            " docs/contract.md lists its faults under 'Planted faults'"
+            " docs/contract.md lists the faults under 'Planted faults'"
         )
     _library().switch_fault(name, on)
     _installing().switch(name, on)
@@ -130,7 +134,7 @@ def switch(name: str, on: bool) -> None:
 
 @contextmanager
 def planted(*names: str) -> Iterator[None]:
-    """Switch faults on for a block. Raises UnknownFault."""
+    """Switches faults on for a ``with`` block. Raises UnknownFault."""
     before = set(_library().faults_that_are_on())
     try:
         for name in names:
@@ -142,7 +146,7 @@ def planted(*names: str) -> Iterator[None]:
 
 
 def switch_on_from_environment() -> None:
-    """Switch on the faults that ``SIMULATED_FAULTS`` names, for the life of the process. Raises UnknownFault."""
+    """Switches on the faults that ``SIMULATED_FAULTS`` names, for the life of the process. Raises UnknownFault."""
     for name in os.environ.get(ENVIRONMENT, "").split(","):
         if name.strip():
             switch(name.strip(), True)
@@ -150,9 +154,9 @@ def switch_on_from_environment() -> None:
 
 @contextmanager
 def reached() -> Iterator[set[str]]:
-    """Collect the faults that can change what runs in a block.
+    """Collects the faults that can change the result of code in a ``with`` block.
 
-    A fault can do so only if the library asks whether it is on, or if it replaces a kernel that is called.
+    A fault can do so only if the library checks its switch during the block, or if it replaces a kernel that is called.
     """
     library, installing = _library(), _installing()
     library.note_asked(True)

@@ -1,1 +1,1 @@
-"""Intel GPUs."""
+"""The device for Intel GPUs."""

@@ -1,4 +1,5 @@
-"""Intel GPUs through SYCL and Level Zero. Written from documentation and never run; a first run may show corrections."""
+"""The descriptor of Intel GPUs through SYCL and Level Zero. It was written from documentation and has never been run; a
+first run may show corrections."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ def _unavailable() -> str | None:
         return "no Level Zero loader (libze_loader.so.1): install the Intel GPU driver"
     dri = Path("/dev/dri")
     if Path("/dev").is_dir() and not any(dri.glob("renderD*")):
-        return "no GPU that this process may use (there is no render node in /dev/dri)"
+        return "no GPU that this process may use (/dev/dri has no render node)"
     return None
 
 
 def _facts() -> dict[str, str]:
-    """The facts of the machine. The driver's version is what SYCL reports ("1.6.33276" for "1.6.33276+16"), the
-    runtime's that of the SYCL compiler."""
+    """Returns the facts of the machine. The driver's version is the one that SYCL reports ("1.6.33276" for
+    "1.6.33276+16"), the runtime's version is that of the SYCL compiler."""
     torch = machine.lent("torch")
     properties = torch.xpu.get_device_properties(0)
     return common_facts(
@@ -44,7 +45,7 @@ DESCRIPTOR = Descriptor(
     sources=(
         "c10/xpu/XPUCachingAllocator.cpp: kDeviceAlignment",
         "c10/core/AllocatorConfig.h: kMinBlockSize",
-        "c10/xpu/XPUStream.h: 32 queues a pool and priority",
+        "c10/xpu/XPUStream.h: 32 queues per pool and priority",
         "https://docs.pytorch.org/docs/stable/xpu.html",
         "torch.xpu: streams.py, graphs.py, memory.py, random.py",
         "torch.testing._internal.opinfo: dtypesIfXPU, for dtypes by op",

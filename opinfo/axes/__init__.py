@@ -1,4 +1,5 @@
-"""Samples by axis: variations that the database's samples lack, tried on every op that an axis applies to."""
+"""Samples by axis. An axis is a kind of variation that the database's samples lack, such as large sizes or special
+values; it is tried on every op to which it applies."""
 
 from __future__ import annotations
 
@@ -55,12 +56,11 @@ def samples_of(
     drawn: list[Sample] | None = None,
     decisions: Decisions | None = None,
 ) -> list[Sample]:
-    """The samples of a plan: ``count`` of the database's samples, and those of the axes. They are the same in every
-    process.
+    """Returns the samples of a plan for an op and dtype: ``count`` of the database's samples, and the samples of the
+    axes. They are the same in every process.
 
     Samples of the axes with a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are the database's
-    samples, if the caller has them already; ``decisions`` are cached answers of the CPU about the calls, if there are
-    any.
+    samples, if the caller already has them. ``decisions`` are cached answers to questions about the CPU, if any exist.
     """
     drawn = draw(op, dtype) if drawn is None else drawn
     decisions = decisions or Decisions()
@@ -82,8 +82,9 @@ def _made(
 
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
-    """The samples, with fewer layouts for most. The ``count`` samples that differ most keep all layouts of the covering
-    set. The others get three: contiguous, an expanded one, and one of the remaining kinds in turn."""
+    """Returns the samples with fewer layouts for most of them. The ``count`` samples that differ most keep all layouts
+    of the covering set. Each other sample gets three layouts: contiguous, an expanded layout, and one of the remaining
+    kinds in turn."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
     found = []
     for number, sample in enumerate(chosen):
@@ -104,8 +105,8 @@ def by_axis(
     budgets: Mapping[str, int] = BUDGETS,
     decisions: Decisions | None = None,
 ) -> Iterator[Sample]:
-    """Yields the samples of every axis that applies to an op, at most ``budgets[axis]`` of each. Axes without a budget
-    are skipped."""
+    """Yields the samples of every axis that applies to an op, at most ``budgets[axis]`` samples of each. Axes without a
+    budget are skipped."""
     families = exceptions().families_of(op.id)
     if dtype.startswith(_STORED_ONLY):
         return

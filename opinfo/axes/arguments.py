@@ -1,4 +1,5 @@
-"""Axes of arguments: extreme numbers and flipped flags, operands of another dtype, 0-d tensors and Python scalars."""
+"""Axes that vary arguments: extreme numbers and flipped flags, operands of another dtype, 0-d tensors and Python
+scalars."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ _TURNS = 6
 
 
 def _idle(basis: Basis) -> Variations:
-    """Calls with nothing to do, whose result equals the first operand."""
+    """Yields calls with nothing to do, whose result equals the first operand."""
     if basis.dtype != ("float32" if "float32" in basis.op.dtypes else "int64"):
         return
     for base in basis.bases[:2]:
@@ -56,7 +57,7 @@ def _idle(basis: Basis) -> Variations:
 
 
 def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
-    """Argument values that make a call do nothing: zero steps, one copy, the present extents."""
+    """Yields values for an argument with which a call does nothing: zero steps, one copy, or the present extents."""
     if isinstance(value, tuple) and value and all(type(each) is int for each in value):
         count = len(value)
         among: tuple[Any, ...] = (tuple(shape[-count:]), (0,) * count, (1,) * count)
@@ -68,19 +69,20 @@ def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
 
 
 def repr_of(basis: Basis, base: Sample, call: Call) -> str:
-    """The arguments of a call other than its tensors, as text."""
+    """Returns the arguments of a call except its tensors, as text."""
     return basis.arguments(Sample(0, call, base.process))
 
 
 def _in_turn(base: Sample) -> Iterator[Call]:
-    """Yields the call with one argument changed: a flag flipped, or a number set to 0, to a negative value or to an
-    extent."""
+    """Yields copies of a sample's call with one argument changed: a flag is flipped, or a number is set to 0, to a
+    negative value or to the size of a dimension."""
     extents = sorted({n for t in base.tensors for n in t.shape}, reverse=True)
     return _changed(base, lambda value: _values(value, extents))
 
 
 def _changed(base: Sample, others: Callable[[Any], Iterator[Any]]) -> Iterator[Call]:
-    """Yields the call with one argument changed to each of the values that ``others`` yields for it."""
+    """Yields copies of a sample's call with one argument changed to each of the values that ``others`` yields for its
+    present value."""
     args, kwargs = base.call.args, base.call.kwargs
     changed = [
         [Call((*args[:place], other, *args[place + 1 :]), dict(kwargs)) for other in others(value)]
@@ -142,9 +144,9 @@ def _operands(basis: Basis) -> Variations:
 
 
 def _of_another_kind(basis: Basis) -> Variations:
-    """Calls with one operand replaced by a 0-d tensor, if the CPU accepts it, or converted to another dtype, if the
-    documentation allows that dtype. Other dtypes that the CPU accepts are not used, because other devices may reject
-    them."""
+    """Yields calls with one operand replaced by a 0-d tensor, if the CPU accepts it, or converted to another dtype, if
+    the documentation allows that dtype. Other dtypes that the CPU accepts are not used, because other devices may
+    reject them."""
     wide = [torch.complex128] if basis.kind.is_complex else [torch.float64, torch.int64]
     kinds: dict[torch.dtype, list[torch.dtype]] = {}
     if "axes.promotes" in basis.families:
@@ -197,8 +199,8 @@ OPERANDS = Axis(
 
 
 def _counts(basis: Basis) -> Variations:
-    """Calls without tensor arguments that return a large tensor: each number is made large in turn, in calls with each
-    combination of argument types."""
+    """Yields calls without tensor arguments that return a large tensor. Each number among the arguments is made large
+    in turn, in calls with each combination of argument types."""
     by_type: dict[tuple[type, ...], list[Sample]] = {}
     for base in basis.drawn:
         by_type.setdefault(tuple(map(type, base.call.args)), []).append(base)
@@ -217,8 +219,8 @@ def _counts(basis: Basis) -> Variations:
 
 
 def _on_meta(basis: Basis, call: Call) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the results of a call without tensor arguments. The call runs on the meta device, because the
-    result may not fit into memory. Empty if the call takes no device or raises."""
+    """Returns the shapes of the results of a call without tensor arguments. The call runs on the meta device, because
+    the result may not fit into memory. The tuple is empty if the call has no ``device`` argument or raises."""
     args, kwargs = call.on([], torch.device("meta"))
     if kwargs.get("device") is None:
         return ()
@@ -234,7 +236,7 @@ _LARGE = 1024
 
 
 def _many(value: Any) -> Iterator[Any]:
-    """Larger values for an argument: beyond 1,024 and beyond 16 bits, and odd."""
+    """Yields larger values for an argument: values beyond 1,024 or beyond 16 bits, most of them odd."""
     if type(value) is int:
         yield from (2057, -2057, 65_551)
     elif isinstance(value, float):
@@ -262,7 +264,7 @@ COUNTS = Axis(
 
 
 def _refused(basis: Basis) -> Variations:
-    """One call of each kind that must raise: operands, numbers, names and ranks that do not fit."""
+    """Yields one call of each kind that must raise, with operands, numbers, names or ranks that do not fit."""
     every = [_unknown, _other_ranks]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every]
@@ -280,7 +282,7 @@ def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Call]]) -> Vari
 
 
 def _is_refused(basis: Basis, taken: Call, call: Call) -> bool:
-    """Whether every device must reject ``call``, which was made from an accepted call ``taken``."""
+    """Returns True if every device must reject ``call``, which was made from an accepted call ``taken``."""
     error = basis.refusal(call)
     if error is None:
         return False
@@ -293,7 +295,8 @@ _MISFITS = 5
 
 
 def _other_extents(base: Sample) -> Iterator[Call]:
-    """Yields the call with an operand whose last dimension does not fit the other operands or the op."""
+    """Yields copies of a sample's call in which the last dimension of one operand does not fit the other operands or
+    the op."""
     tensors = base.tensors
     for place, tensor in enumerate(tensors):
         if tensor.dim() and tensor.shape[-1] > 1:
@@ -303,7 +306,7 @@ def _other_extents(base: Sample) -> Iterator[Call]:
 
 
 def _far(base: Sample) -> Iterator[Call]:
-    """Yields the call with a dimension that no tensor has, or with a negative extent."""
+    """Yields copies of a sample's call with a dimension number that no tensor has, or with a negative size."""
 
     def far(value: Any) -> Iterator[Any]:
         if type(value) is int:
@@ -315,12 +318,12 @@ def _far(base: Sample) -> Iterator[Call]:
 
 
 def _unknown(base: Sample) -> Iterator[Call]:
-    """Yields the call with an unknown name in place of a string argument."""
+    """Yields copies of a sample's call with an unknown name in place of a string argument."""
     return _changed(base, lambda value: iter(["unknown"] if isinstance(value, str) else []))
 
 
 def _other_ranks(base: Sample) -> Iterator[Call]:
-    """Yields the call with a first operand that has no dimensions, or seven."""
+    """Yields copies of a sample's call in which the first operand has no dimensions, or seven."""
     first, *others = base.tensors or [torch.empty(0)]
     if base.tensors:
         for shape in ((), [1] * 7):
@@ -332,7 +335,8 @@ _FAR = 70
 
 
 def _meta(basis: Basis, call: Call) -> bool:
-    """Whether the call succeeds on the meta device, which has no kernels. What it rejects, every device must reject."""
+    """Returns True if a call succeeds on the meta device, which checks arguments but computes nothing. Every device
+    must reject a call that the meta device rejects."""
     args, kwargs = call.on([each.to("meta") for each in call.tensors], torch.device("meta"))
     with asking():
         try:

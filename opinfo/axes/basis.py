@@ -1,5 +1,5 @@
-"""What axes start from: an op at a dtype with the database's samples, and the CPU, which says whether it accepts a new
-call."""
+"""The starting point of the axes: an op at a dtype with the database's samples, and functions that check whether the
+CPU accepts a new call."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ UPSTREAM = 16
 
 @dataclass
 class Basis:
-    """An op at a dtype: the database's samples, and facts about them. Axes ask it for values, and whether new calls are
-    usable."""
+    """An op at a dtype, the database's samples, and facts about them. Axes get the values for new calls from it, and
+    use it to check whether new calls are usable."""
 
     op: Op
     dtype: str
@@ -69,14 +69,14 @@ class Basis:
         return found
 
     def for_axis(self, name: str) -> None:
-        """Seed the random values that are drawn from now on. The seed depends on op, dtype and axis only, so that the
+        """Seeds the random values that are drawn from now on. The seed depends only on op, dtype and axis, so that the
         values are the same in every process."""
         self.name = name
         self._generator.manual_seed(zlib.crc32(f"{self.op.id} {self.dtype} {name}".encode()))
 
     @cached_property
     def elementwise(self) -> bool:
-        """Whether each element of the result depends only on the elements of the inputs at the same place."""
+        """True if each element of the result depends only on the elements of the inputs at the same place."""
         if self.op.ufunc or not self.op.pointwise:
             return self.op.ufunc in ("unary", "binary")
         # An op may have elementwise and other overloads, as max has.
@@ -92,8 +92,8 @@ class Basis:
 
     @cached_property
     def keeps_values(self) -> bool:
-        """Whether inputs must keep the database's values, because random values would make a matrix singular, for
-        example."""
+        """True if inputs must keep the database's values, for example because random values would make a matrix
+        singular."""
         return "explore.keeps_sizes" in self.families
 
     @cached_property
@@ -103,12 +103,12 @@ class Basis:
 
     @cached_property
     def bases(self) -> list[Sample]:
-        """The few database samples that new calls are made from.
+        """The few database samples from which new calls are made.
 
         They have elements in all tensors and in the result, if possible. Samples whose tensors all have several
-        elements come first, and among them those with many dimensions longer than 1. Samples whose result has several
-        elements alternate with those whose result is one number, since a single number cannot show that elements are in
-        the wrong place.
+        elements come first, and among them samples with many dimensions longer than 1. Samples whose result has several
+        elements alternate with samples whose result is one number, since a single number cannot show that elements are
+        in the wrong place.
         """
         held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
@@ -141,19 +141,19 @@ class Basis:
         return [*(s for pair in zip_longest(many, single) for s in pair if s is not None), *tiny]
 
     def _fullest(self, held: Sequence[Sample]) -> Sample | None:
-        """A sample with the largest number of tensors, with several elements in each if possible; None without samples.
-        Optional operands are rare in samples, and this one has most of them."""
+        """Returns a sample with the largest number of tensors, if possible one with several elements in each tensor;
+        None if no samples are given. Few samples have optional operands, and the returned sample has most of them."""
         most = max((len(s.tensors) for s in held), default=0)
         full = [s for s in held if len(s.tensors) == most]
         whole = [s for s in full if all(t.numel() > 1 for t in s.tensors)]
         return next(iter(choose(whole or full, 1)), None)
 
     def _returns_several(self, sample: Sample) -> bool:
-        """Whether a result of the sample has more than one element."""
+        """Returns True if a result of the sample has more than one element."""
         return self._returned(sample) > 1
 
     def _returned(self, sample: Sample) -> int:
-        """The number of elements of the sample's largest result; 1 if it returns no tensor."""
+        """Returns the number of elements of the sample's largest result; 1 if the call returns no tensor."""
         if sample.index not in self._results:
             answer = self.answer(sample.call)
             self._results[sample.index] = max((t.numel() for t in answer or ()), default=1)
@@ -161,7 +161,7 @@ class Basis:
 
     @cached_property
     def moves(self) -> bool:
-        """Whether each element of the results is an element of an operand or zero, as for ops that only move or select
+        """True if each element of the results is an element of an operand or zero, as for ops that only move or select
         elements."""
         samples = [s for s in self.bases if any(t.dtype == self.kind for t in s.tensors)]
         for sample in samples:
@@ -176,28 +176,28 @@ class Basis:
 
     @cached_property
     def free(self) -> bool:
-        """Whether the values of the result are unspecified, as for ``empty``."""
+        """True if the values of the result are unspecified, as for ``empty``."""
         return "values.free" in self.families
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the result is not a tensor, as for ops that compare two whole tensors."""
+        """True if the result is not a tensor, as for ops that compare two whole tensors."""
         answers = [self.answer(sample.call) for sample in self.bases[:1]]
         return any(answer is not None and not answer for answer in answers)
 
     @cached_property
     def unique_indices(self) -> bool:
-        """Whether the op writes to indexed places, with an undefined result if an index occurs twice."""
+        """True if the op writes to indexed places and the result is undefined if an index occurs twice."""
         return "axes.unique_indices" in self.families
 
     @cached_property
     def multiplies(self) -> bool:
-        """Whether the result is a product of matrices or a convolution."""
+        """True if the result is a product of matrices or a convolution."""
         return "fp32_precision" in self.families
 
     @cached_property
     def orders(self) -> bool:
-        """Whether the result contains indices of elements by rank, as for ``argsort``. Devices may break ties
+        """True if the result contains indices of elements by rank, as for ``argsort``. Devices may break ties
         differently, so the values of an input must all differ."""
         if self.elementwise or self.dtype == "bool":
             return False
@@ -216,18 +216,19 @@ class Basis:
 
     @cached_property
     def shape_free(self) -> bool:
-        """Whether its tensors may have any other shape, as for elementwise ops and copies."""
+        """True if the op's tensors may have any other shape, as for elementwise ops and copies."""
         return self.elementwise or self.op.takes_memory_format
 
     @staticmethod
     def arguments(base: Sample) -> str:
-        """The arguments of a call other than its tensors, as text."""
+        """Returns the arguments of a sample's call except its tensors, as text."""
         return repr(replace_tensors((base.call.args, base.call.kwargs), lambda t: t.dim()))
 
     # -- values
 
     def pool(self, base: Sample, place: int) -> torch.Tensor:
-        """The values that the database uses for this tensor of a call, as a one-dimensional tensor."""
+        """Returns the values that the database uses for tensor number ``place`` of a call, as a one-dimensional
+        tensor."""
         given = base.tensors[place]
         if given.numel():
             return given.reshape(-1)
@@ -235,8 +236,8 @@ class Basis:
         return next(others, given.new_ones(1)).reshape(-1)
 
     def fill(self, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
-        """A tensor of this shape with values like those that the database uses for this tensor of a call: within the
-        domain of the op, and sorted if the database's are.
+        """Returns a tensor of the given shape with values like those that the database uses for tensor number ``place``
+        of a call: within the domain of the op, and sorted if the database's values are sorted.
 
         If negative values are allowed, ops that move elements get fractions, and ops that may sum get whole numbers.
         """
@@ -264,7 +265,7 @@ class Basis:
 
     @cached_property
     def _signed(self) -> frozenset[int]:
-        """The positions of the tensors that have negative elements in some sample of the database."""
+        """The positions of the tensors that have negative elements in any sample of the database."""
         return frozenset(
             place
             for sample in self.drawn
@@ -273,45 +274,47 @@ class Basis:
         )
 
     def whole_numbers(self, shape: Sequence[int], kind: torch.dtype) -> torch.Tensor:
-        """A tensor of small whole numbers other than 0. Their sums and products are exact in every order."""
+        """Returns a tensor of small whole numbers other than 0. Their sums and products are exact in every order."""
         most = 1 if kind.itemsize <= 2 and max(shape, default=1) > _NARROW else 8
         among = _small_numbers(most, kind)
         found = self._some_of(among, shape)
         return found + 1j * self._some_of(among, shape) if kind.is_complex else found
 
     def _some_of(self, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """A tensor of this shape with random elements of a one-dimensional tensor."""
+        """Returns a tensor of the given shape with random elements of a one-dimensional tensor."""
         chosen = self.choice(len(values), (torch.Size(shape).numel(),))
         # index_select is twice as fast as indexing, but lacks kernels for some dtypes.
         found = values[chosen] if values.dtype in UNSIGNED else values.index_select(0, chosen)
         return found.reshape(tuple(shape))
 
     def distinct(self, shape: Sequence[int]) -> torch.Tensor:
-        """A tensor of this shape with values that all differ, if the dtype has enough values, in random order; so there
-        are no ties."""
+        """Returns a tensor of the given shape with values in random order. All values differ, if the dtype has enough
+        values, so that no ties occur."""
         count = torch.Size(shape).numel()
         values = torch.randperm(count, generator=self._generator).reshape(tuple(shape))
         unsigned = self.dtype.startswith("uint") or self.dtype == "bool"
         return (values if unsigned else values - count // 2).to(self.kind)
 
     def choice(self, count: int, shape: Sequence[int]) -> torch.Tensor:
-        """A tensor of random whole numbers from 0 to ``count`` - 1."""
+        """Returns a tensor of random whole numbers from 0 to ``count`` - 1."""
         return torch.randint(max(count, 1), tuple(shape), generator=self._generator)
 
     def permutation(self, count: int) -> torch.Tensor:
-        """The numbers from 0 to ``count`` - 1 in random order."""
+        """Returns the numbers from 0 to ``count`` - 1 in random order."""
         return torch.randperm(count, generator=self._generator)
 
     # -- calls
 
     def rebuilt(self, base: Sample, tensors: Mapping[int, torch.Tensor]) -> Call:
-        """The call of a sample with some of its tensors replaced; ``tensors`` are by position."""
+        """Returns the call of a sample with some of its tensors replaced. ``tensors`` has the new tensors by
+        position."""
         return self.rebound(
             base.call, [tensors.get(n, each) for n, each in enumerate(base.tensors)]
         )
 
     def answer(self, call: Call) -> list[torch.Tensor] | None:
-        """The tensors that the CPU returns for a call; None if it rejects the call or returns too many elements."""
+        """Returns the tensors that the CPU returns for a call; None if it rejects the call or returns too many
+        elements."""
         if sum(t.numel() for t in call.tensors) > MOST or self._returns_too_much(call):
             return None
         found = self._asked(call)
@@ -322,8 +325,8 @@ class Basis:
         return tensors if sum(dense) <= MOST and len(tensors) <= _MOST_RESULTS else None
 
     def _returns_too_much(self, call: Call) -> bool:
-        """Whether the result would be too large, according to the meta device, which allocates nothing. Asked only for
-        ops that need it, because the meta device is slow for some ops."""
+        """Returns True if the result of a call would be too large, according to the meta device, which allocates
+        nothing. Only ops that need the check are checked, because the meta device is slow for some ops."""
         if "axes.larger_results" not in self.families:
             return False
         try:
@@ -335,8 +338,8 @@ class Basis:
         return sum(t.numel() for t in found if t.layout == torch.strided) > MOST
 
     def refusal(self, call: Call) -> BaseException | None:
-        """The exception with which the CPU rejects a call as wrong; None if it accepts the call or does not implement
-        it."""
+        """Returns the exception with which the CPU rejects a call as wrong; None if it accepts the call or does not
+        implement it."""
         error = self._asked(call).raises
         wrong = (RuntimeError, IndexError, ValueError, TypeError)
         known = isinstance(error, wrong) and not isinstance(error, NotImplementedError)
@@ -350,7 +353,7 @@ class Basis:
             )
 
     def taken(self, call: Call) -> Call | None:
-        """The call if the CPU accepts it and the result depends only on the arguments, else None.
+        """Returns the call if the CPU accepts it and the result depends only on the arguments, else None.
 
         Some kernels do not check that their arguments fit each other and read beyond the end of a tensor, so that the
         result depends on uninitialized memory.
@@ -378,8 +381,9 @@ class Basis:
         return difference(answers[0], answers[1], {}) is None
 
     def settled(self, call: Call) -> bool:
-        """Whether the CPU's result is reliable as a reference: equal to the result in float64, to that with operands in
-        another memory layout, and to that with zeros in place of subnormal numbers, which devices may flush."""
+        """Returns True if the CPU's result of a call is reliable as a reference. It must equal the result in float64,
+        the result with operands in another memory layout, and the result with zeros in place of subnormal numbers,
+        which devices may flush."""
         if "axes.unsettled" in self.families:
             return False
         return self.decisions.decide(lambda: self._settles(call))
@@ -405,7 +409,8 @@ class Basis:
         return True
 
     def steady(self, call: Call) -> bool:
-        """Whether the CPU's result stays the same, within tolerances, if each operand element changes by one rounding."""
+        """Returns True if the CPU's result stays the same, within tolerances, when each operand element changes by one
+        rounding."""
         if not (self.kind.is_floating_point or self.kind.is_complex):
             return True
         return self.decisions.decide(lambda: self._stays(call))
@@ -425,7 +430,7 @@ class Basis:
 
     @staticmethod
     def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:
-        """The call with other tensors in place of its own."""
+        """Returns a call with other tensors in place of its own."""
         args, kwargs = call.bind(tensors)
         return Call(args, kwargs)
 
@@ -440,8 +445,9 @@ _ASKING = threading.local()
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Within this context, the CPU may be asked: no gradients, no warnings, and no modes of a device's module. Entering
-    it is slow, so a caller that asks often enters it once around all its questions."""
+    """Prepares the process for trial calls on the CPU: in the context, gradients, warnings, and the modes of a device's
+    module are off. Entering the context is slow, so a caller that makes many trial calls enters it once around all of
+    them."""
     if getattr(_ASKING, "now", False):
         yield
         return
@@ -455,29 +461,29 @@ def asking() -> Iterator[None]:
 
 
 def _paired(call: Call) -> bool:
-    """Whether the second and third tensors have the same number of keys and values."""
+    """Returns True if the second and third tensors of a call have the same number of keys and values."""
     return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
 
 
 def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """The tensor with zeros in place of numbers that are subnormal in this dtype. A device may compute with these
-    zeros."""
+    """Returns a tensor with zeros in place of numbers that are subnormal in the given dtype, because a device may
+    compute with zeros instead."""
     if not kind.is_floating_point:
         return tensor
     return torch.where(tensor.abs() < torch.finfo(kind).tiny, tensor * 0.0, tensor)
 
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64. A float64 tensor is returned with gaps between its elements, so that the kernel takes
-    another path, element by element; if that changes the result, the result is not settled."""
+    """Returns a tensor in float64. A float64 tensor is returned with gaps between its elements, so that the kernel
+    takes another code path, element by element. If the result then changes, the result is not reliable."""
     if tensor.dtype == torch.float64:
         return torch.stack((tensor, tensor), -1)[..., 0]
     return tensor.double()
 
 
 def is_sorted(tensor: torch.Tensor) -> bool:
-    """Whether the rows of a tensor are sorted in ascending order, as bin boundaries are. False for rows with fewer than
-    three elements."""
+    """Returns True if the rows of a tensor are sorted in ascending order, as bin boundaries are. Returns False for rows
+    with fewer than three elements."""
     if (
         tensor.dim() == 0
         or tensor.shape[-1] < 3
@@ -507,12 +513,12 @@ Vary = Callable[[Basis], Variations]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One property that samples vary.
+    """An axis: one property in which samples are varied.
 
-    ``number`` times 1,000 is the index of its first sample. ``finds`` says which faults it finds, and ``bugs`` are
-    public reports of such faults. ``budget`` is the most samples for an op and dtype. ``layouts`` are the layouts that
-    its samples are run in; if empty, layouts are drawn at random. For calls with several tensors, one of the ``mixed``
-    layouts replaces the last of these, in turn.
+    ``number`` times 1,000 is the index of its first sample. ``finds`` is a text about the faults that the axis finds,
+    and ``bugs`` are public reports of such faults. ``budget`` is the largest number of samples for an op and dtype.
+    ``layouts`` are the layouts in which its samples are run; if empty, layouts are drawn at random. For calls with
+    several tensors, the last of these layouts is replaced by one of the ``mixed`` layouts, in turn.
     """
 
     number: int

@@ -1,8 +1,8 @@
-"""The CPU's answers to yes-or-no questions about the calls that axes make, cached between runs. Asking again takes
-longer than making the calls.
+"""Cached answers to yes-or-no questions about the CPU, such as whether it accepts a call that an axis has made. The
+cache is kept between runs, because computing the answers takes longer than making the calls.
 
-An op and dtype ask the same questions in the same order as long as torch, the instruction set of the machine and this
-package are the same. Each run verifies some of the cached answers.
+For an op and dtype, the questions come in the same order as long as torch, the instruction set of the machine and the
+source code of the package are the same. Each run verifies some of the cached answers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _SOURCES = (".py", ".toml")
 
 
 class Changed(Exception):
-    """A cached answer differs from what the CPU answers now, or there are more or fewer questions than before."""
+    """The exception that is raised if a cached answer differs from the present behaviour of the CPU, or if the number
+    of questions has changed."""
 
 
 class Decisions:
-    """Answers to a sequence of yes-or-no questions. They come from a file if there is one, or else from the CPU; with
-    ``anew``, always from the CPU."""
+    """Answers to a sequence of yes-or-no questions. The answers are read from a file if it exists, and otherwise
+    computed on the CPU. If ``anew`` is true, they are always computed."""
 
     def __init__(self, path: Path | None = None, *, anew: bool = False) -> None:
         self.path = path
@@ -41,7 +42,8 @@ class Decisions:
         self._given: list[str] = []
 
     def decide(self, question: Callable[[], bool]) -> bool:
-        """The cached answer to a question; without a cache, the answer of ``question``. Raises Changed."""
+        """Returns the cached answer to a question or, without a cache, the result of ``question``. Raises Changed if a
+        verified answer is wrong or no cached answer is left."""
         if self._kept is None:
             answer = question()
         elif len(self._given) == len(self._kept):
@@ -54,9 +56,10 @@ class Decisions:
         return answer
 
     def keep(self) -> None:
-        """Write new answers, after all questions were asked. If the folder cannot be written, the next run asks again.
+        """Writes new answers after the last question. If the folder cannot be written, the next run computes the
+        answers again.
 
-        Raises Changed if there were fewer questions than cached answers.
+        Raises Changed if the number of questions was smaller than that of cached answers.
         """
         given = "".join(self._given)
         if self._kept is not None and given != self._kept:
@@ -67,7 +70,7 @@ class Decisions:
             write_whole(self.path, f"{given} {_checksum(given)}")
 
     def anew(self) -> Decisions:
-        """The same object without cached answers."""
+        """Returns a new object for the same file, without cached answers."""
         return Decisions(self.path, anew=True)
 
 
@@ -76,7 +79,8 @@ def _checksum(given: str) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """The answers in a file; None if it is missing or damaged."""
+    """Returns the answers that are stored in a file, one character ("0" or "1") for each question; None if the file is
+    missing or damaged."""
     with suppress(OSError, UnicodeDecodeError):
         given, _, checksum = path.read_text(encoding="ascii").partition(" ")
         if checksum == _checksum(given):
@@ -85,14 +89,14 @@ def _read(path: Path) -> str | None:
 
 
 def kept_in(root: Path, op: str, dtype: str) -> Decisions:
-    """The cached answers for an op and dtype in this cache folder."""
+    """Returns the cached answers to the yes-or-no questions for an op and dtype, which are stored in a cache folder."""
     return Decisions(_folder(root) / file_name(f"{op}-{dtype}"))
 
 
 @lru_cache(maxsize=1)
 def _folder(root: Path) -> Path:
-    """The folder of answers for this torch, machine and version of the package. Removes the folders that were used
-    longest ago."""
+    """Returns the folder of cached answers for the present torch, machine and source code. Removes the folders that
+    were not used for the longest time."""
     facts = hashlib.blake2b(digest_size=12)
     for fact in (
         *(torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability()),

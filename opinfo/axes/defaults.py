@@ -1,4 +1,4 @@
-"""The axis of default values: arguments that the database's samples never set to anything else than their default."""
+"""The axis of default values: varies arguments that every database sample leaves at their default."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _NUMBERS = ("number", "float")
 
 
 def _defaults(basis: Basis) -> Variations:
-    """For each such argument, up to two calls with another value that changes the result."""
+    """Yields, for each argument that every database sample leaves at its default, up to two calls with another value
+    that changes the result."""
     for name, argument in arguments_of(basis.op).items():
         if not any(argument.given_to(sample.call, name) for sample in basis.upstream):
             yield from islice(_telling(basis, name, argument), _VALUES)
 
 
 def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
-    """For each other value of an argument, the first call whose result it changes."""
+    """Yields, for each other value of an argument, the first call whose result changes with that value."""
     for value in argument.others:
         for base, call in _bases(basis, argument.tensors):
             before = basis.answer(call)
@@ -53,8 +54,8 @@ def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
 
 
 def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
-    """Yields the calls of the bases with at most ``most`` tensors. For elementwise ops, also with NaN, infinities and
-    -0 among the elements, since an argument may concern only these."""
+    """Yields the basis samples with at most ``most`` tensors, and their calls. For elementwise ops, it also yields
+    calls with NaN, infinities and -0 among the elements, since an argument may affect only these."""
     for base in basis.bases:
         if len(base.tensors) > most:
             continue
@@ -67,7 +68,8 @@ def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
 
 
 class Argument(NamedTuple):
-    """An argument with a default: its position, if it may be passed by position, its default and other values for it."""
+    """An argument with a default: its position (if it may be passed by position), its default, and other values to
+    try."""
 
     place: int | None
     default: Any
@@ -75,7 +77,7 @@ class Argument(NamedTuple):
     tensors: float = math.inf  # the most tensors that its overload takes
 
     def given_to(self, call: Call, name: str) -> bool:
-        """Whether a call passes a value other than the default."""
+        """Returns True if a call passes a value other than the default."""
         value = call.kwargs.get(name, self.default)
         if self.place is not None and len(call.args) > self.place:
             value = call.args[self.place]
@@ -89,8 +91,8 @@ class Argument(NamedTuple):
 
 
 def arguments_of(op: Op) -> dict[str, Argument]:
-    """The arguments of an op that are numbers or flags and have a default, by name. They come from the signature of a
-    Python function, or else from the schemas of the op's overloads."""
+    """Returns the arguments of an op that are numbers or flags and have a default, by name. They are read from the
+    signature of a Python function, or else from the schemas of the op's overloads."""
     try:
         found = _of_signature(inspect.signature(op.function))
     except (TypeError, ValueError):  # a builtin function has no signature
@@ -120,7 +122,7 @@ def _of_schemas(op: Op) -> Iterator[tuple[str, Argument]]:
 
 
 def _others(kind: str, default: Any) -> tuple[Any, ...]:
-    """Values other than the default, for the type that Python or a schema names."""
+    """Returns values other than the default, for a type as named by Python or a schema."""
     if kind == "bool" and isinstance(default, bool):
         return (not default,)
     among = _INTS if kind == "int" and type(default) is int else _FLOATS if kind in _NUMBERS else ()

@@ -1,4 +1,5 @@
-"""The axis of random combinations: sizes, values, arguments and layouts are drawn together, the same in every process."""
+"""The axis of random combinations: sizes, values, arguments and layouts are drawn together. They are the same in every
+process."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def _one(basis: Basis, among: Sequence[Any]) -> Any:
 
 
 def _of_other_sizes(basis: Basis, base: Sample) -> Call | None:
-    """The call with random extents: of all tensors that share a shape, or of dimensions that must grow together."""
+    """Returns a sample's call with random sizes, either of all tensors that share a shape or of dimensions that must
+    grow together; None if that is impossible."""
     if basis.shape_free:
         shape = [_one(basis, _SIZES) for _ in range(_one(basis, (1, 2, 2, 3, 3, 4)))]
         while math.prod(shape) > _MOST:
@@ -71,8 +73,8 @@ def _of_other_sizes(basis: Basis, base: Sample) -> Call | None:
 
 
 def _of_other_values(basis: Basis, call: Call) -> Call | None:
-    """The call with one of its operands filled with values of one kind, or with special values in all operands. None if
-    its values are not to change."""
+    """Returns a call with one of its operands filled with values of one kind, or with special values in all operands;
+    None if the values of the call should not change."""
     places = [p for p, t in enumerate(call.tensors) if t.dtype == basis.kind and t.numel() > 1]
     if not places or not basis.kind.is_floating_point or basis.orders:
         return None
@@ -100,7 +102,7 @@ def _of_other_values(basis: Basis, call: Call) -> Call | None:
 
 
 def layouts_of(basis: Basis) -> tuple[str, ...]:
-    """Randomly drawn cases of the covering set."""
+    """Returns the names of randomly drawn layout cases of the covering set."""
     ids = [case.id for case in covering_set().cases]
     return tuple(_one(basis, ids) for _ in range(_LAYOUTS))
 

@@ -1,5 +1,5 @@
-"""The last axis: it looks at the calls that all other axes made for an op, and adds calls for shapes and values that
-none has."""
+"""The last axis: it examines the calls that all other axes made for an op, and adds calls for shapes and values that
+none of these calls has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Gap(NamedTuple):
-    """A property of the first operand's shape, and extents for its rows and columns that give it this property."""
+    """A property of the first operand's shape that no call may have had yet, and sizes for rows and columns that give
+    the shape this property."""
 
     name: str
     holds: Callable[[Shape], bool]
@@ -40,13 +41,18 @@ def _is_matrix(shape: Shape, holds: Callable[[int, int], bool]) -> bool:
 
 #: Kernels process elements in vectors, blocks and tiles, and rows by threads; the shapes below exercise the ends of these.
 SHAPES = (
-    Gap("none left over of 64", _left_over(64, 0), (8, 16, 64), (8, 16, 64)),
-    Gap("one left over of 16", _left_over(16, 1), (1, 3, 7, 17, 33), (3, 7, 11, 17, 33)),
-    Gap("three left over of 4", _left_over(4, 3), (1, 3, 5, 7), (3, 5, 7, 11)),
+    Gap("a multiple of 64 elements", _left_over(64, 0), (8, 16, 64), (8, 16, 64)),
+    Gap(
+        "one element more than a multiple of 16",
+        _left_over(16, 1),
+        (1, 3, 7, 17, 33),
+        (3, 7, 11, 17, 33),
+    ),
+    Gap("three elements more than a multiple of 4", _left_over(4, 3), (1, 3, 5, 7), (3, 5, 7, 11)),
     Gap("one column", lambda s: _is_matrix(s, lambda m, n: n == 1 < m), (2, 6, 17), (1,)),
     Gap("one row", lambda s: _is_matrix(s, lambda m, n: m == 1 < n), (1,), (2, 6, 17)),
     Gap(
-        "a corner of tiles left over",
+        "an incomplete tile in the corner",
         lambda s: _is_matrix(s, lambda m, n: min(m, n) > 128 and bool(m % 128 and n % 128)),
         (131, 258),
         (131, 137, 258),
@@ -79,8 +85,8 @@ def _gaps(basis: Basis) -> Variations:
 
 
 def _shaped(basis: Basis, gap: Gap) -> Variations:
-    """Calls whose first operand has the shape of a gap. Two groups of dimensions get new extents; the others keep
-    theirs or get size 1."""
+    """Yields calls whose first operand has the shape that a gap describes. Two groups of dimensions get new sizes; the
+    other dimensions keep theirs or get size 1."""
     steady = basis.op.ufunc or basis.elementwise
     for base in basis.bases[:_FROM]:
         for assigned in islice(_assigned(basis, base, gap), _TRIES):
@@ -97,7 +103,8 @@ Assigned = dict[frozenset[Any], int]
 
 
 def _assigned(basis: Basis, base: Sample, gap: Gap) -> Iterator[Assigned]:
-    """Yields extents for the groups of dimensions that give the first operand the shape of a gap, the smallest first."""
+    """Yields sizes for the groups of dimensions that give the first operand the shape that a gap describes, the
+    smallest first."""
     first = tuple(base.tensors[0].shape)
     groups = [group for group, _ in groups_of(basis, base)]
     of_first = [group for group in groups if any(d[0] == 0 for d in group if isinstance(d, tuple))]
@@ -127,7 +134,8 @@ def _with(shape: Shape, assigned: Assigned) -> Shape:
 
 
 def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
-    """The call of a sample with these extents, applied one group after another; None if that is impossible."""
+    """Returns the call of a sample with the given sizes, applied to one group of dimensions after another; None if that
+    is impossible."""
     now: Call | None = base.call
     for group, size in assigned.items():
         now = lengthened(basis, replace(base, call=now), group, size) if now is not None else None
@@ -138,7 +146,8 @@ def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
 
 
 def _valued(basis: Basis) -> Variations:
-    """Calls in which an operand contains the ordinary values that it has not had in any call, if the result is settled."""
+    """Yields calls in which an operand contains the ordinary values that it has not had in any call, if the CPU's
+    result is reliable."""
     if not basis.kind.is_floating_point or basis.kind.itemsize < 2:
         return
     tensors = [call.tensors for call in basis.made]
@@ -157,8 +166,8 @@ def _of(basis: Basis, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _holds(tensor: torch.Tensor, value: float) -> bool:
-    """Whether a tensor contains a value of this kind: a zero of this sign, a fraction with .5, a large or a negative
-    number."""
+    """Returns True if a tensor contains a value of the given kind: a zero with the sign of ``value``, a fraction with
+    .5, a large number or a negative number."""
     if value == 0:
         signs = tensor.signbit() if math.copysign(1, value) < 0 else ~tensor.signbit()
         found = (tensor == 0) & signs

@@ -22,10 +22,11 @@ TRIES = 24
 
 
 def groups_of(basis: Basis, base: Sample) -> list[tuple[frozenset[Any], float]]:
-    """The groups of dimensions that the CPU lets grow, each with the number of elements that the call gets for each
-    step of growth. A group is a set of (tensor, dimension) pairs, and of extents if arguments of the call repeat them.
+    """Returns the groups of dimensions that the CPU lets grow together, each with the number of elements that the call
+    gains per unit of size. A group is a set of (tensor, dimension) pairs, and of sizes if arguments of the call repeat
+    them.
 
-    Cached for each base, because several axes need it.
+    The groups are cached for each basis sample, because several axes need them.
     """
     if base.index not in basis.groups:
         basis.groups[base.index] = [*_groups(basis, base)]
@@ -83,8 +84,9 @@ def lengthened(
     size: int,
     shortened: Sequence[Collection[Any]] = (),
 ) -> Call | None:
-    """The call with size ``size`` in the dimensions of ``group`` and size 1 in the ``shortened`` ones; None if it gets
-    too large. A number in the group is an extent that is also changed in the arguments."""
+    """Returns a sample's call with size ``size`` in the dimensions of ``group`` and size 1 in the ``shortened``
+    dimensions; None if the call becomes too large. A number in the group is a size that is also changed in the
+    arguments."""
     shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
     extents = [each for each in group if isinstance(each, int)]
     for each, extent in (*((g, 1) for g in shortened), (group, size)):

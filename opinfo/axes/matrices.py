@@ -24,9 +24,9 @@ _MOST = 110_000
 
 
 def _grown(basis: Basis) -> Variations:
-    """Calls with matrices composed of blocks. Each block is scaled by another factor, so that triangular, definite and
-    regular matrices stay so. Then calls with more columns in other operands, with long and short batches, and with
-    single rows and columns."""
+    """Yields calls with matrices composed of blocks. Each block is scaled by another factor, so that triangular,
+    definite and regular matrices stay so. Then it yields calls with more columns in other operands, with long and short
+    batches, and with single rows and columns."""
     seen: set[str] = set()
     blocks = (partial(_blocks, extent=_TILE), partial(_blocks, extent=_HALF))
     many, few = (partial(_batches, count=count) for count in (_BATCH, _FEW))
@@ -47,15 +47,16 @@ def _grown(basis: Basis) -> Variations:
 
 
 def _smallness(base: Sample) -> tuple[bool, bool, int]:
-    """The key that sorts bases to start from: small ones that have a matrix come first, single rows and columns last."""
+    """Returns the key by which basis samples are sorted: small samples that have a matrix come first, single rows and
+    columns last."""
     vectors = all(t.dim() < 2 for t in base.tensors)
     thin = any(not t.numel() or min(t.shape[-2:]) < 2 for t in base.tensors if t.dim() > 1)
     return vectors, thin, base.numel
 
 
 def _milder(basis: Basis, call: Call) -> Call:
-    """The call with smaller numbers. Without this, results that grow fast with the matrix, such as exponentials, lose
-    precision."""
+    """Returns a call with smaller numbers. With large numbers, results that grow fast with the matrix, such as
+    exponentials, lose precision."""
     return basis.rebound(call, [t / 16 if t.dtype == basis.kind else t for t in call.tensors])
 
 
@@ -72,8 +73,8 @@ def _matrices(base: Sample, basis: Basis) -> list[int]:
 
 
 def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Call]:
-    """Yields the call with the first matrix repeated along its diagonal. The other matrices are repeated along their
-    diagonals, repeated as rows, or left as they are."""
+    """Yields copies of a sample's call in which the first matrix is repeated along its diagonal. The other matrices are
+    repeated along their diagonals, repeated as rows, or left unchanged."""
     places = _matrices(base, basis)
     if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
         return
@@ -107,8 +108,8 @@ def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
 
 
 def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
-    """Yields the call with only the first row or column of the first matrix, or only its first element if it must be
-    square. Other operands are cut in the dimensions that have the same extent."""
+    """Yields a copy of a sample's call with only the first row or column of the first matrix, or only its first element
+    if the matrix must be square. Other operands are cut in the dimensions that have the same size."""
     places = _matrices(base, basis)
     if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
         return
@@ -128,8 +129,8 @@ def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
 
 
 def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Copies along a new leading dimension, each scaled by another factor, so that a matrix composed of them has no
-    eigenvalue twice."""
+    """Returns copies of a tensor along a new leading dimension. Each copy is scaled by another factor, so that a matrix
+    composed of the copies has no eigenvalue twice."""
     copies = tensor.expand(count, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies
@@ -138,7 +139,7 @@ def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _on_diagonal(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """A block-diagonal matrix of ``count`` scaled copies of the matrix."""
+    """Returns a block-diagonal matrix of ``count`` scaled copies of a matrix."""
     m, n = tensor.shape[-2:]
     found = tensor.new_zeros((*tensor.shape[:-2], m * count, n * count))
     for number, each in enumerate(_scaled(tensor, count)):
@@ -151,7 +152,8 @@ def _repeated_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """The vector that belongs to a matrix, repeated; integers, which are row numbers, continue to count."""
+    """Returns the vector that belongs to a matrix, repeated for each of its blocks. Integers, which are row numbers,
+    continue to count."""
     copies = [*_scaled(tensor, count)]
     if not (tensor.is_floating_point() or tensor.is_complex()):
         copies = [each + n * tensor.shape[-1] for n, each in enumerate(copies)]

@@ -1,5 +1,5 @@
-"""Puts a few special values among ordinary ones, for ops that are not elementwise, where special values may spread over
-the whole result."""
+"""Puts a few special values among ordinary ones, for ops that are not elementwise. In such ops, special values may
+spread over the whole result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _SPREADS = ("fft", "conv", "resampling", "linalg")
 
 
 def planted(basis: Basis) -> Variations:
-    """Calls with a few special values, for ops that are not elementwise.
+    """Yields calls with a few special values, for ops that are not elementwise.
 
-    Ordinary ones (zeros, halves, large and subnormal numbers) in all operands, or else in one at a time; NaN and
-    infinities in one operand at a time; and a masked row. For products, only a large number and NaN.
+    Zeros, halves (0.5, 2.5), large and subnormal numbers are put into all operands at once, or else into one at a time.
+    NaN and infinities are put into one operand at a time. One call has a masked row. For matrix products, only a large
+    number and NaN are used.
     """
     products = "axes.products" in basis.families
     bases = [roomy(basis, base) for base in basis.bases]
@@ -63,8 +64,8 @@ _WIDE = 70_001.5
 
 
 def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
-    """Calls with zeros of both signs, halves, large numbers and a subnormal number in all operands, or else in one at a
-    time. If the CPU's result is not settled, smaller numbers are tried."""
+    """Yields calls with zeros of both signs, halves (0.5, 2.5), large numbers and a subnormal number in all operands,
+    or else in one at a time. If the CPU's result is not reliable, smaller numbers are tried."""
     subnormal = torch.finfo(basis.kind).tiny / 4
     # Zero is last, in the elements after the last whole vector.
     wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, subnormal, 0.0]
@@ -98,10 +99,10 @@ def plant(
     turn: int = 0,
     bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Call] | None:
-    """A call with the values ``among`` in all operands, or only in operand number ``which``. A small operand gets some
-    of the values, and others with each ``turn``.
+    """Returns a sample and its call with the values ``among`` in all operands, or only in operand number ``which``. A
+    small operand gets some of the values, and other ones with each ``turn``.
 
-    None if the CPU's result is not settled, or if the operands got all values in an earlier turn.
+    Returns None if the CPU's result is not reliable, or if the operands got all values in an earlier turn.
     """
     for base in bases or basis.bases:
         places = [
@@ -121,7 +122,7 @@ def plant(
 
 
 def _masked(basis: Basis) -> Variations:
-    """Calls with a row of minus infinity in the last operand of the dtype, which may be a mask."""
+    """Yields calls with a row of minus infinity in the last operand of the dtype, which may be a mask."""
     for base in sorted(basis.bases, key=lambda s: -len(s.tensors)):
         places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
         if not places:
@@ -136,8 +137,8 @@ def _masked(basis: Basis) -> Variations:
 def _with(
     basis: Basis, base: Sample, place: int, among: Sequence[float], turn: int
 ) -> torch.Tensor:
-    """A tensor of the same shape as the operand with some of its elements replaced by these values, by at most half as
-    many as it has elements; the last element is one of them."""
+    """Returns a tensor of the operand's shape in which the given values replace at most half of the elements. The last
+    element is always replaced."""
     given = base.tensors[place]
     found = (
         given.clone(memory_format=torch.contiguous_format)

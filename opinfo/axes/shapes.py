@@ -1,4 +1,5 @@
-"""Axes of shape: rank and broadcasting, total size, the extent of one dimension, empty tensors, and equal extents."""
+"""Axes that vary shapes: rank and broadcasting, total size, the size of one dimension, empty tensors, and equal
+sizes."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ _NARROW_EXTENTS = (1031, 257, 37)
 
 
 def same_shape(basis: Basis, base: Sample) -> list[int]:
-    """The positions of the tensors that may all get the same new shape: those with the shape of the largest tensor, or
-    for elementwise ops all but 0-d ones."""
+    """Returns the positions of the tensors that may all get the same new shape: tensors with the shape of the largest
+    tensor or, for elementwise ops, all tensors except 0-d ones."""
     largest = max(base.tensors, key=lambda t: (t.numel(), t.dim()))
     return [
         place
@@ -53,7 +54,7 @@ def same_shape(basis: Basis, base: Sample) -> list[int]:
 
 
 def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
-    """The call with its tensors in these shapes; the last shape is used for all further tensors."""
+    """Returns a sample's call with its tensors in the given shapes. The last shape is used for all further tensors."""
     places = same_shape(basis, base)
     return basis.rebuilt(
         base,
@@ -69,7 +70,8 @@ _ROOM = (5, 3, 7)
 
 
 def roomy(basis: Basis, base: Sample) -> Sample:
-    """The sample with more elements and rows, if it has few and the op accepts more; else the sample itself."""
+    """Returns a copy of the sample with more elements and rows if it has few and the op accepts more; otherwise the
+    sample itself."""
     held = [t for t in base.tensors if t.dtype == basis.kind and t.numel() > 1]
     few = [t for t in held if t.numel() < 14 or t.numel() <= 8 * t.shape[-1]]
     if not few or basis.keeps_values or "axes.keep_shapes" in basis.families:
@@ -79,8 +81,8 @@ def roomy(basis: Basis, base: Sample) -> Sample:
 
 
 def starting_at(bases: Sequence[Sample], first: int) -> list[Sample]:
-    """The samples in cyclic order, starting at number ``first``. Samples differ in their arguments, so another start
-    varies them."""
+    """Returns the samples in cyclic order, starting at number ``first``. The samples have different arguments, so
+    another start gives a call other arguments."""
     first = first % len(bases) if bases else 0
     return [*bases[first:], *bases[:first]]
 
@@ -109,7 +111,7 @@ def _ranks(basis: Basis) -> Variations:
 
 
 def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequence[int]]]]:
-    """Yields each shape with one sample, the samples in turn, because they differ in their arguments."""
+    """Yields each shape with one sample. The samples take turns, because they differ in their arguments."""
     for number, shape in enumerate(_RANKS):
         yield bases[number % len(bases)], [shape]
 
@@ -121,8 +123,8 @@ def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]
 
 
 def _batched(basis: Basis) -> Variations:
-    """Calls with more leading dimensions: for all tensors or only for the first one; and with batches of one for some
-    tensors, which broadcast."""
+    """Yields calls with more leading dimensions, for all tensors or only for the first one, and calls in which the
+    batch of some tensors has size 1 and broadcasts."""
     several = [base for base in basis.bases if sum(t.dim() > 0 for t in base.tensors) > 1]
     for first, others in (((3,), (1,)), ((1,), (3,))):
         for base in several:
@@ -144,7 +146,8 @@ def _batched(basis: Basis) -> Variations:
 
 
 def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
-    """Calls with more dimensions at the end, for all tensors as large as the largest, so that rows become images."""
+    """Yields calls with more dimensions at the end of all tensors that have the largest shape, so that rows become
+    images."""
     for tail in ((3, 5), (3,)):
         for base in bases:
             shapes = {
@@ -157,8 +160,8 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
 
 
 def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
-    """Copies of a tensor along new leading dimensions, each scaled by another factor, so that triangular, definite and
-    regular matrices stay so."""
+    """Returns copies of a tensor along new leading dimensions. Each copy is scaled by another factor, so that
+    triangular, definite and regular matrices stay so."""
     copies = tensor.expand(*lead, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies
@@ -242,8 +245,8 @@ def _extents(basis: Basis) -> Variations:
 
 
 def _rows(basis: Basis) -> Variations:
-    """Calls with a matrix of many rows in place of a vector, so that a kernel that reduces or scans one row has others
-    beside it."""
+    """Yields calls with a matrix of many rows in place of a vector. A kernel that reduces or scans one row then has
+    other rows beside that row."""
     vectors = [base for base in basis.bases if base.tensors[0].dim() == 1][:2]
     yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
 
@@ -273,8 +276,8 @@ EXTENT = Axis(
 
 
 def _empties(basis: Basis) -> Variations:
-    """Calls with empty tensors. Calls with different numbers of tensors take turns, because some ops accept a number in
-    place of a tensor."""
+    """Yields calls with empty tensors. Samples with different numbers of tensors take turns, because some ops accept a
+    number in place of a tensor."""
     by_count: dict[int, list[Sample]] = {}
     for base in basis.bases:
         by_count.setdefault(len(base.tensors), []).append(base)
@@ -304,9 +307,10 @@ _EMPTY = (((0,),), ((3, 0, 2),), ((1, 4), (0, 1)))
 
 
 def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
-    """Yields, for each dimension, alternatives of calls in which it has size 0; the first that the CPU accepts is used.
+    """Yields, for each dimension, alternative calls in which the dimension has size 0. The caller uses the first
+    alternative that the CPU accepts.
 
-    A dimension whose extent another tensor shares is not emptied alone, because some kernels do not check the extents.
+    A dimension whose size another tensor shares is not emptied alone, because some kernels do not check the sizes.
     """
     if basis.shape_free and not basis.keeps_values:
         yield from (iter([shaped(basis, base, shapes)]) for shapes in _EMPTY)
@@ -336,7 +340,8 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
 
 
 def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Call:
-    """The call with size 0 in these dimensions, given as (tensor, dimension)."""
+    """Returns a sample's call with size 0 in the given dimensions, which are pairs of a tensor's position and a
+    dimension."""
     return basis.rebuilt(
         base,
         {
@@ -377,8 +382,8 @@ def _longest(basis: Basis) -> Variations:
 
 
 def _alone(basis: Basis) -> Variations:
-    """Calls with one dimension as long as possible. All others have size 1 if the CPU accepts that, or else those that
-    can."""
+    """Yields calls with one dimension as long as possible. All other dimensions have size 1 if the CPU accepts that;
+    otherwise only those for which it does."""
     seen: set[str] = set()
     of_bases = [[(b, group) for group in _growing(basis, b)] for b in basis.bases]
     count = len(of_bases)
@@ -400,7 +405,8 @@ def _alone(basis: Basis) -> Variations:
 
 
 def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
-    """Yields the groups of dimensions of a call. A batch dimension of size 1, which belongs to no group, comes first."""
+    """Yields the groups of dimensions of a call that grow together. A leading batch dimension of size 1, which belongs
+    to no group, comes first."""
     first = base.tensors[0].shape if base.tensors else ()
     if len(first) > 1 and first[0] == 1:
         yield frozenset([(0, 0)])
@@ -410,8 +416,8 @@ def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
 def _stretched(
     basis: Basis, base: Sample, group: frozenset[Any], others: Sequence[Collection[Any]]
 ) -> Call | None:
-    """The call with one group of dimensions as long as possible and the others of size 1; None if the CPU rejects it or
-    if its result grows with the square of the length."""
+    """Returns a sample's call with one group of dimensions as long as possible and the other dimensions of size 1.
+    Returns None if the CPU rejects the call or if its result grows with the square of the length."""
     held = []
     for size in _EXTENTS[-1], _EXTENTS[-2]:
         call = lengthened(basis, base, group, size, others)
@@ -428,8 +434,8 @@ def _stretched(
 
 
 def _among(basis: Basis) -> Variations:
-    """Calls with a tensor of more than 65,536 elements whose other dimensions keep their sizes. Dimensions that grow
-    together with other tensors are skipped, because some kernels look at each pair of elements."""
+    """Yields calls with a tensor of more than 65,536 elements whose other dimensions keep their sizes. Dimensions that
+    grow together with other tensors are skipped, because some kernels process each pair of elements."""
     for base in basis.bases:
         for group, growth in groups_of(basis, base):
             if len(group) > 1 or not (dims := dims_of(group)):
@@ -499,8 +505,8 @@ def _equal_extents(basis: Basis) -> Variations:
 
 
 def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields the call with the same extent in all dimensions, or in those of the first operand and all that grow with
-    them."""
+    """Yields copies of a sample's call with the same size in all dimensions, or in the dimensions of the first operand
+    and all that grow with them."""
     every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
     longer = {dim for dim, n in every.items() if n > 1}
     groups = [group for group, _ in groups_of(basis, base)]
@@ -512,22 +518,23 @@ def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _single(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields the call with one dimension, and all that grow with it, of size 1; the last dimension first."""
+    """Yields copies of a sample's call in which one dimension, and all that grow with it, have size 1. The last
+    dimension comes first."""
     for group, _ in reversed(groups_of(basis, base)):
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
 def _first_single(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields the call with the first dimension, and all that grow with it, of size 1."""
+    """Yields a copy of a sample's call in which the first dimension, and all that grow with it, have size 1."""
     for group, _ in groups_of(basis, base)[:1]:
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
 def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields the call with the last two dimensions of the first operand, and all that grow with them, filled by whole
-    tiles."""
+    """Yields a copy of a sample's call in which whole tiles fill the last two dimensions of the first operand and all
+    dimensions that grow with them."""
     first = base.tensors[0].dim() if base.tensors else 0
     last = {(0, first - 1), (0, first - 2)}
     group = frozenset().union(*(g for g, _ in groups_of(basis, base) if g & last))
@@ -536,8 +543,8 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields calls with an extent of 17 in as many dimensions as possible, so that one element follows the last whole
-    vector, and size 1 in the others."""
+    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the other ones.
+    With size 17, one element follows the last whole vector."""
     groups = [group for group, _ in groups_of(basis, base)]
     for count in range(len(groups), 0, -1):
         now: Sample | None = base
@@ -550,14 +557,14 @@ def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _square(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields the call with square matrices in place of tensors that have more or fewer dimensions."""
+    """Yields a copy of a sample's call with square matrices in place of tensors that have more or fewer dimensions."""
     if same_shape(basis, base):
         yield shaped(basis, base, [(_SIDE, _SIDE)])
 
 
 def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields the call with several of the last two dimensions of its tensors longer than a tile, so that the last tile
-    of each row, of each column and in the corner is incomplete."""
+    """Yields a copy of a sample's call in which several of the last two dimensions of its tensors are longer than a
+    tile, so that the last tile of each row, of each column and in the corner is incomplete."""
     last = {(p, d) for p, t in enumerate(base.tensors) for d in range(max(t.dim() - 2, 0), t.dim())}
     grown, call = 0, None
     for group, _ in groups_of(basis, base):

@@ -20,8 +20,8 @@ _FEW = 8
 
 
 def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
-    """The samples of all axes, by op and dtype. The CPU's answers about the calls are cached in a folder below
-    ``root``."""
+    """Returns the samples of all axes by op and dtype. Cached answers to questions about the CPU are stored in a folder
+    below ``root``."""
     limit_threads()
     found = {}
     for op in catalogue().values():
@@ -32,8 +32,8 @@ def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
 
 
 def rows(samples: Mapping[tuple[str, str], Iterable[Sample]]) -> list[str]:
-    """The lines of the table. For each family of ops and each axis: the number of samples, and the number of ops that
-    have one."""
+    """Returns the lines of the table. For each op family and axis, a cell has the number of samples and the number of
+    ops with a sample."""
     families = {op: op_family(op, catalogue()[op].ufunc) for op, _ in samples}
     sizes = Counter(families.values())
     counts: dict[str, Counter[str]] = {}

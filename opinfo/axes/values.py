@@ -1,5 +1,5 @@
-"""Axes of values: special values, large integers, indices that repeat or lie at the edge, ties, and operands that are
-alike."""
+"""Axes that vary values: special values, large integers, indices that repeat or lie at the edge, ties, and operands
+that are alike."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _MANY = 2**16 + 619
 
 
 def special_values(kind: torch.dtype) -> torch.Tensor:
-    """A one-dimensional tensor of special values of a floating-point dtype: zeros, infinities, NaN, halves, large and
-    subnormal numbers, and the ends of the range."""
+    """Returns a one-dimensional tensor of special values of a floating-point dtype: NaN, infinities and zeros,
+    numbers such as 0.5 and 2.5, the smallest normal number and a subnormal one, and the largest finite number, with
+    both signs."""
     about, inf, nan = torch.finfo(kind), math.inf, math.nan
     among = [0.0, 0.5, 1.0, 1.5, 2.5, 101.5, about.max, about.tiny, about.tiny / 4, inf]
     return torch.tensor([nan, *among, *(-each for each in among)], dtype=torch.float64).to(kind)
@@ -54,7 +55,7 @@ def _specials(basis: Basis) -> Variations:
 
 
 def _one_by_one(basis: Basis) -> Variations:
-    """For ops that read a single element: a call with each of the special values."""
+    """Yields a call with each of the special values, for ops that read a single element."""
     for base in basis.bases[:1]:
         for value in special_values(basis.kind):
             call = basis.rebuilt(
@@ -69,7 +70,7 @@ _NUMBERS = (0.0, -2.5, math.inf)
 
 
 def _beside_a_number(basis: Basis) -> Variations:
-    """Calls with vectors of special values whose second operand is a Python number."""
+    """Yields calls with a vector of special values as the first operand and a Python number as the second."""
     for base in basis.bases:
         args = base.call.args
         if len(args) > 1 and all(isinstance(each, torch.Tensor) for each in args[:2]):
@@ -84,7 +85,7 @@ def _beside_a_number(basis: Basis) -> Variations:
 
 
 def _floating(basis: Basis, base: Sample) -> list[int]:
-    """The positions of the tensors of a call that can be filled with special values."""
+    """Returns the positions of the tensors of a call that can be filled with special values."""
     return [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
 
 
@@ -133,8 +134,8 @@ _FIRST, _LAST = (0, 11, 10), (11, 0, 9)
 def _arranged(
     basis: Basis, base: Sample, places: Sequence[int], values: torch.Tensor, turn: int
 ) -> dict[int, torch.Tensor]:
-    """Vectors for the operands, by position, with the special values first, last and among ordinary values, in another
-    order each turn. With several operands, every pair of special values occurs."""
+    """Returns a vector for each operand, by position. Special values are first, last and among ordinary values, in
+    another order in each turn. With several operands, every pair of special values occurs."""
     count = len(values)
     if len(places) == 1:
         ends = [torch.roll(values, -_FIRST[turn]), torch.roll(values, count - 1 - _LAST[turn])]
@@ -161,9 +162,9 @@ def _arranged(
 def _documented(
     basis: Basis, base: Sample, places: Sequence[int], tensors: dict[int, torch.Tensor]
 ) -> Call | None:
-    """The call with the special values for which the CPU's result is reliable: equal to float64's result, also if
-    subnormal numbers are zeros and large ones are rounded. Other special values are replaced by ordinary ones. None if
-    too few are left."""
+    """Returns a call with the special values for which the CPU's result is reliable, and ordinary values in place of
+    the other ones; None if too few special values are left. A result is reliable if it equals the result in float64,
+    also with subnormal numbers set to zero and large numbers rounded."""
     rest = {
         place: basis.fill(base, place, (len(tensors[places[0]]),))
         for place, tensor in enumerate(base.tensors)
@@ -187,8 +188,8 @@ def _documented(
 
 
 def _agreeing(basis: Basis, call: Call) -> Call | None:
-    """The call with all elements for which the CPU's result is not reliable replaced by one for which it is; None if
-    more than two thirds would be replaced."""
+    """Returns a copy of the call in which all elements with an unreliable CPU result are replaced by one with a
+    reliable result; None if more than two thirds would be replaced."""
     places = [place for place, each in enumerate(call.tensors) if each.dim()]
     agreed = _agreed(basis, call, places)
     if agreed is None or int(agreed.sum()) * 3 < len(agreed):
@@ -201,8 +202,9 @@ def _agreeing(basis: Basis, call: Call) -> Call | None:
 
 
 def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
-    """A mask of the elements for which the CPU's result equals float64's. None if there is no such result: the call is
-    rejected, the result has another shape, or it has only integers, since casts of NaN to integers are undefined."""
+    """Returns a mask of the elements for which the CPU's result equals the result in float64. Returns None if no mask
+    can be made: the call is rejected, the result has another shape, or the result has only integers, since casts of NaN
+    to integers are undefined."""
     shape = call.tensors[places[0]].shape
     found = basis.answer(call)
     if not found or any(each.shape != shape for each in found):
@@ -241,14 +243,15 @@ def _unchanged(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """The tensor with large numbers made smaller by one rounding. If that changes the result, as for the sine of a
-    large number, the result is not reliable."""
+    """Returns a tensor with large numbers made smaller by one rounding. If the result of an op changes with this
+    rounding, as for the sine of a large number, the result is not reliable."""
     large = (tensor.abs() > 1000) & tensor.isfinite()
     return torch.where(large, tensor * (1 - torch.finfo(kind).eps), tensor)
 
 
 def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
-    """A copy of the tensor with a few elements replaced by random special values, among them the first and the last."""
+    """Returns a copy of a tensor with a few elements, among them the first and the last, replaced by random special
+    values."""
     values = special_values(basis.kind)
     found = given.clone(memory_format=torch.contiguous_format)
     where = torch.cat([torch.tensor([0, found.numel() - 1]), basis.permutation(found.numel())[:3]])
@@ -261,9 +264,9 @@ _IN = 4
 
 
 def special_everywhere(basis: Basis, call: Call) -> Call | None:
-    """The call with special values in a quarter of the elements of its largest operands, and in the last rows and
-    columns, except where the CPU's result is not reliable. None if that is so for most, or if the result has another
-    shape."""
+    """Returns a call with special values in a quarter of the elements of its largest operands, and in the last rows and
+    columns, except at places where the CPU's result is not reliable. Returns None if the result is unreliable at most
+    places or has another shape."""
     kind, values = basis.kind, special_values(basis.kind)
     shape = max((t.shape for t in call.tensors if t.dtype == kind), key=torch.Size.numel)
     places = [p for p, t in enumerate(call.tensors) if t.dtype == kind and t.shape == shape]
@@ -289,7 +292,7 @@ def special_everywhere(basis: Basis, call: Call) -> Call | None:
 SPECIAL = Axis(
     number=4,
     name="special values",
-    finds="A kernel that loses NaN, infinities, signs of zeros, halves or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row.",
+    finds="A kernel that loses NaN, infinities, signs of zeros, fractions such as 0.5 or subnormal numbers, in any operand, in the body or in the tail of a vectorized loop, or that is wrong for a masked row.",
     bugs=("pytorch/pytorch#67428", "pytorch/pytorch#188147", "pytorch/pytorch#147460"),
     budget=14,
     layouts=("contiguous", "contiguous+step_inner+offset", "transposed+step_outer+offset"),
@@ -311,8 +314,8 @@ _INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 
 
 def large_integers(kind: torch.dtype) -> torch.Tensor:
-    """A one-dimensional tensor of integers that float32 or float64 cannot represent, of negative ones, and of the
-    largest ones of the dtype."""
+    """Returns a one-dimensional tensor of integers that float32 or float64 cannot represent, of negative integers, and
+    of the largest integers of the dtype."""
     about = torch.iinfo(kind)
     among = [0, 1, 2, 3, 5, 7, 100, 127, 2**15 + 1, 2**24 + 1, 2**24 + 3, 2**31 - 1, 2**31 + 1]
     among += [2**53 + 1, 2**53 + 3, about.max - 1, about.max]
@@ -359,7 +362,8 @@ def _integers(basis: Basis) -> Variations:
 def _picked(
     basis: Basis, base: Sample, place: int, values: torch.Tensor, shape: Sequence[int]
 ) -> torch.Tensor:
-    """A tensor of some of the values in random order; all different if the op orders elements."""
+    """Returns a tensor of the given shape with some of the values in random order. All its elements differ if the op
+    orders elements."""
     count = torch.Size(shape).numel()
     if basis.orders:
         if count > len(values):
@@ -373,8 +377,8 @@ def _picked(
 
 
 def _without_overflow(basis: Basis, base: Sample, tensors: dict[int, torch.Tensor]) -> Call | None:
-    """The call without elements whose exact result overflows the dtype, or differs from the CPU's. None if too few are
-    left."""
+    """Returns a call without elements whose exact result overflows the dtype or differs from the CPU's result; None if
+    too few elements are left."""
     if not tensors:
         return None
     length = len(next(iter(tensors.values())))
@@ -437,7 +441,7 @@ def _indices(basis: Basis) -> Variations:
 
 
 def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
-    """Yields indices that name the last place, count from the end, repeat one place, or are in reverse order."""
+    """Yields index tensors that name the last place, count from the end, repeat one place, or are in reverse order."""
     given = base.tensors[place]
     extents = sorted({n for p, t in enumerate(base.tensors) if p != place for n in t.shape})
     if not basis.unique_indices:
@@ -492,7 +496,7 @@ def _ties(basis: Basis) -> Variations:
 TIES = Axis(
     number=10,
     name="ties",
-    finds="A kernel that returns the index of another of equal elements than the first, if the first is documented.",
+    finds="A kernel that does not return the index of the first of several equal elements, although the documentation promises that index.",
     bugs=("pytorch/pytorch#93630", "pytorch/pytorch#41781"),
     budget=2,
     layouts=("contiguous", "transposed+step_outer+offset"),
@@ -508,8 +512,9 @@ _ALIKE = ((4099, 17), (131, 137), (5, 3, 7), (17,))
 
 
 def _alike(basis: Basis) -> Variations:
-    """Calls with two equal operands, and with operands that differ only in the last, first or middle element. Ops that
-    return one answer for whole tensors give the same answer for all random operands."""
+    """Yields calls with two equal operands, and with operands that differ only in the last, first or middle element.
+    They are for ops that return one value for two whole tensors, because the value is the same for nearly all random
+    operands."""
     pairs = [base for base in basis.bases if [t.dim() > 0 for t in base.tensors] == [True, True]]
     for number, shape in enumerate(_ALIKE if pairs else ()):
         first = basis.fill(pairs[0], 0, shape)
@@ -537,7 +542,7 @@ def _pair(basis: Basis, base: Sample, *tensors: torch.Tensor) -> Variations:
 ALIKE = Axis(
     number=18,
     name="alike",
-    finds="A kernel that compares whole tensors, and misses the element in which they differ, or finds a difference between equal ones.",
+    finds="A kernel that compares whole tensors, and misses the element in which they differ, or finds a difference between equal tensors.",
     bugs=("pytorch/pytorch#77750",),
     budget=2 * len(_ALIKE) + 4,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous/transposed"),
@@ -557,7 +562,8 @@ _FINE = 1 + 2**-13
 
 
 def _signs(basis: Basis) -> Variations:
-    """Calls with elements that ascend from just above 0, that are all negative, or that have only two different values."""
+    """Yields calls with elements that ascend from just above 0, that are all negative, or that have only two different
+    values."""
     bases = [roomy(basis, base) for base in basis.bases]
     fine = _FINE if basis.moves else 1.0
     for turn, values in enumerate((ascending, negative, _two)):
@@ -574,17 +580,18 @@ def _signs(basis: Basis) -> Variations:
 
 
 def ascending(count: int) -> torch.Tensor:
-    """``count`` different numbers that ascend from above 0 to below 2, which is in the domain of most functions."""
+    """Returns ``count`` different numbers that ascend from above 0 to below 2, which is in the domain of most
+    functions."""
     return torch.arange(1, count + 1) * (1.9 / (count + 1))
 
 
 def negative(count: int) -> torch.Tensor:
-    """``count`` negative multiples of 1/8, unordered. If ``count`` is greater than 41, values repeat."""
+    """Returns ``count`` negative multiples of 1/8, unordered. If ``count`` is greater than 41, values repeat."""
     return -((torch.arange(count) * 7) % 41 + 1) / 8
 
 
 def _two(count: int) -> torch.Tensor:
-    """A vector of two different positive values, one of which occurs once in five elements."""
+    """Returns a vector of two different positive values, one of which occurs once in five elements."""
     return torch.where(torch.arange(count) % 5 == 2, 1.25, 0.5)
 
 

@@ -1,5 +1,5 @@
-"""The axis of handwritten calls, for ops of which the other axes make few calls, because their arguments must fit each
-other or because their result is reliable for some values only."""
+"""The axis of handwritten calls, for ops of which the other axes make few calls. The arguments of such ops must fit
+each other, or their result is reliable only for some values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Make = Callable[..., Call | None]
 
 
 def _written(basis: Basis) -> Variations:
-    """A call of each handwritten size that the CPU accepts and whose result is steady. The samples to start from take
-    turns."""
+    """Yields a call for each handwritten size that the CPU accepts and whose result is numerically steady. The basis
+    samples take turns."""
     bases = _by_arguments(basis)
     for number, (make, sizes) in enumerate(recipes(basis.op.id)):
         for base in starting_at(bases, 3 * number):
@@ -35,7 +35,7 @@ def _written(basis: Basis) -> Variations:
 
 
 def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
-    """Yields (function that makes a call, sizes) for each handwritten recipe of an op."""
+    """Yields a pair (function that makes a call, sizes) for each handwritten recipe of an op."""
     for pattern, (make, sizes) in _RECIPES.items():
         if fnmatchcase(op, pattern):
             yield from ((make, each) for each in sizes)
@@ -43,15 +43,15 @@ def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
 
 
 def _by_arguments(basis: Basis) -> list[Sample]:
-    """The database's samples with the most tensors, one for each set of other arguments."""
+    """Returns the database's samples with the most tensors, one for each combination of the other arguments."""
     held = [base for base in basis.drawn if base.numel]
     most = max((len(base.tensors) for base in held), default=0)
     return [*{basis.arguments(s): s for s in held if len(s.tensors) == most}.values()]
 
 
 def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor of this shape with random elements of the database's values for this tensor of a call; unlike ``fill``,
-    it keeps fractions."""
+    """Returns a tensor of the given shape with random elements of the database's values for tensor number ``place`` of
+    a call. Unlike ``fill``, the function keeps fractions."""
     pool = basis.pool(base, place)
     return pool[basis.choice(len(pool), shape)].contiguous()
 
@@ -60,7 +60,8 @@ def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> tor
 
 
 def _normalised(basis: Basis, base: Sample, *shape: int) -> Call:
-    """A batch norm of an input of this shape; the other tensors have one element for each channel."""
+    """Returns a call of batch norm with an input of the given shape. The other tensors have one element for each
+    channel."""
     others = range(1, len(base.tensors))
     made = {place: _picked(basis, base, place, shape[1:2]) for place in others}
     return basis.rebuilt(base, {0: basis.fill(base, 0, shape), **made})
@@ -74,7 +75,7 @@ def _grouped(basis: Basis, base: Sample, groups: int, *shape: int) -> Call:
 
 
 def _segments(basis: Basis, base: Sample, shape: Shape, axis: int, count: int) -> Call:
-    """A call with segments of random lengths, some of them empty, along a dimension of the data."""
+    """Returns a call with segments of random lengths, some of them empty, along a dimension of the data."""
     size, batch = shape[axis], shape[:axis]
     ends = basis.choice(size + 1, (*batch, count - 1)).sort(-1).values
     first, last = torch.zeros(*batch, 1).long(), torch.full((*batch, 1), size)
@@ -90,7 +91,7 @@ def _sampled(basis: Basis, base: Sample, shape: Shape, grid: Shape) -> Call:
 
 
 def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Call:
-    """A max-unpooling call: the maxima of windows that do not overlap, with their indices."""
+    """Returns a max-unpooling call with the maxima of windows that do not overlap, and their indices."""
     pool = _POOLS[len(sides) - 1]
     whole = basis.distinct(shape) if basis.kind.is_floating_point else basis.fill(base, 0, shape)
     highest, places = pool(whole.float(), sides)
@@ -103,7 +104,8 @@ _POOLS = [getattr(torch.ops.aten, f"max_pool{count}d_with_indices") for count in
 
 
 def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, most: int) -> Call:
-    """A CTC loss of ``batch`` sequences of at most ``most`` labels, each with at least one valid alignment."""
+    """Returns a call of CTC loss with ``batch`` sequences of at most ``most`` labels, each with at least one valid
+    alignment."""
     scores = _picked(basis, base, 0, (times, batch, classes)).double().log_softmax(-1)
     labels = 1 + basis.choice(classes - 1, (batch, most))
     ends = (times - basis.choice(times // 3, (batch,)), most - basis.choice(most, (batch,)))
@@ -115,7 +117,7 @@ def _aligned(basis: Basis, base: Sample, times: int, batch: int, classes: int, m
 
 
 def _labelled(basis: Basis, base: Sample, batch: int, classes: int) -> Call:
-    """A call with rows of distinct labels, each row ended by -1."""
+    """Returns a call with rows of distinct labels, each row ended by -1."""
     labels = torch.stack([basis.permutation(classes) for _ in range(batch)])
     labels[:, classes // 3] = -1
     return basis.rebuilt(base, {0: _picked(basis, base, 0, (batch, classes)), 1: labels})
@@ -130,8 +132,8 @@ def _between(basis: Basis, base: Sample, *shapes: Shape) -> Call:
 
 
 def _repeating(basis: Basis, base: Sample, *shape: int) -> Call | None:
-    """A call with few different values that occur often. None unless the sample compares all dimensions together and
-    sorts, because the order of the result is otherwise unspecified."""
+    """Returns a call with few different values that occur often. Returns None unless the sample compares all dimensions
+    together and sorts, because the order of the result is otherwise unspecified."""
     if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
         return None
     step, counts = basis.pool(base, 0)[:1], basis.choice(7, shape)
@@ -149,8 +151,8 @@ def _stepped(basis: Basis, base: Sample, steps: int) -> Call:
 
 
 def _dominant(basis: Basis, base: Sample, shape: Shape, turned: bool = True) -> torch.Tensor:
-    """Matrices with one large element in each row, each in another column, so that a factorization is numerically
-    steady. With ``turned``, the rows are permuted, so that it has to pivot."""
+    """Returns matrices with one large element in each row, each in another column, so that a factorization is
+    numerically steady. If ``turned`` is true, the rows are permuted, so that the factorization has to pivot."""
     *_, rows, columns = shape
     made = _picked(basis, base, 0, shape)
     order = basis.permutation(rows) if turned else torch.arange(rows)
@@ -164,7 +166,7 @@ def _factored(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _unpacked(basis: Basis, base: Sample, *shape: int) -> Call:
-    """An LU factorization to unpack, with random valid pivots."""
+    """Returns a call that unpacks an LU factorization with random valid pivots."""
     *batch, rows, columns = shape
     steps = torch.arange(min(rows, columns))
     further = basis.choice(2**20, (*batch, len(steps))) % (rows - steps)
@@ -173,8 +175,8 @@ def _unpacked(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Call:
-    """Right-hand sides for LDL factors of symmetric or hermitian matrices; with an odd size, the factors have 2x2
-    pivots."""
+    """Returns a call with LDL factors of symmetric or hermitian matrices and right-hand sides. For an odd size, the
+    factors have 2x2 pivots."""
     hermitian = bool(base.call.kwargs.get("hermitian"))
     made = _dominant(basis, base, (*batch, rows, rows), turned=False)
     made = made.flip(-1) if rows % 2 else made
@@ -185,7 +187,8 @@ def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int
 
 
 def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
-    """A tensor that is regular when viewed as a matrix, and a right-hand side of this shape."""
+    """Returns a call with a tensor that is regular when viewed as a matrix, and a right-hand side of the given
+    shape."""
     size = math.prod(shape)
     matrix = _dominant(basis, base, (size, size)).view(*shape, size)
     call = basis.rebuilt(base, {0: matrix, 1: basis.fill(base, 1, shape)})
@@ -193,7 +196,7 @@ def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _from_the_right(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Call:
-    """Equations X A = B, in which the unknown is to the left of the matrix."""
+    """Returns a call that solves equations X A = B, in which the unknown is to the left of the matrix."""
     matrix = _dominant(basis, base, (*batch, columns, columns))
     right = basis.fill(base, 1, (*batch, rows, columns))
     call = basis.rebuilt(base, {0: matrix, 1: right})
@@ -207,8 +210,8 @@ def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Call:
 
 
 def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Frames of a two-sided spectrum, with a window as long as a frame. A shorter window would hide errors at both
-    ends."""
+    """Returns a call with frames of a two-sided spectrum and a window as long as a frame. A shorter window would hide
+    errors at both ends."""
     window = _picked(basis, base, 1, (shape[-2],))
     call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: window})
     given = {"n_fft": shape[-2], "win_length": None, "center": False, "return_complex": True}
@@ -216,19 +219,19 @@ def _windowed(basis: Basis, base: Sample, *shape: int) -> Call:
 
 
 def _fitted(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int, of: int) -> Call:
-    """Least-squares problems whose columns are nearly orthogonal."""
+    """Returns a call with least-squares problems whose columns are nearly orthogonal."""
     matrix = _dominant(basis, base, (*batch, rows, columns))
     return basis.rebuilt(base, {0: matrix, 1: _picked(basis, base, 1, (*batch, rows, of))})
 
 
 def _near_one(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Matrices near the identity, whose powers stay small."""
+    """Returns a call with matrices near the identity, whose powers stay small."""
     noise = _picked(basis, base, 0, shape) / (16 * shape[-1])
     return basis.rebuilt(base, {0: torch.eye(shape[-1], dtype=basis.kind) + noise})
 
 
 def _apart(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Triangular matrices with well separated eigenvalues."""
+    """Returns a call with triangular matrices whose eigenvalues are well separated."""
     steps = torch.arange(shape[-1], 0, -1).to(basis.kind)
     return basis.rebuilt(base, {0: _picked(basis, base, 0, shape).triu(1) / 64 + torch.diag(steps)})
 
@@ -345,7 +348,7 @@ _EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
 WRITTEN = Axis(
     number=19,
     name="written",
-    finds="The faults that the axes size, extent, rank and grown find, for ops of which they make few calls, because arguments must fit each other or few values have a reliable result.",
+    finds="Faults of the kinds that the axes size, extent, rank and grown find, in ops of which these axes make few calls, because arguments must fit each other or few values have a reliable result.",
     bugs=("pytorch/pytorch#27442", "pytorch/pytorch#1059", "pytorch/pytorch#36921"),
     budget=8,
     layouts=("contiguous", "transposed+step_outer+offset"),

@@ -1,1 +1,2 @@
-"""Builds a static website from runs: which cells pass on each device, since when, and what changed."""
+"""Builds a static website from runs. It shows which cells pass on each device, since when they pass, and what
+changed."""

@@ -1,4 +1,5 @@
-"""What is wrong with a device's newest run: its regressions by cause, and which of them are new."""
+"""Finds the results of a device's newest run that need attention: its regressions by cause, and which of them are
+new."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from reports.statuses import LETTERS
 
 @dataclass(frozen=True, slots=True)
 class RedCause:
-    """A cause of regressions. ``kind`` is the status of its example (``reports.statuses``), ``new`` is the number of
-    its cells that were not regressions in the previous run."""
+    """A cause of regressions. ``kind`` is the status with which its example is shown (``reports.statuses``). ``new`` is
+    the number of its cells that were not regressions in the previous run."""
 
     cause: Cause
     kind: str
@@ -26,10 +27,10 @@ class RedCause:
 class Alarm:
     """The cells of a device's newest run that need attention.
 
-    ``gating`` counts the regressions that fail the gate, ``improvements`` the cells that pass although the manifest lists
-    them as failing, and ``provisional`` both of these in clauses that do not gate yet. ``new`` counts the regressions
-    that the previous run did not have. ``causes`` are those of all regressions: causes that gate before the others,
-    then causes with new regressions, then the largest.
+    ``gating`` counts the regressions that fail the gate. ``improvements`` counts the cells that pass although the
+    manifest lists them as failing. ``provisional`` counts regressions and improvements in clauses that do not gate yet.
+    ``new`` counts the regressions that the previous run did not have. ``causes`` are the causes of all regressions:
+    first causes that gate, then causes with new regressions, then the largest.
     """
 
     series: Series
@@ -41,12 +42,12 @@ class Alarm:
 
     @property
     def red(self) -> bool:
-        """Whether the device has anything that needs attention."""
+        """True if the device has anything that needs attention."""
         return bool(self.gating or self.provisional or self.improvements)
 
 
 def alarm_of(series: Series, changed: Changes, axis: Axis) -> Alarm:
-    """The alarm of a series: what is wrong with its newest run.
+    """Returns the cells of a series' newest run that need attention.
 
     ``changed`` are the changes since the previous run, ``axis`` has the cells of the newest run.
     """
@@ -70,13 +71,13 @@ def alarm_of(series: Series, changed: Changes, axis: Axis) -> Alarm:
 
 
 def urgency(alarm: Alarm) -> tuple[bool, bool, str]:
-    """The key to sort alarms by: devices that fail the gate first, then those with anything else that needs attention,
-    each in the order of their slugs."""
+    """Returns the key to sort alarms by: first devices that fail the gate, then devices with anything else that needs
+    attention. Within each group, devices are sorted by slug."""
     return not (alarm.gating or alarm.improvements), not alarm.red, alarm.series.slug
 
 
 def _newly_red(changed: Changes) -> set[CellKey]:
-    """The cells that are regressions now and were not in the previous run."""
+    """Returns the cells that are regressions now and were not regressions in the previous run."""
     return {
         cell
         for cells in changed.values()
@@ -90,7 +91,7 @@ def _is_regression(letter: str) -> bool:
 
 
 def _kind_of(cause: Cause) -> str:
-    """The status of a cause's example."""
+    """Returns the status with which the example of a cause is shown."""
     wanted = (cause.outcome, cause.verdict)
     kinds = (each.kind for each in LETTERS.values() if (each.outcome, each.verdict) == wanted)
     return next(kinds, "fail")

@@ -1,8 +1,8 @@
-"""The axis of a run: its cells in the order in which the site stores them, operator by operator.
+"""The axis of a run: the order in which the site stores the cells of the run, operator by operator.
 
-Plans are ordered clause by clause. Stored by operator, the cells of one operator are one slice of a run's string of
-letters, so the history of an operator is one slice of each run. Runs of the same plan share one axis, which is named by
-the hash of its content.
+Plans are ordered clause by clause. When cells are stored by operator, the cells of one operator are one slice of a
+run's string of status letters, so the history of an operator is one slice of each run. Runs of the same plan share one
+axis, which is named by the hash of its content.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Pattern = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def shard_of(op: str) -> int:
-    """The number of the file, of SHARDS files, that stores an operator: FNV-1a of the UTF-8 bytes of its name, modulo
-    SHARDS."""
+    """Returns the number of the file that stores an operator, among SHARDS files: the FNV-1a hash of the UTF-8 bytes of
+    the operator's name, modulo SHARDS."""
     value = 0x811C9DC5
     for byte in op.encode("utf-8", "surrogatepass"):
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -33,7 +33,7 @@ def shard_of(op: str) -> int:
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """The names of clauses, dtypes and operators, and which cells exist.
+    """The cells of a run in the order of the site, and the names of their clauses, dtypes and operators.
 
     Each pattern in ``patterns`` lists clauses and their dtypes, as positions in ``clauses`` and ``dtypes``. ``ops`` are
     pairs of a name and a position in ``patterns``, sorted by name. The cells are those of the first operator, clause by
@@ -47,7 +47,7 @@ class Axis(msgspec.Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        """The name of the axis: the first 16 digits of the SHA-256 of its content."""
+        """The name of the axis: the first 16 hexadecimal digits of the SHA-256 of its content."""
         text = json.dumps(msgspec.to_builtins(self), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -60,8 +60,8 @@ class Ordered(NamedTuple):
 
 
 def _dtype_order(name: str) -> tuple[int, int, str]:
-    """The key to sort dtypes by: no dtype (cases), bool, unsigned and signed integers, floats, complex; narrow before
-    wide."""
+    """Returns the key to sort dtypes by: no dtype (cases), bool, unsigned and signed integers, floats, complex; narrow
+    dtypes before wide ones."""
     kinds = ("bool", "uint", "int", "bfloat", "float", "complex")
     kind = next((place for place, start in enumerate(kinds, 1) if name.startswith(start)), 9)
     bits = re.search(r"\d+", name)
@@ -69,9 +69,9 @@ def _dtype_order(name: str) -> tuple[int, int, str]:
 
 
 def order(folded: Folded) -> Ordered:
-    """Sort the cells of a plan by operator. The cells of one operator keep the order of the plan.
+    """Sorts the cells of a plan by operator. The cells of one operator keep the order of the plan.
 
-    ``folded`` are the cells in the form that the plan's document has.
+    ``folded`` has the cells in the form of the plan document.
     """
     clauses: dict[str, int] = {}
     used = {name for _, ops in folded for names in ops.values() for name in names}
@@ -101,7 +101,7 @@ def order(folded: Folded) -> Ordered:
 
 
 def slices(axis: Axis) -> Iterator[tuple[str, int, int, int]]:
-    """Yields each operator with its pattern, and the positions at which its cells begin and end."""
+    """Yields each operator with the number of its pattern and the positions at which its cells begin and end."""
     sizes = [sum(len(dtypes) for _, dtypes in pattern) for pattern in axis.patterns]
     start = 0
     for op, pattern in axis.ops:
@@ -123,7 +123,7 @@ def cells_of(axis: Axis, op: str, pattern: int) -> Iterator[CellKey]:
 
 
 def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
-    """The number of times that each letter occurs in the cells of each clause.
+    """Returns the number of times that each status letter occurs in the cells of each clause.
 
     The letters of a clause are joined first, because counting in one string is faster than looking at each cell.
     """
@@ -136,5 +136,5 @@ def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:
 
 
 def letters_in(codes: str) -> dict[str, int]:
-    """The number of times that each letter occurs in a text."""
+    """Returns the number of times that each letter occurs in a text."""
     return {code: codes.count(code) for code in sorted(set(codes))}

@@ -33,7 +33,7 @@ GENERATOR = "torch-conformance dashboard"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of ``conform dashboard``. ``details`` is the number of runs of each device whose messages and repro
+    """The options of ``conform dashboard``. ``details`` is the number of runs of each device whose messages and repro
     scripts are kept. ``now`` is the time with which the ages of runs and the expiry dates of manifest blocks are
     compared."""
 
@@ -47,8 +47,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What ``build`` did: the number of devices and runs on the site, how many of the runs were ``read`` now, and why
-    others were ``refused``."""
+    """The result of ``build``: the number of devices and runs on the site, the number of runs that were ``read`` by the
+    build, and the reasons why runs were ``refused``."""
 
     devices: int
     runs: int
@@ -57,10 +57,10 @@ class Built:
 
 
 def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -> Built:
-    """Build or extend the site in ``folder`` from the runs in ``paths``.
+    """Builds or extends the site in ``folder`` from the runs in ``paths``.
 
     Raises RunError if the files of a run are damaged, Refused if a run must not be published, and SiteError if
-    ``folder`` has other content than a site. After an error the site is unchanged.
+    ``folder`` contains anything other than a site. After an error the site is unchanged.
     """
     options = options or Options()
     site = open_site(folder, fresh=options.fresh)
@@ -82,8 +82,8 @@ def build(paths: Sequence[Path], folder: Path, options: Options | None = None) -
 
 
 def _prune(site: Site, series: Sequence[Series], details: int) -> None:
-    """Remove files that belong to no run of the site, and the details of all runs but the newest ``details`` of each
-    device."""
+    """Removes files that belong to no run of the site, and the details of all runs except the newest ``details`` runs
+    of each device."""
     public, data = site.folder / "v1", site.folder / "data"
     kept = [run.id for each in series for run in each.runs]
     for folder, names in (("runs", kept), ("axes", site.axes), ("contracts", site.contracts)):
@@ -101,20 +101,20 @@ _WORTH_PROCESSES = 2 << 20
 
 
 class SiteError(ConformError):
-    """A folder is not a dashboard, or it cannot be written."""
+    """The error for a folder that is not a dashboard, or for a file of the dashboard that cannot be read or written."""
 
 
 def open_site(folder: Path, *, fresh: bool) -> Site:
-    """Read the runs of an existing site; with ``fresh``, start with none.
+    """Reads the runs of an existing site. If ``fresh`` is true, the site starts without runs.
 
-    Raises SiteError if the folder contains something other than a site.
+    Raises SiteError if the folder contains anything other than a site.
     """
     if folder.exists() and not folder.is_dir():
-        raise SiteError(f"{folder}: is a file. Give a folder for the site")
+        raise SiteError(f"{folder}: expected a folder for the site, found a file")
     marked = (folder / "v1" / "index.json").exists()
     if folder.exists() and any(folder.iterdir()) and not marked:
         raise SiteError(
-            f"{folder}: contains other files than a dashboard. Choose an empty or a new folder, so that "
+            f"{folder}: the folder contains files that do not belong to a dashboard. Choose an empty or a new folder, so that "
             "nothing is overwritten"
         )
     site = Site(folder)
@@ -124,7 +124,7 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
         document = _decoded(path, RunDocument)
         if document.format != FORMAT:
             raise SiteError(
-                f"{path}: has format {document.format}, expected {FORMAT}, because another version built "
+                f"{path}: expected format {FORMAT}, found {document.format}, because another version built "
                 "this site. Build the site again from all runs, with --fresh"
             )
         site.runs[document.id] = document
@@ -133,7 +133,7 @@ def open_site(folder: Path, *, fresh: bool) -> Site:
 
 
 def bring_in(site: Site, paths: Iterable[Path], *, skip_refused: bool, jobs: int | None) -> None:
-    """Read the runs that the site does not have yet. The files of the site change only after all of them were read.
+    """Adds the runs that the site does not have yet. The files of the site change only after all new runs were read.
 
     Raises RunError and Refused. With ``skip_refused``, runs that must not be published are listed in ``site.refused``
     instead.
@@ -182,7 +182,8 @@ def _ingest_all(
 
 
 def _ingest(path: Path, staging: Path) -> str | ConformError:
-    """Add one run, in a worker process. Returns its id, or the error if it is one for the user."""
+    """Adds one run to the staging folder, in a worker process. Returns the id of the run, or the error that should be
+    shown to the user."""
     try:
         return ingest(path, staging)
     except ConformError as error:
@@ -196,7 +197,8 @@ def _processors() -> int:
 
 
 def _move(staging: Path, folder: Path) -> None:
-    """Move files from the staging folder into the site. The documents that list a run as present are moved last."""
+    """Moves the files from the staging folder into the site. The documents whose presence marks a run as present are
+    moved last."""
     files = [path for path in staging.rglob("*") if path.is_file()]
     last = staging / "v1" / "runs"
     for path in sorted(files, key=lambda each: last in each.parents):
@@ -206,7 +208,7 @@ def _move(staging: Path, folder: Path) -> None:
 
 
 def _parts(site: Site) -> None:
-    """Load the axes and contracts that the site's runs refer to."""
+    """Loads the axes and contracts to which the site's runs refer."""
     public, runs = site.folder / "v1", site.runs.values()
     for name in dict.fromkeys(run.axis for run in runs if run.axis not in site.axes):
         site.axes[name] = _decoded(public / "axes" / f"{name}.json", Axis)
@@ -225,14 +227,15 @@ def _decoded(path: Path, kind: type[_T]) -> _T:
         raise SiteError(f"{path}: cannot be read: {error.strerror or error}") from None
     except msgspec.DecodeError as error:
         raise SiteError(
-            f"{path}: was changed after it was built ({error}). Build the site again from all runs, with --fresh"
+            f"{path}: the file was changed after the site was built ({error}). Build the site again from all runs, with --fresh"
         ) from None
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The results folders among ``paths``. A path that is not one is searched for results folders, two levels deep.
+    """Returns the results folders among ``paths``. A folder without a record is searched for results folders, two
+    levels deep.
 
-    Raises RunError if a path contains none.
+    Raises RunError if such a folder contains no results folder.
     """
     found: list[Path] = []
     for path in paths:
@@ -243,7 +246,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
         below = sorted(record.parent for record in records)
         if not below:
             raise RunError(
-                f"{path}: there is no {RECORD_FILE} in it or in its subfolders. Give the folder that a "
+                f"{path}: neither this folder nor its subfolders contain {RECORD_FILE}. Give the folder that a "
                 "run wrote (--results), or a folder that contains such folders"
             )
         found += below

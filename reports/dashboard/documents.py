@@ -1,8 +1,8 @@
-"""The public files of a site below ``v1/``: their formats, the downloads and the JSON schemas, and how files are
-written.
+"""The public files of a site below ``v1/``: their formats, the downloads and the JSON schemas, and the functions that
+write files.
 
-Names and formats are public. A format may gain a key. If it has to lose or change one, all files move to a new folder
-``v2/``. ``v1/schema/`` has the JSON schemas, which are generated from the classes below.
+Names and formats are public. A format may gain a key. If a format has to lose or change a key, all files move to a new
+folder ``v2/``. ``v1/schema/`` has the JSON schemas, which are generated from the classes below.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A block of the manifest that applied to a run, and how its cells ended.
+    """A block of the manifest of a run, with the results of the cells that it matches.
 
     ``cells`` is the number of planned cells that the block matches; a block that matches none is stale. ``met`` is the
     number of cells that ended as the block says. ``active`` is false if the block's ``when`` excludes the machine of
@@ -58,7 +58,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The manifest that the verdicts of a run were made with.
+    """The manifest by which the verdicts of a run were decided.
 
     ``state`` is ``read``; or ``none`` if the run had no manifest; or ``unknown`` if the file that the run names was not
     found with the same content. ``problems`` are conflicts between blocks.
@@ -71,12 +71,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why some cells of a run fail, and what to do.
+    """The reason why some cells of a run fail, with advice.
 
-    ``cells`` is the number of these cells, ``checks`` the number of checks that failed in them, ``clauses`` the clauses
-    of the cells, ``example`` the cell to read first. ``outcome`` is the example's outcome, ``positions`` are the cells'
-    positions in the run's axis; documents of suite 0.1 have neither. ``gating`` is false where all cells belong to
-    provisional clauses, which do not fail the gate.
+    ``cells`` is the number of cells that fail for the reason, ``checks`` the number of checks that failed in them,
+    ``clauses`` the clauses of the cells, and ``example`` the cell to read first. ``outcome`` is the outcome of the
+    example, and ``positions`` are the positions of the cells in the run's axis; documents of suite 0.1 have neither.
+    ``gating`` is false if all cells belong to provisional clauses, which do not fail the gate.
     """
 
     verdict: str
@@ -92,7 +92,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class RunDocument(msgspec.Struct, frozen=True):
-    """``v1/runs/<id>.json``: a run. ``codes`` has one letter for each cell of the run's axis."""
+    """The document of a run, ``v1/runs/<id>.json``. ``codes`` has one status letter for each cell of the run's axis."""
 
     format: int
     id: str
@@ -116,15 +116,15 @@ class RunDocument(msgspec.Struct, frozen=True):
 
 
 class ContractDocument(msgspec.Struct, frozen=True):
-    """``v1/contracts/<hash>.json``: the contract, as a run recorded it."""
+    """The contract as a run recorded it, in ``v1/contracts/<hash>.json``."""
 
     clauses: list[Clause]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Numbers of cells, counted as the gate counts them. ``judged`` is the denominator: the planned cells without the
-    ambiguous ones and without the ``declared`` ones, which were not tried because the device does not declare what they
-    need."""
+    """Numbers of cells, counted in the same way as by the gate. ``judged`` is the denominator: the planned cells
+    without the ``ambiguous`` and the ``declared`` cells. ``declared`` cells were not tried because the device does not
+    declare a capability that they need."""
 
     passed: int
     judged: int
@@ -144,7 +144,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class DeviceDocument(msgspec.Struct, frozen=True):
-    """An entry of ``v1/index.json``: a device, a plan, and their runs."""
+    """An entry of ``v1/index.json``: a device, a plan, and the runs of that plan on the device."""
 
     slug: str
     device: str
@@ -162,7 +162,7 @@ class DeviceDocument(msgspec.Struct, frozen=True):
 
 
 class IndexDocument(msgspec.Struct, frozen=True):
-    """``v1/index.json``: the devices of the site, and the meaning of each letter."""
+    """The document ``v1/index.json``: the devices of the site, and the meaning of each status letter."""
 
     format: int
     generator: str
@@ -175,13 +175,13 @@ SCHEMAS = {"index": IndexDocument, "run": RunDocument, "axis": Axis, "contract":
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a document."""
+    """Returns the JSON schema (draft 2020-12) of the document with the given name."""
     made = msgspec.json.schema(SCHEMAS[name])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **made}
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file atomically: a reader sees either the old content or the new one."""
+    """Replaces a file atomically, so that a reader sees either the old content or the new one."""
     with contextlib.suppress(
         OSError
     ):  # the file does not exist yet, or cannot be read; write_file reports the latter
@@ -191,18 +191,19 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, document: Any) -> bytes:
-    """Write an object as a JSON file. Returns the file's content."""
+    """Writes an object as a JSON file. Returns the content of the file."""
     data = msgspec.json.encode(document)
     write(path, data)
     return data
 
 
 def write_script(folder: Path, key: str, data: bytes) -> None:
-    """Write JSON as the script ``data/<key>.js``, which passes it to ``conform.give`` under that key.
+    """Writes JSON as the script ``data/<key>.js``. When a page loads the script, it passes the JSON to ``conform.give``
+    under that key.
 
-    Pages that are opened from a file may load scripts, but must not read other files. ``key`` is made of slugs. The
-    JSON is in a string, because an object literal treats the key ``__proto__`` as its prototype, and JSON.parse does
-    not.
+    A page that is opened from a local file may load scripts, but must not read other files. ``key`` is made of slugs.
+    The JSON is in a string, because an object literal treats the key ``__proto__`` as its prototype, and JSON.parse
+    does not.
     """
     text = data.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     script = b'conform.give("' + key.encode("ascii") + b"\",'" + text + b"');\n"
@@ -210,7 +211,7 @@ def write_script(folder: Path, key: str, data: bytes) -> None:
 
 
 def prune(folder: Path, pattern: str, kept: Container[str]) -> None:
-    """Remove the files and folders in ``folder`` that match a pattern and are not in ``kept``."""
+    """Removes the files and folders in ``folder`` that match a pattern and are not in ``kept``."""
     for path in folder.glob(pattern):
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -227,7 +228,7 @@ _FORMULA = ("=", "+", "-", "@", "\t")
 def write_downloads(
     folder: Path, latest: Iterable[tuple[str, RunDocument]], axes: Mapping[str, Axis]
 ) -> None:
-    """Write ``v1/devices/<slug>/cells.csv`` of each slug's newest run, and ``v1/schema/<name>.schema.json``."""
+    """Writes ``v1/devices/<slug>/cells.csv`` for the newest run of each slug, and ``v1/schema/<name>.schema.json``."""
     lines: dict[str, list[str]] = {}  # runs of one plan share theirs
     endings = {code: f"{each.outcome},{each.verdict}\r\n" for code, each in LETTERS.items()}
     for slug, run in latest:
@@ -245,15 +246,16 @@ def write_downloads(
 
 
 def beginnings(axis: Axis) -> list[str]:
-    """The first three fields of each cell's line in a CSV file, each followed by a comma."""
+    """Returns the first three fields (clause, op, dtype) of each cell's line in a CSV file, each followed by a
+    comma."""
     names = (*axis.clauses, *axis.dtypes, *(op for op, _ in axis.ops))
     fields = {name: _field(name) for name in names}
     return [f"{fields[clause]},{fields[op]},{fields[dtype]}," for clause, op, dtype in keys(axis)]
 
 
 def _field(text: str) -> str:
-    """Quote a CSV field as RFC 4180 requires. Text that a spreadsheet would run as a formula gets an apostrophe in
-    front."""
+    """Returns a CSV field, quoted as RFC 4180 requires. Text that a spreadsheet would run as a formula gets an
+    apostrophe in front."""
     if text.startswith(_FORMULA):
         text = f"'{text}"
     stream = io.StringIO()

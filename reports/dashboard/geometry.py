@@ -1,7 +1,7 @@
-"""The positions of a strided tensor's elements in its storage, for the pictures of layouts.
+"""Computes the positions of a strided tensor's elements in its storage, for the pictures of layouts.
 
-The tensors of a failing call are drawn as recorded. For the other failing layouts, a small example is made from the
-name of the layout.
+The tensors of a failing call are drawn as recorded. For the other failing layouts, a small example tensor is made from
+the name of the layout.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _SMALL: Final = {
 
 
 class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The place of a tensor in storage. Shape, strides and offset are in elements. ``extent`` is one past the position
-    of the last element; at least ``guard`` elements of known bytes follow it."""
+    """The place of a tensor in its storage. Shape, strides and offset are in elements. ``extent`` is one past the
+    position of the last element. At least ``guard`` elements with known bytes follow the tensor, so that a write past
+    its end is noticed."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -47,7 +48,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def placed(tensor: Geometry, role: str = "") -> Placement:
-    """The placement of a recorded tensor."""
+    """Returns the placement of a recorded tensor."""
     shape, stride, offset, dtype = tensor.shape, tensor.stride, tensor.offset, clean(tensor.dtype)
     last = sum(max(size - 1, 0) * step for size, step in zip(shape, stride))
     extent = offset + (last + 1 if all(shape) else 0)
@@ -59,7 +60,8 @@ def placed(tensor: Geometry, role: str = "") -> Placement:
 
 
 def laid_out(layout: str) -> list[Placement]:
-    """A small example tensor for each part of a layout's name; empty if the name is not that of a layout."""
+    """Returns the placement of a small example tensor for each part of a layout's name; an empty list if the name is
+    not that of a layout."""
     parts = [part.split("+") for part in layout.removeprefix("out=").split("/")]
     if any(memory not in _SMALL or not _FACTORS.issuperset(rest) for memory, *rest in parts):
         return []
@@ -67,7 +69,8 @@ def laid_out(layout: str) -> list[Placement]:
 
 
 def _lay_out(memory: str, factors: list[str]) -> Placement:
-    """Lay out a small tensor as ``opinfo.layouts`` does. A test compares the two, because ``reports`` must not import
+    """Returns the placement of a small tensor in the memory order and with the factors of a layout, as
+    ``opinfo.layouts`` would lay it out. A test compares the two implementations, because ``reports`` must not import
     ``opinfo``."""
     shape, order = _SMALL[memory]
     expanded = 0 if "expand_first" in factors else -1

@@ -1,5 +1,5 @@
-"""Adds one run to a site: refuses an incomplete run, then writes its public document, one letter for each cell, and the
-details of the cells that did not pass."""
+"""Adds one run to a site: refuses an incomplete run, then writes the run's public document with one status letter for
+each cell, and the details of the cells that did not pass."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _T = TypeVar("_T")
 
 
 class Refused(ConformError):
-    """A run must not be published: it is partial, one shard of several, incomplete or empty, or no cell could be
-    checked.
+    """The error for a run that must not be published: it is partial, one shard of several, incomplete or empty, or no
+    cell could be checked.
 
     The command exits with 2, as the gate does for an incomplete run.
     """
@@ -75,7 +75,7 @@ class Refused(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """A complete run, its cells in the order of its axis. ``not_passed`` has the results of all cells that did not
+    """A complete run, with its cells in the order of its axis. ``not_passed`` has the results of all cells that did not
     pass, by the position of the cell."""
 
     run: Run
@@ -94,12 +94,12 @@ class ReadRun:
 
 
 def run_id(start: datetime, sha256: str) -> str:
-    """The name of a run on the site. Names sort by date, and each is a valid file name on every system."""
+    """Returns the name of a run on the site. Names sort by date, and each name is a valid file name on every system."""
     return f"{start:%Y%m%dt%H%M%Sz}-{sha256[:10]}"
 
 
 def fingerprint(path: Path) -> str:
-    """The SHA-256 of a run's record. Raises RunError if there is no record."""
+    """Returns the SHA-256 of a run's record. Raises RunError if the run has no record."""
     source = record_file(path)
     try:
         return hashlib.sha256(source.read_bytes()).hexdigest()
@@ -109,7 +109,7 @@ def fingerprint(path: Path) -> str:
 
 
 def read(path: Path) -> ReadRun:
-    """Read a run. Raises RunError if its record is damaged, Refused if the run is incomplete."""
+    """Reads a run. Raises RunError if its record is damaged, and Refused if the run is incomplete."""
     source = record_file(path)
     run = load_run(path)
     cells = run.parsed.cells
@@ -157,17 +157,17 @@ def _date(text: str, source: Path) -> datetime:
 
 
 class Judged(NamedTuple):
-    """The manifest in its published form. For each cell that did not pass and that blocks apply to, ``deciding`` has
-    the positions of the blocks that decide its verdict."""
+    """The manifest of a run in its published form. ``deciding`` has an entry for each cell that did not pass and to
+    which blocks apply: the positions of the blocks that decide its verdict."""
 
     manifest: documents.Manifest
     deciding: Mapping[int, list[int]]
 
 
 def judged(read: ReadRun) -> Judged:
-    """Find the manifest of a run, and count how many cells each of its blocks matches.
+    """Finds the manifest of a run, and counts the cells that each of its blocks matches.
 
-    The manifest is the copy in the results folder, or else the file that the run names. Either is used only if its hash
+    The manifest is the copy in the results folder, or else the file that the run names. A file is used only if its hash
     is the one that the run recorded.
     """
     run, origin = read.run, read.run.provenance
@@ -239,9 +239,9 @@ def _published(block: Block, active: bool, cells: int, met: int) -> documents.Bl
 
 
 def ingest(path: Path, site: Path) -> str:
-    """Read a run and write its files below ``site``. Returns the run's id.
+    """Reads a run and writes its files below ``site``. Returns the run's id.
 
-    Raises RunError if its record is damaged, Refused if the run is incomplete.
+    Raises RunError if the record is damaged, and Refused if the run is incomplete.
     """
     with collector_paused():
         run = read(path)
@@ -260,14 +260,14 @@ def ingest(path: Path, site: Path) -> str:
 
 
 def _both(site: Path, name: str, data: bytes) -> None:
-    """Write a document for the pages, and the same document under ``v1/``. The public one is written last, because it
-    marks the run as present."""
+    """Writes a document for the pages, and the same document under ``v1/``. The public document is written last,
+    because its presence marks the run as present."""
     documents.write_script(site, name, data)
     documents.write(site / "v1" / f"{name}.json", data)
 
 
 def _cleaned(value: object, kind: type[_T]) -> _T:
-    """The value with all characters escaped that a page cannot show."""
+    """Returns a value in which all characters that a page cannot show are escaped."""
     return msgspec.convert(_clean_texts(msgspec.to_builtins(value)), kind)
 
 
@@ -311,13 +311,14 @@ def _document(
 
 
 def _failing(read: ReadRun) -> list[CellResult]:
-    """The unexpected results, as in every report of the run, and the expected failures."""
+    """Returns the unexpected results, as in every report of a run, and the expected failures."""
     expected = (r for r in read.not_passed.values() if r.verdict is Verdict.EXPECTED)
     return [*unexpected(read.run), *expected]
 
 
 def _published_causes(read: ReadRun) -> list[documents.Cause]:
-    """The causes of all failing cells, including expected failures, in the form in which the site publishes them."""
+    """Returns the causes of all failing cells, including expected failures, in the form in which the site publishes
+    them."""
     places = {result.key: place for place, result in read.not_passed.items()}
     return [
         _published_cause(cause, read.run.parsed.clauses, places)
@@ -344,8 +345,8 @@ def _published_cause(
 
 
 def _undeclared(read: ReadRun) -> dict[str, list[str]]:
-    """The checked clauses that have no cell on this device, each with the capabilities that the device does not
-    declare."""
+    """Returns the checked clauses that have no cell on the device of the run, each with the capabilities that the
+    device does not declare."""
     return {
         clause.id: [clean(name) for name in missing]
         for clause in read.run.plan.clauses
@@ -356,7 +357,8 @@ def _undeclared(read: ReadRun) -> dict[str, list[str]]:
 
 
 class _Cause(msgspec.Struct):
-    """Why a cell fails, and the first cells that fail for the same reason; ``count`` is the number of all of them."""
+    """The reason why a cell fails, and the first cells that fail for the same reason. ``count`` is the number of all
+    cells that fail for that reason."""
 
     sentence: str
     todo: str
@@ -376,9 +378,9 @@ class _Smallest(msgspec.Struct):
 
 
 class _Detail(msgspec.Struct, omit_defaults=True):
-    """What the page of a cell shows besides its status. ``ran`` is a position in the file's list of layout sets,
-    ``script`` has positions in its list of lines. ``more`` has the fields of a result that the page does not know by
-    name."""
+    """The facts that the page of a cell shows besides its status. ``ran`` is a position in the file's list of layout
+    sets, and ``script`` has positions in its list of lines. ``more`` has the fields of a result that the page does not
+    show by name."""
 
     seconds: float | None = None
     why: str = ""
@@ -407,7 +409,7 @@ _OTHERS = tuple(name for name in CellResult.__struct_fields__ if name not in _SH
 @dataclass(slots=True)
 class _Shard:
     """The content of one file of details. Layout sets and script lines are stored once and referred to by number,
-    because most repro scripts share most lines."""
+    because most repro scripts share most of their lines."""
 
     counts: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
     cells: dict[str, _Detail] = field(default_factory=dict)
@@ -423,7 +425,8 @@ class _Shard:
 
 
 def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shard]:
-    """The details of the run's cells, distributed over SHARDS files by operator."""
+    """Returns the details of the run's cells by the number of the file that stores them. Each operator is stored in one
+    of SHARDS files."""
     shards: dict[int, _Shard] = {}
     causes = dict(_causes(read))
     for op, _, start, end in axes.slices(read.axis):
@@ -438,7 +441,7 @@ def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shar
 
 
 def _causes(read: ReadRun) -> Iterator[tuple[int, _Cause]]:
-    """Yields the position of each unexpected result, with its cause."""
+    """Yields the position of each unexpected result with the cause of that result."""
     new = {result.key: position for position, result in read.not_passed.items()}
     for cause in causes_of(read.run, unexpected(read.run)):
         names = [clean(str(result.key)) for result in cause.results[:_NAMED]]
@@ -477,7 +480,7 @@ def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
 
 
 def smallest(example: Example | None) -> _Smallest | None:
-    """The minimised example as the page shows it; None if there is none."""
+    """Returns a minimised example in the form that the page shows; None if the cell has no example."""
     if example is None:
         return None
     call, layout, message = map(clean, (example.call, example.layout, example.message))
@@ -486,7 +489,7 @@ def smallest(example: Example | None) -> _Smallest | None:
 
 
 def _more(result: CellResult) -> dict[str, str]:
-    """The fields of a result that no page shows by name, as text."""
+    """Returns the fields of a result that no page shows by name, as text."""
     found: dict[str, str] = {}
     for name in _OTHERS:
         if value := getattr(result, name):
@@ -496,8 +499,8 @@ def _more(result: CellResult) -> dict[str, str]:
 
 
 def _script(folder: Path, result: CellResult) -> str | None:
-    """The text of a cell's repro script. None if the script is missing, because the run was copied without its scripts,
-    or if it is too long; the page then shows only its path."""
+    """Returns the text of a cell's repro script. Returns None if the script is missing, because the run was copied
+    without its scripts, or if the script is too long; the page then shows only its path."""
     path = repro_script(folder, result)
     try:
         raw = path.read_bytes() if path is not None else None

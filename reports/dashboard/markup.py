@@ -1,4 +1,4 @@
-"""Renders the templates, and has the filters that they use. All text that comes from runs is escaped."""
+"""Renders the templates of the site and defines the filters that they use. All text that comes from runs is escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SQUARE = Markup('<span class="sq k-{}" role="img" aria-label="{}" title="{}"></
 
 @cache
 def environment() -> Environment:
-    """The template environment that all pages share."""
+    """Returns the template environment that all pages share."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -46,28 +46,30 @@ def environment() -> Environment:
 
 
 def render(template: str, **context: object) -> Markup:
-    """Render a template with the given context."""
+    """Returns the text of a template, rendered with the given context."""
     return Markup(environment().get_template(template).render(context))
 
 
 def instant(start: str) -> datetime:
-    """Parse a date of the site's documents."""
+    """Parses a date as written in the documents of the site (ISO 8601, such as ``2026-01-31T12:00:00Z``)."""
     return datetime.fromisoformat(start.replace("Z", "+00:00"))
 
 
 def web(url: object) -> str | None:
-    """The address if it is an http or https address, else None, because other schemes can run code."""
+    """Returns an address if it is an http or https address, else None, because addresses of other schemes can run
+    code."""
     text = str(url or "")
     return text if re.fullmatch(r"https?://[^\s<>\"'\\]+", text) else None
 
 
 def square(kind: str) -> Markup:
-    """The shape of a kind of status, with the name of the kind as its label for screen readers."""
+    """Returns the shape of a kind of status. The label for screen readers is the name of the kind."""
     return _SQUARE.format(kind, LABELS[kind], LABELS[kind])
 
 
 def prose(text: str) -> Markup:
-    """Escape a text, make code elements of parts in backticks, and links of references to GitHub issues."""
+    """Returns a text as escaped HTML. Parts in backticks become code elements, and references to GitHub issues become
+    links."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else _threads(part)
         for place, part in enumerate(_CODE.split(text))
@@ -75,8 +77,8 @@ def prose(text: str) -> Markup:
 
 
 def _threads(text: str) -> Markup:
-    """Make links of references such as ``pytorch/pytorch#123, #124``. A number without a repository belongs to the
-    repository named last."""
+    """Returns a text as escaped HTML with links for references such as ``pytorch/pytorch#123, #124``. A number without
+    a repository belongs to the repository that was named last."""
     made, last = Markup(""), 0
     repository: str | None = None
     for found in _THREAD.finditer(text):

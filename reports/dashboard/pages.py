@@ -1,4 +1,4 @@
-"""Writes the pages of a site, and the scripts and styles that they load."""
+"""Writes the pages of a site, and the scripts and styles that the pages load."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SHOWN_CAUSES = 6
 
 @dataclass(slots=True)
 class Site:
-    """The runs, axes and contracts of a site, by id. ``read`` are the runs that this build added, ``refused`` the
-    reasons why runs were left out."""
+    """The runs, axes and contracts of a site, by id. ``read`` has the ids of the runs that the current build added,
+    ``refused`` the reasons why runs were left out."""
 
     folder: Path
     runs: dict[str, RunDocument] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A device on the overview."""
+    """A device's row on the overview page."""
 
     series: Series
     document: DeviceDocument
@@ -63,8 +63,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The manifest of a device: each block with its problems, and the number of blocks with each problem and of each
-    kind."""
+    """The state of a device's manifest: each block with its problems, the number of blocks with each problem, and the
+    number of blocks of each kind."""
 
     series: Series
     manifest: documents.Manifest
@@ -81,7 +81,7 @@ def write(
     title: str,
     now: datetime,
 ) -> None:
-    """Write every page, and the scripts, styles and data that all of them load."""
+    """Writes every page of a site, and the scripts, styles and data that all pages load."""
     for path in sorted(STATIC.iterdir()):
         if path.is_file():
             documents.write(folder / "assets" / path.name, path.read_bytes())
@@ -126,7 +126,7 @@ def _row(series: Series, document: DeviceDocument, site: Site, now: datetime) ->
 
 
 def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
-    """What is wrong with each device's newest run, the most urgent device first."""
+    """Returns the cells of each device's newest run that need attention, the most urgent device first."""
     found = [
         alarm_of(row.series, row.changed or {}, site.axes[row.series.latest.axis]) for row in rows
     ]
@@ -134,7 +134,7 @@ def _alarms(rows: Sequence[Row], site: Site) -> list[Alarm]:
 
 
 def _families(rows: Sequence[Row], site: Site) -> list[str]:
-    """The clause families with cells on any device, in the order of the contract."""
+    """Returns the clause families that have cells on any device, in the order of the contract."""
     having = {name for row in rows for name in row.families}
     known = [clause.family for contract in site.contracts.values() for clause in contract.clauses]
     return [name for name in dict.fromkeys([*known, *sorted(having)]) if name in having]
@@ -142,8 +142,8 @@ def _families(rows: Sequence[Row], site: Site) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The number of cells that do not pass in each run of a device: charts of all cells and of each family, and a
-    table."""
+    """The number of cells that do not pass in each run of a device, as a chart of all cells, a chart for each clause
+    family, and a table."""
 
     series: Series
     chart: Markup
@@ -157,9 +157,11 @@ def _trend(series: Series) -> Trend:
     small = []
     for family in families:
         points = _points(series, [parts.get(family, Tally()) for _, parts in counts])
-        chart = svg.line(points, svg.SMALL, f"{family}, not passing")
+        chart = svg.line(points, svg.SMALL, f"{family}: cells that do not pass")
         small.append((family, points[-1].counts, chart))
-    label = f"{series.title}: cells that do not pass, {len(series.runs)} runs"
+    label = (
+        f"{series.title}: cells that do not pass, run by run (number of runs: {len(series.runs)})"
+    )
     chart = svg.line(_points(series, [total for total, _ in counts]), svg.WIDE, label)
     table = [
         (run, total, [parts.get(family) for family in families])
@@ -200,8 +202,8 @@ def _health(series: Series, now: datetime) -> Health:
 
 
 def _faults(block: documents.Block, today: str) -> list[str]:
-    """The problems of a manifest block: it is expired, matches no planned cell, has no issue, or does not apply to the
-    run's machine."""
+    """Returns the problems of a manifest block: the block is expired, matches no planned cell, has no issue, or does
+    not apply to the machine of the run."""
     faults = {
         "expired": block.expires is not None and block.expires < today,
         "stale": block.active and not block.cells,
@@ -216,7 +218,7 @@ def _faults(block: documents.Block, today: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A device's cells of one operator. ``body`` is safe markup: constants and escaped names."""
+    """The cells of one operator on a device. ``body`` is safe markup, made of constants and escaped names."""
 
     series: Series
     counts: Tally
@@ -226,8 +228,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class OpLink:
-    """An operator in the list of operators. ``counts`` has an entry for each series, None if it does not have the
-    operator."""
+    """An operator in the list of operators. ``counts`` has an entry for each series; the entry is None if the series
+    does not have the operator."""
 
     name: str
     slug: str
@@ -235,7 +237,7 @@ class OpLink:
 
 
 def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: str) -> list[OpLink]:
-    """Write ``op/<slug>.html`` for each operator of the newest runs. Remove the pages of other operators."""
+    """Writes ``op/<slug>.html`` for each operator of the newest runs, and removes the pages of other operators."""
     axes = [site.axes[each.latest.axis] for each in series]
     spans = [{op: span for op, *span in slices(axis)} for axis in axes]
     rows = [_rows(axis) for axis in axes]
@@ -257,15 +259,15 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
 
 
 class _Rows(NamedTuple):
-    """The part of an operator's table that is the same for all operators of a pattern: the dtypes, and for each clause
-    the beginning of its row and the columns of its cells."""
+    """The part of an operator's table that is the same for all operators with the same clauses and dtypes (a pattern of
+    the axis). It has the dtypes, and for each clause the beginning of the row and the columns of the cells."""
 
     dtypes: list[str]
     clauses: list[tuple[str, list[int]]]
 
 
 def _rows(axis: Axis) -> list[_Rows]:
-    """The constant parts of the tables, one for each pattern of the axis."""
+    """Returns the constant parts of the operator tables, one for each pattern of the axis."""
     made = []
     for pattern in axis.patterns:
         used = sorted({dtype for _, dtypes in pattern for dtype in dtypes})
@@ -330,7 +332,8 @@ class _Device(msgspec.Struct):
 
 
 class _SiteData(msgspec.Struct, rename="camel"):
-    """``data/site.js``: what every page needs: devices and runs, the meaning of the letters, and which changes count."""
+    """The content of ``data/site.js``, which every page needs: devices and runs, the meaning of the status letters, and
+    the kinds of change."""
 
     built: str
     statuses: list[dict[str, str]]
@@ -347,7 +350,7 @@ class _SiteData(msgspec.Struct, rename="camel"):
 def site_data(
     site: Site, series: Sequence[Series], devices: Sequence[DeviceDocument], now: datetime
 ) -> bytes:
-    """The content of ``data/site.js``, as JSON."""
+    """Returns the content of ``data/site.js`` as JSON."""
     told = {path.name for path in (site.folder / "data" / "details").glob("*")}
     ops = (op for each in series for op, _ in site.axes[each.latest.axis].ops)
     slugs = {op: slug(op) for op in ops if slug(op) != op}

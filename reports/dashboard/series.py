@@ -1,4 +1,4 @@
-"""Groups runs into series, one for each device and plan, and makes the history, counts and levels of each."""
+"""Groups runs into series, one for each device and plan, and computes the history, counts and levels of each series."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
 def slug(name: str) -> str:
-    """A file name for any text: the text itself if it is safe, or else its safe characters and a hash.
+    """Returns a safe file name for a text: the text itself if it is safe, or else its safe characters and a hash.
 
     Different texts get different names, even on file systems that ignore case.
     """
@@ -40,7 +40,7 @@ def _digest(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The runs of one device and plan, oldest first."""
+    """The runs of one device and plan, oldest run first."""
 
     slug: str
     device: str
@@ -62,10 +62,11 @@ class Series:
 
 
 def series_of(documents: Iterable[RunDocument]) -> list[Series]:
-    """Group runs by device, device name and plan. The series are sorted by slug.
+    """Groups runs by device, device name and plan. The series are sorted by slug.
 
     The slug of a series is ``device-plan``. If machines with different device names ran as the same device, the first
-    keeps that slug and the others get a hash of their device name as a suffix, so that existing slugs never change.
+    keeps that slug. The slugs of the other machines end with a hash of the device name, so that existing slugs never
+    change.
     """
     groups: dict[tuple[str, str, str], list[RunDocument]] = {}
     for document in sorted(documents, key=lambda each: each.id):
@@ -82,7 +83,8 @@ def series_of(documents: Iterable[RunDocument]) -> list[Series]:
 
 
 def counted(document: RunDocument) -> tuple[Tally, dict[str, Tally]]:
-    """The counts of a run's cells as the gate counts them: of all cells, and by clause family."""
+    """Returns the counts of a run's cells as the gate computes them: the counts of all cells, and the counts by clause
+    family."""
     families: dict[str, list[Tally]] = {}
     for clause, counts in document.counts.items():
         part = tally(counts)
@@ -98,7 +100,7 @@ def count_of(counts: Tally) -> Count:
 
 
 def device_document(series: Series) -> DeviceDocument:
-    """The series' entry of ``v1/index.json``."""
+    """Returns the entry of a series in ``v1/index.json``."""
     latest = series.latest
     total, families = counted(latest)
     return DeviceDocument(
@@ -119,7 +121,7 @@ def device_document(series: Series) -> DeviceDocument:
 
 
 def changed(before: RunDocument, after: RunDocument, axes: Mapping[str, Axis]) -> Changes:
-    """Compare two runs cell by cell."""
+    """Returns the cells that changed from one run to another, by kind of change."""
     old, new = _blocks(before, axes), _blocks(after, axes)
     ops = [op for op in sorted({**old, **new}) if old.get(op) != new.get(op)]
     return changes(_letters(old, ops, axes), _letters(new, ops, axes))
@@ -138,7 +140,7 @@ def _blocks(document: RunDocument, axes: Mapping[str, Axis]) -> dict[str, _Block
 def _letters(
     blocks: Mapping[str, _Block], ops: Iterable[str], axes: Mapping[str, Axis]
 ) -> dict[CellKey, str]:
-    """The letter of each cell of the given operators."""
+    """Returns the status letter (``reports.statuses``) of each cell of the given operators."""
     found: dict[CellKey, str] = {}
     for op in ops:
         if op in blocks:
@@ -151,12 +153,12 @@ def _letters(
 
 
 def write_history(folder: Path, series: Sequence[Series], axes: Mapping[str, Axis]) -> None:
-    """Write what each cell was in each run: SHARDS files for each series, each with the operators that hash to its
-    number.
+    """Writes the status letters of every cell in every run. Each series has SHARDS files; the hash of an operator's
+    name selects the file that stores the operator.
 
     Most operators have the same letters in most runs, so each distinct string of letters is stored once. ``ops[op]`` is
-    a pair: the distinct [axis, pattern, letters], and for each run the position of its entry in that list, or -1 if the
-    run does not have the operator.
+    a pair. Its first part lists the distinct [axis, pattern, letters]; its second part has for each run the position of
+    its entry in that list, or -1 if the run does not have the operator.
     """
     spans = {name: list(slices(axis)) for name, axis in axes.items()}
     for each in series:

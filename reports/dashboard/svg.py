@@ -1,4 +1,5 @@
-"""SVG that is drawn when the site is built: charts of runs, badges of devices, and the shapes of statuses."""
+"""Draws the SVG images of a site when the site is built: charts of runs, badges of devices, and the shapes of
+statuses."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from reports.statuses import KINDS, Status
 
 
 def bar(counts: Tally) -> Markup:
-    """A thin bar for the judged cells: passed, failing as the manifest expects, and the rest."""
+    """Returns a thin bar for the judged cells: the cells that passed, those that fail as the manifest expects, and the
+    rest."""
     if not counts.judged:
         return Markup("")
     failing = 100 - 100 * counts.passed / counts.judged
@@ -38,8 +40,8 @@ def bar(counts: Tally) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A run on a line chart. ``x`` is the run's time in seconds, ``note`` describes the run, and ``mark`` names the new
-    version of torch or the driver if it differs from the run before."""
+    """A run on a line chart. ``x`` is the time of the run in seconds, and ``note`` describes the run. ``mark`` names
+    the new version of torch or of the driver, if it differs from the version in the run before."""
 
     x: float
     counts: Tally
@@ -53,7 +55,7 @@ SMALL = (240, 84)
 
 
 def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
-    """A chart of the number of cells that do not pass in each run. The vertical axis starts at 0."""
+    """Returns a line chart of the number of cells that do not pass in each run. The vertical axis starts at 0."""
     width, height = size
     wide = size is WIDE
     left, right, top, bottom = (46, 14, 14, 26) if wide else (8, 40, 10, 8)
@@ -86,7 +88,7 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
 
 
 def _ceiling(value: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, 50, … that is not below the value."""
+    """Returns the smallest of the numbers 1, 2, 5, 10, 20, 50, … that is not below the value."""
     power: int = 10 ** (len(str(value)) - 1)
     return next(factor * power for factor in (1, 2, 5, 10) if value <= factor * power)
 
@@ -99,7 +101,7 @@ _GOOD, _SOME, _NONE = "#1a7f5a", "#7a6a1c", "#6b6f76"
 
 
 def write_badges(folder: Path, devices: Sequence[DeviceDocument]) -> None:
-    """Write ``v1/badges/<slug>.svg`` and ``v1/badges/<slug>-level<N>.svg``."""
+    """Writes ``v1/badges/<slug>.svg`` for each device and ``v1/badges/<slug>-level<N>.svg`` for each of its levels."""
     wanted: dict[str, str] = {}
     for device in devices:
         total = device.total
@@ -122,7 +124,8 @@ def write_badges(folder: Path, devices: Sequence[DeviceDocument]) -> None:
 
 
 def badge(label: str, text: str, colour: str) -> str:
-    """A flat badge. Label and text may come from a run and are escaped; ``colour`` must be a constant of this module."""
+    """Returns a flat badge as SVG. Label and text may come from a run and are escaped; ``colour`` must be a constant of
+    ``svg.py``."""
     label, text = clean(label)[:80], clean(text)[:80]
     left, right = (round(_width(part) + 12) for part in (label, text))
     return render("badge.svg", label=label, text=text, left=left, right=right, colour=colour)
@@ -133,16 +136,17 @@ def _width(text: str) -> float:
 
 
 def style_sheet() -> str:
-    """The content of ``assets/statuses.css``: a picture, a colour and a tint for each kind of status, light and dark.
+    """Returns the content of ``assets/statuses.css``: a picture, a colour and a tint for each kind of status, light and
+    dark.
 
-    Each picture contains its colour. Colouring one shape by a CSS mask takes a browser thirty times as long, which is
-    noticeable in a grid of thousands of squares.
+    Each picture contains its colour. Colouring one shape by a CSS mask would take a browser thirty times as long, which
+    is noticeable in a grid of thousands of squares.
     """
     return render("statuses.css", drawn=[kind for kind in KINDS if kind.path], picture=_picture)
 
 
 def _picture(kind: Status, colour: str) -> Markup:
-    """The shape of a status in a colour, encoded for a data URL."""
+    """Returns the shape of a status in a colour, encoded for a data URL."""
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16' width='16' height='16'>"
         f"<path fill='{colour}' fill-rule='evenodd' d='{kind.path}'/></svg>"

@@ -60,6 +60,10 @@ def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> N
     assert 65_551 not in [shape[0] for shape in pooled]
 
 
+#: Ops whose gradients take tens of seconds to judge.
+_EXPENSIVE = ("nn.functional.conv", "nn.functional.grid_sample", "nn.functional.layer_norm")
+
+
 @pytest.mark.parametrize(
     ("op", "when", "what", "place", "clause"),
     first_of_each(
@@ -112,7 +116,7 @@ def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> N
             ),
             ("linalg.solve", "an input is not contiguous", "off by a thousandth", 0, "first"),
         ],
-        lambda mutant: mutant[2],
+        lambda mutant: None if mutant[0].startswith(_EXPENSIVE) else mutant[2],
     ),
 )
 def test_a_wrong_derivative_is_noticed(

@@ -222,6 +222,7 @@ def test_broken_order_is_found_and_shrunk(server: Server, fault: str, cell: str)
     assert "def once(context: Context)" in seen.script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "clause", "steps"),
     [

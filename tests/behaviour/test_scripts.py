@@ -101,6 +101,7 @@ def test_a_script_exits_1_exactly_while_the_fault_is_on(
     assert on.result()[1].startswith("FAIL: ")
 
 
+@pytest.mark.slow
 def test_a_vendors_descriptor_comes_along(tmp_path: Path) -> None:
     (tmp_path / "descriptor.py").write_text(
         "from dataclasses import replace\n"
@@ -115,6 +116,7 @@ def test_a_vendors_descriptor_comes_along(tmp_path: Path) -> None:
     assert (code, said) == (0, "PASS: 1 check\n")
 
 
+@pytest.mark.slow
 def test_a_script_says_nothing_of_a_device_that_cannot_be_opened(tmp_path: Path) -> None:
     described = """
 from dataclasses import replace

@@ -78,13 +78,15 @@ def test_details_are_kept_of_the_newest_runs_alone(tmp_path: Path) -> None:
 def test_a_folder_of_other_files_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(SiteError, match="contains other files than a dashboard"):
+    with pytest.raises(SiteError, match="contains files that do not belong to a dashboard"):
         build([fleet.beta(tmp_path / "run")], tmp_path / "mine")
 
 
 def test_a_folder_without_runs_is_told_clearly(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"there is no run.conform in it"):
+    with pytest.raises(
+        RunError, match="neither this folder nor its subfolders contain run.conform"
+    ):
         build([tmp_path / "empty"], tmp_path / "site")
 
 

@@ -19,8 +19,12 @@ from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.looking import opened, visiting
 
+#: Each width in both colour schemes; the fast tests take a phone and a laptop, one scheme each.
 SCREENS = [
-    (width, height, scheme)
+    pytest.param(
+        *(width, height, scheme),
+        marks=[] if (width, scheme) in {(390, "dark"), (1280, "light")} else [pytest.mark.slow],
+    )
     for width, height in ((390, 844), (768, 1024), (1280, 800), (1920, 1080))
     for scheme in ("light", "dark")
 ]
@@ -140,6 +144,7 @@ def test_a_query_that_only_cases_match_opens_the_cases(browser: Any, large: Path
         assert rows_in_view(page) == {RED_CASE.op: {"fail"}}
 
 
+@pytest.mark.slow
 def test_a_view_without_a_match_says_so(browser: Any, large: Path) -> None:
     with opened(browser, large, "grid.html#show=cases&q=op:op001") as page:
         assert "No cell of a case matches." in page.inner_text(".panel")
@@ -158,6 +163,7 @@ def test_operators_and_cases_are_never_in_one_grid(browser: Any, large: Path) ->
             assert {name in OPS for name in names} == {show == "ops"}
 
 
+@pytest.mark.slow
 def test_a_cell_leads_to_its_square_in_the_grid(browser: Any, large: Path) -> None:
     for cell in (RED_OPS[1], RED_CASE):
         address = f"cell.html#clause={cell.clause}&op={cell.op}&dtype={cell.dtype}"
@@ -225,6 +231,7 @@ def test_the_overview_counts_what_the_gate_counts(runs: list[Path], friendly: Pa
         assert sorted(cells) == sorted(len(each.results) for each in red)
 
 
+@pytest.mark.slow
 def test_a_run_without_regressions_says_so(browser: Any, tmp_path: Path) -> None:
     run = fleet.write(tmp_path / "run", "calm", fleet.ALPHA)
     build([run], tmp_path / "site", Options(now=NOW, jobs=1))

@@ -120,7 +120,7 @@ def test_pointers_are_declared_as_storage_is_unless_they_are_mentioned(
 
 def test_pointers_that_are_and_are_not_declared_are_refused() -> None:
     text = refusal(lambda: descriptor(capabilities={"pointers"}, pointers=False))
-    assert "leave one out" in text
+    assert "remove one of the two" in text
 
 
 def test_every_dtype_is_torch_s_canonical_name() -> None:
@@ -178,7 +178,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dtypes_by_op": {"add": {"flot32"}}}, "unknown dtype 'flot32'; did you mean 'float32'"),
     (
         {"dtypes_by_op": {"add": {"bool"}}},
-        "dtypes_by_op['add'] names bool, but dtypes does not: it may only narrow",
+        "dtypes_by_op['add'] names bool, but dtypes does not: dtypes_by_op may only narrow",
     ),
     ({"tolerances": {"float23": Tolerance(0, 0)}}, "unknown dtype 'float23'; did you mean"),
     (
@@ -225,7 +225,7 @@ def test_a_refusal_names_the_device() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_a_tolerance_is_finite_and_not_negative(value: float) -> None:
-    wanted = f"must be a number from 0, and finite, got {value}"
+    wanted = f"must be a finite number of at least 0, got {value}"
     assert refusal(lambda: Tolerance(value, 0.0)) == f"rtol {wanted}"
     assert refusal(lambda: Tolerance(0.0, value)) == f"atol {wanted}"
 
@@ -234,7 +234,7 @@ def test_a_tolerance_is_a_number() -> None:
     wrong: Any = "1e-5"
     assert (
         refusal(lambda: Tolerance(wrong, 0))
-        == "rtol must be a number from 0, and finite, got '1e-5'"
+        == "rtol must be a finite number of at least 0, got '1e-5'"
     )
 
 
@@ -248,7 +248,7 @@ def test_facts_are_handed_through() -> None:
     [
         (lambda: {"drivr": "1"}, "facts(): unknown fact 'drivr'; did you mean 'driver'?"),
         (lambda: {"driver": ""}, "the fact 'driver' is '': give a non-empty string"),
-        (lambda: {"driver": None}, "or leave the fact out if the machine does not know it"),
+        (lambda: {"driver": None}, "or leave the fact out if its value is unknown on the machine"),
         (lambda: ["driver"], "facts(): expected a mapping, got ['driver']"),
         (lambda: 1 // 0, "reading its facts raised ZeroDivisionError: integer division"),
     ],

@@ -48,7 +48,7 @@ def test_a_block_that_does_not_hold_here_is_not_stale() -> None:
 def test_an_expired_block_is_named() -> None:
     assert found(FAIL + "\nexpires = 2027-02-28") == [
         (
-            "e.toml:1: the block expired on 2027-02-28: fix the cause, or verify it and set a new"
+            "e.toml:1: the block expired on 2027-02-28: fix the cause, or check that it remains and set a new"
             " date"
         )
     ]
@@ -63,7 +63,7 @@ def test_a_conflict_is_named_once_with_the_number_of_its_cells() -> None:
         (
             "e.toml:6: this block expects 'crash' of layout.values::add[int8] (and 1 more cell),"
             " but the block at e.toml:1 expects 'fail', and neither is more specific: narrow one of"
-            " them, or add a block for these cells only"
+            " the blocks, or add a block for these cells only"
         )
     ]
 

@@ -113,7 +113,7 @@ def test_more_exact_on_one_axis_and_less_on_another_is_a_conflict() -> None:
         expect(block(3, op="add"), block(9, "layout.values", outcome="crash"))
     assert str(caught.value) == (
         "expected.toml:9: this block expects 'crash' of layout.values::add[float32], but the block"
-        " at expected.toml:3 expects 'fail', and neither is more specific: narrow one of them, or"
+        " at expected.toml:3 expects 'fail', and neither is more specific: narrow one of the blocks, or"
         " add a block for these cells only"
     )
 

@@ -287,7 +287,7 @@ REFUSED = {
     ),
     "rate of a failure": (
         block_with(min_pass_rate="0.5"),
-        "'min_pass_rate' is for outcome 'flaky' only, and this block has 'fail'",
+        "'min_pass_rate' is for outcome 'flaky' only, and the block has the outcome 'fail'",
     ),
     "rate as percentage": (
         block_with(outcome='"flaky"', expires="2027-01-01", min_pass_rate="90"),

@@ -95,8 +95,8 @@ def test_a_device_without_a_manifest_has_no_expectations(tmp_path: Path) -> None
 
 
 BROKEN = [
-    ("raise OSError('no driver')", "loading it raised OSError: no driver"),
-    ("import sys; sys.exit(3)", "loading it raised SystemExit: 3"),
+    ("raise OSError('no driver')", "loading the descriptor raised OSError: no driver"),
+    ("import sys; sys.exit(3)", "loading the descriptor raised SystemExit: 3"),
     ("DESCRIPTOR = (", "line 1: not valid Python: '(' was never closed"),
     ("x = 1", "there is no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
     ("DESCRIPTOR = 3", "DESCRIPTOR must be a Descriptor, got 3"),
@@ -150,8 +150,11 @@ def test_a_device_is_known_by_its_own_name_not_its_entry_point_s(
 @pytest.mark.parametrize(
     ("value", "cause"),
     [
-        ("absent_module", "loading it raised ModuleNotFoundError: No module named 'absent_module'"),
-        ("textwrap:absent", "loading it raised AttributeError"),
+        (
+            "absent_module",
+            "loading the descriptor raised ModuleNotFoundError: No module named 'absent_module'",
+        ),
+        ("textwrap:absent", "loading the descriptor raised AttributeError"),
         ("textwrap:dedent", "expected a Descriptor, or a module that has one as DESCRIPTOR"),
         ("textwrap", "there is no DESCRIPTOR: add DESCRIPTOR = Descriptor(...)"),
     ],
@@ -179,8 +182,8 @@ def test_an_entry_point_cannot_take_a_built_in_name(tmp_path: Path, packages: Pa
     found = discover(tmp_path, [entry("mine", "vendor_e.descriptor")])
     assert found.get("cpu").folder == home
     assert str(found.broken["mine"]) == (
-        "entry point 'mine' (vendor_e.descriptor) provides a device named 'cpu', but there already is one"
-        f" from {home}: rename it, or use it with --descriptor PATH"
+        "entry point 'mine' (vendor_e.descriptor) provides a device named 'cpu', which already exists"
+        f" in {home}: rename the device, or use it with --descriptor PATH"
     )
 
 

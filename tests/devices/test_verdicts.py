@@ -100,7 +100,7 @@ def test_a_pass_says_nothing() -> None:
 
 def test_an_ambiguous_reference_is_in_no_numerator() -> None:
     judgement = judge(None, Observed(Outcome.AMBIGUOUS))
-    assert judgement.why == "ambiguous reference: not counted"
+    assert judgement.why == "the references disagree, so the cell is not counted"
 
 
 def test_a_missing_cell_says_that_the_run_is_incomplete() -> None:
@@ -110,7 +110,9 @@ def test_a_missing_cell_says_that_the_run_is_incomplete() -> None:
 
 def test_an_unexpected_failure_tells_its_exception_and_first_line() -> None:
     judgement = judge(None, failing("a", "RuntimeError", "no kernel\nmore"))
-    assert judgement.why == ("fail (RuntimeError: no kernel); the manifest does not list it")
+    assert judgement.why == (
+        "fail (RuntimeError: no kernel); the manifest does not list this outcome"
+    )
 
 
 def test_a_long_message_is_shortened() -> None:
@@ -120,7 +122,7 @@ def test_a_long_message_is_shortened() -> None:
 def test_an_error_cannot_be_expected() -> None:
     judgement = judge(expecting(block()), Observed(Outcome.ERROR, message="no input was made"))
     assert judgement.why == (
-        "the check could not be made (no input was made); a manifest cannot list that"
+        "the check could not be made (no input was made); a manifest cannot list such a cell"
     )
 
 
@@ -161,7 +163,10 @@ def test_listed_layouts_may_fail() -> None:
 def test_a_layout_that_is_not_listed_is_a_regression_that_names_it() -> None:
     judgement = judge(expecting(block(layouts="ab")), failing("abc"), ran=ALL)
     assert judgement.verdict is Verdict.REGRESSION
-    assert judgement.why == "fail also in the layouts c, which are not listed at expected.toml:7"
+    assert (
+        judgement.why
+        == "outcome 'fail' also in the layouts c, which are not listed at expected.toml:7"
+    )
 
 
 def test_a_listed_layout_that_passed_is_an_improvement_that_names_it() -> None:
@@ -199,7 +204,7 @@ def test_a_failure_in_no_layout_is_not_the_one_that_is_listed() -> None:
     assert judgement.verdict is Verdict.REGRESSION
     assert (
         judgement.why
-        == "fail (import failed), but in none of the expected layouts a, b (expected.toml:7)"
+        == "outcome 'fail' (import failed), but in none of the expected layouts a, b (expected.toml:7)"
     )
 
 
@@ -285,7 +290,7 @@ def test_a_flaky_cell_is_flaky_until_it_expires(observed: Observed) -> None:
     ("observed", "verdict", "why"),
     [
         (PASS, Verdict.OK, "passes"),
-        (failing("a"), Verdict.REGRESSION, "fail; the manifest does not list it"),
+        (failing("a"), Verdict.REGRESSION, "fail; the manifest does not list this outcome"),
     ],
 )
 def test_an_expired_flaky_block_allows_nothing(

@@ -140,7 +140,9 @@ def test_a_fault_that_moved_to_other_layouts_is_a_regression(
     assert gated(run).exit_code is ExitCode.REGRESSION
 
     done = call("update", run)
-    assert f"{cell}: fail also in the layouts" in done.output  # not recorded without a reason
+    assert (
+        f"{cell}: outcome 'fail' also in the layouts" in done.output
+    )  # not recorded without a reason
     assert verdicts(recorded.run(tmp_path / "again", *rest, "moved"))[cell] is Verdict.REGRESSION
 
     why = call("explain", cell, "--run", run)

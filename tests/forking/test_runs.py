@@ -58,6 +58,7 @@ def test_workers_that_may_not_be_copied_run_the_same(
     assert outcomes(tmp_path / "run") == outcomes(calm)
 
 
+@pytest.mark.slow
 def test_a_crash_in_a_worker_that_may_not_be_copied_costs_its_cell(
     fork: ForkServer, tmp_path: Path, calm: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_auto_starts_no_more_workers_than_are_of_use(fork: ForkServer, tmp_path:
     assert ran.code == 0 and one, ran.text
 
 
+@pytest.mark.slow
 def test_pytest_warns_of_nothing_that_was_loaded_before_it(cache: Path, tmp_path: Path) -> None:
     arguments = "--device", "cpu", "--ops", "neg", f"--results={tmp_path / 'run'}"
     ran = run_pytest(*arguments, "--clauses", "layout.*", cache=cache)

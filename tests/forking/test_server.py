@@ -24,6 +24,8 @@ from conformance.run.fork_client import STATUS, Forked, ForkServer
 from conformance.run.fork_server import has_lost_a_device, may_copy
 from tests.forking.threads import with_thread
 
+#: Each test waits for processes that load torch; the fast tests fork workers in test_runs.py.
+pytestmark = pytest.mark.slow
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="nothing is copied but on Linux"
 )

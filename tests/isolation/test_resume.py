@@ -53,6 +53,7 @@ def test_a_controller_that_was_killed_is_gone_on_with(
     assert resumed and "6 passed" not in resumed[-1]  # what was done is not done again
 
 
+@pytest.mark.slow
 def test_a_controller_that_died_with_everything_done_is_gone_on_with(
     fork: ForkServer, tmp_path: Path, calm: dict[CellKey, CellResult]
 ) -> None:
@@ -94,6 +95,7 @@ def test_without_workers_a_crash_is_named_by_the_second_resume(
     assert {key for key, _ in lost} == {CellKey.parse(AT)}
 
 
+@pytest.mark.slow
 def test_a_poisoned_device_ends_a_run_without_workers_and_is_named(
     fork: ForkServer, tmp_path: Path
 ) -> None:

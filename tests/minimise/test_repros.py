@@ -70,6 +70,7 @@ def unfinished(cell: CellKey, folder: Path, bench: Bench = BENCH) -> CellResult:
     return with_repros(given, [Unfinished(cell, "it hangs", 1.0, call)], bench, folder)[cell]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "says"),
     [
@@ -96,6 +97,7 @@ def test_a_script_says_that_the_device_cannot_be_used(tmp_path: Path, fork: Fork
     assert ran.code == 2 and "nothing could be judged" in ran.text
 
 
+@pytest.mark.slow
 def test_the_script_of_a_case_makes_its_check_in_a_process_of_its_own(tmp_path: Path) -> None:
     result = unfinished(CellKey("streams.wait", "drawn", ""), tmp_path)
     assert result.repro == "repro/streams.wait/drawn.py"

@@ -136,6 +136,7 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
     assert (on[0], off[0]) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["values.ignore_strides", "values.treat_channels_last_as_contiguous"]
 )

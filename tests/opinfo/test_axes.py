@@ -273,7 +273,7 @@ def test_whole_tensors_that_are_compared_hold_infinities() -> None:
 
 @pytest.mark.parametrize("name", ["nn.functional.glu", "bmm", "slice"])
 def test_a_corner_of_tiles_that_no_other_axis_leaves_over_is_filled_in(name: str) -> None:
-    corner = next(gap for gap in SHAPES if gap.name == "a corner of tiles left over")
+    corner = next(gap for gap in SHAPES if gap.name == "an incomplete tile in the corner")
     by = [s.axis for s in made(name) if corner.holds(tuple(s.tensors[0].shape))]
     assert by == ["gaps"]
 
@@ -303,12 +303,12 @@ def test_where_there_is_no_gap_nothing_is_made() -> None:
 @pytest.mark.parametrize(
     ("name", "fits", "does_not"),
     [
-        ("none left over of 64", (128, 3), (64,)),
-        ("one left over of 16", (3, 11), (32,)),
-        ("three left over of 4", (7,), (3,)),
+        ("a multiple of 64 elements", (128, 3), (64,)),
+        ("one element more than a multiple of 16", (3, 11), (32,)),
+        ("three elements more than a multiple of 4", (7,), (3,)),
         ("one column", (2, 5, 1), (1, 1)),
         ("one row", (2, 1, 5), (5,)),
-        ("a corner of tiles left over", (131, 137), (256, 137)),
+        ("an incomplete tile in the corner", (131, 137), (256, 137)),
         ("more than 300 rows", (301, 2), (2, 301)),
         ("more than 65,536 elements", (257, 257), (256, 256)),
     ],

@@ -60,6 +60,7 @@ def test_draw_gives_the_same_samples_whatever_the_generators_hold() -> None:
     assert digest(reversed(OPS)) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "4"])  # of texts: a set of two has either order
 def test_draw_gives_the_same_samples_in_another_process_and_order(seed: str) -> None:
     code = (

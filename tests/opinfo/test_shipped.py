@@ -128,7 +128,7 @@ def test_what_another_worker_found_wrong_is_not_written_back(written: Path, tmp_
     [
         (None, "expected folders of devices"),
         ({"d" * 24: []}, "of this version"),
-        ({"": True, "m" + "0" * 24: []}, "all computed"),
+        ({"": True, "m" + "0" * 24: []}, "computed without shipped ones"),
     ],
 )
 def test_what_is_no_whole_folder_is_not_packed(

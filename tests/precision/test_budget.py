@@ -26,7 +26,9 @@ def test_a_smaller_error_replaces_the_one_on_record_rounded_up() -> None:
 
 def test_a_larger_error_needs_a_reason() -> None:
     record, refused = updated(KEPT, {("exp", "float32"): 0.9}, None)
-    assert record == KEPT and refused == ["exp[float32]: 0.6 on record, 0.9 in the run"]
+    assert record == KEPT and refused == [
+        "exp[float32]: the recorded maximum is 0.6 units in the last place, the run measured 0.9"
+    ]
     record, refused = updated(KEPT, {("exp", "float32"): 0.9}, "a faster kernel")
     assert refused == [] and record.of("exp", "float32") == 0.9
     assert [(each.before, each.after, each.reason) for each in record.raised] == [
@@ -101,4 +103,4 @@ def test_a_run_s_errors_are_kept_and_shown(tmp_path: Path, cache: Path) -> None:
 
     write(folder, Record(float32={"exp2": 0.5}))
     done = runner.invoke(conform, ["precision", "update", str(results), *about])
-    assert done.exit_code == 1 and "exp2[float32]: 0.5 on record" in done.output
+    assert done.exit_code == 1 and "exp2[float32]: the recorded maximum is 0.5 units" in done.output

@@ -86,7 +86,9 @@ def test_a_baseline_must_be_whole_and_of_the_same_device() -> None:
         replace(PROVENANCE, partial=True),
         {ADD: passed(ADD)},
     )
-    with pytest.raises(NoBaseline, match="--against base: is a partial run or a shard"):
+    with pytest.raises(
+        NoBaseline, match="--against base: the baseline is a partial run or a shard"
+    ):
         Against.of(run(), part)
     with pytest.raises(NoBaseline, match="expected a whole run"):
         Against.of(run(), run(shard="1/2"))
@@ -97,5 +99,7 @@ def test_a_baseline_must_be_whole_and_of_the_same_device() -> None:
     other = Run(
         Path("base"), plan_document(device="npu"), replace(PROVENANCE, device="npu"), results()
     )
-    with pytest.raises(NoBaseline, match="its device is 'npu', and that of RUN is 'cpu'"):
+    with pytest.raises(
+        NoBaseline, match="the device of the baseline is 'npu', and that of RUN is 'cpu'"
+    ):
         Against.of(run(), other)

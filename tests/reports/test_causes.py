@@ -278,7 +278,10 @@ def test_a_name_made_of_the_op_s_makes_no_cause_of_its_own_and_the_plain_word_is
             "Please register a generator to the PrivateUse1 dispatch key",
             "implement getNewGenerator of PrivateUse1HooksInterface and register it",
         ),
-        ("'Module' object has no attribute 'get_rng_state'", "add get_rng_state, or let it raise"),
+        (
+            "'Module' object has no attribute 'get_rng_state'",
+            "add get_rng_state; if the device cannot support get_rng_state",
+        ),
     ],
 )
 def test_what_torch_asks_of_a_backend_is_the_advice(text: str, advice: str) -> None:

@@ -173,28 +173,28 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "another type": (value("checks", "many"), "Expected `int`, got `str`"),
     "a field of a newer version": (
         lambda folder: change(folder, lambda p: p.fields.update(waived=[[True], b""])),
-        "its results have the field 'waived', which this version does not know",
+        "the results have the field 'waived', which this version does not know",
     ),
     "no outcomes": (
         lambda folder: change(folder, lambda p: p.fields.pop("outcome")),
-        "its results lack the field 'outcome'",
+        "the results lack the field 'outcome'",
     ),
     "a short field": (lambda folder: change(folder, short_field), "'verdict' does not have 5 values"),
     "a wild position": (lambda folder: change(folder, wild_position), "a value that is not in its list"),
     "a cell that was not planned": (
         lambda folder: change(folder, unplanned), "a result for a cell that is not planned",
     ),
-    "a cell twice": (lambda folder: change(folder, twice), "its cells are out of order"),
+    "a cell twice": (lambda folder: change(folder, twice), "the cells are out of order"),
     "fewer results": (
         lambda folder: change(folder, lambda p: setattr(p, "count", 4)), "has 4 results for 5 cells",
     ),
     "another plan": (
         lambda folder: change(folder, lambda p: p.plan.update(hash="other")),
-        "plan and provenance are not of the same run",
+        "plan and provenance belong to different runs",
     ),
     "the provenance of another run": (
         lambda folder: change(folder, lambda p: p.provenance.update(device="npu")),
-        "plan and provenance are not of the same run",
+        "plan and provenance belong to different runs",
     ),
     "a lost provenance": (
         lambda folder: change(folder, lambda p: p.provenance.pop("torch")),

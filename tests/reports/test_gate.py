@@ -166,7 +166,7 @@ AMBIGUOUS_CONV = changed_result(AMBIGUOUS, key=CONV)
 def test_clauses_without_cells_are_listed_and_not_counted() -> None:
     text = summarise(a_run())
     assert "not checked by the suite yet (1 clause): graphs: pool" in text
-    assert "no cells on this device or in this plan: events: record" in text
+    assert "clauses that have no cells on this device or in this plan: events: record" in text
     assert not any(line.startswith(("graphs.pool", "events.record")) for line in text.splitlines())
 
 
@@ -284,5 +284,5 @@ def test_github_is_told_only_where_it_listens(tmp_path: Path) -> None:
 def test_a_run_knows_its_plan() -> None:
     with pytest.raises(RunError, match="not planned"):
         a_run(results(passed(CellKey("layout.values", "sub", "bool"))))
-    with pytest.raises(RunError, match="not of the same run"):
+    with pytest.raises(RunError, match="belong to different runs"):
         a_run(provenance=replace(PROVENANCE, device="npu"))

@@ -60,7 +60,10 @@ def test_blocks_read_back_as_the_cells_they_were_made_of(tmp_path: Path) -> None
     [
         ("version = ", "expected a file of valid TOML"),
         ("cells = []", "required field `version`"),
-        ('version = "1"\n[[cells]]\nclauses = ["a.b"]', "expected a block with either clauses, ops and dtypes"),
+        (
+            'version = "1"\n[[cells]]\nclauses = ["a.b"]',
+            "expected a block with either clauses, ops and dtypes",
+        ),
         ('version = "1"\n[[cells]]\nclauses = ["a.b"]\ncases = "x"', "Expected `array`, got `str`"),
         ('version = "1"\n' + '[[cells]]\nclauses = ["a.b"]\ncases = ["x"]\n' * 2, "again"),
     ],

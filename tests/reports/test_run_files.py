@@ -283,7 +283,7 @@ def test_results_that_are_no_evidence_are_written_and_never_pass(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"hash": "other"}, "not of the same run"),
+        ({"hash": "other"}, "belong to different runs"),
         ({"cells": [["layout.nothing", {"add": ["bool"]}]]}, "not in 'clauses'"),
         ({"cells": [["graphs.pool", {"case": [""]}]]}, "not checked yet"),
         ({"cells": [["layout.values", {"add": ["bool", "bool"]}]]}, "add\\[bool\\] twice"),

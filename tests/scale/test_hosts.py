@@ -90,6 +90,7 @@ def test_socket_servers_lose_the_guilty_cell_alone(
     assert ran.code == 1
 
 
+@pytest.mark.slow
 def test_a_worker_of_another_version_ends_the_run(fork: ForkServer, tmp_path: Path) -> None:
     ran = fork.pytest(
         *BASE,

@@ -57,6 +57,7 @@ def test_a_sound_device_passes_in_every_layout(tmp_path: Path, fork: ForkServer)
     assert {"transposed", "contiguous+step_inner+offset"} <= set(result.ran_layouts)
 
 
+@pytest.mark.slow
 def test_writes_into_views_that_are_lost_are_found(tmp_path: Path, fork: ForkServer) -> None:
     outcomes = judged("losing", "strange_losing", tmp_path, fork)
     for op in OPS:
@@ -106,6 +107,7 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
     assert failing == ["undeclared"]
 
 
+@pytest.mark.slow
 def test_gradients_of_a_dtype_that_is_not_declared_are_not_asked_for(
     tmp_path: Path, fork: ForkServer
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_synchronize_that_raises_is_charged_once(tmp_path: Path, fork: ForkSer
         assert Outcome.ERROR not in outcomes.values()
 
 
+@pytest.mark.slow
 def test_what_python_kernels_raise_is_told_apart(tmp_path: Path, fork: ForkServer) -> None:
     """A missing kernel is unsupported, whichever check asks for it; what was never answered is blocked, not an error;
     indices of another dtype are compared as numbers; an assertion without a text says where it is."""

@@ -50,6 +50,7 @@ def test_opaque_tensors_of_a_sound_device_pass(manners: dict[str, list[str]]) ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manner", _MANNERS)
 def test_opaque_tensors_are_judged_by_what_they_hold(
     manner: str, manners: dict[str, list[str]]

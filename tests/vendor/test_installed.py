@@ -112,6 +112,7 @@ def test_what_reads_results_needs_no_torch(torchless: Installed, command: str, c
     assert not re.search("^(error: |Traceback)", ran.text, re.MULTILINE | re.IGNORECASE), ran.text
 
 
+@pytest.mark.slow
 def test_shards_are_merged_without_torch(torchless: Installed) -> None:
     """Two whole runs are no shards: the command says so, and needed no torch to see it."""
     ran = torchless.conform("merge", "before", "after", "-o", "merged")
@@ -175,6 +176,7 @@ def test_pytest_checks_the_version_of_torch_too(torchless: Installed, another_to
     assert "torch 2.4.1+vendor is installed" in one_sentence(ran)
 
 
+@pytest.mark.slow
 def test_any_torch_is_tried_where_somebody_asks_for_it(
     torchless: Installed, another_torch: Path
 ) -> None:

@@ -1,6 +1,6 @@
-"""Importing this package builds the device's library if necessary, and registers ``torch.simulated``.
+"""Registers ``torch.simulated`` when it is imported, and builds the device's library if necessary.
 
-No other package in ``devices`` imports torch: the others describe backends, and this one is a backend.
+No other package in ``devices`` imports torch: the other packages describe backends, and this package is a backend.
 """
 
 from __future__ import annotations

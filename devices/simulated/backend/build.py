@@ -35,18 +35,19 @@ FLAGS: Final = (
 
 
 class BuildFailed(RuntimeError):
-    """The library could not be built. The text says why and what to do, and names the file with the whole output."""
+    """The error for a library that could not be built. The text of the error says why and what to do, and names the
+    file with the whole output."""
 
 
 def library() -> ModuleType:
-    """Load the device's library; build it first if it is not in the cache. Raises BuildFailed."""
+    """Loads the device's library and returns it; builds it first if it is not in the cache. Raises BuildFailed."""
     folder = cache_root() / "simulated" / _key()
     built = None if (folder / "complete").is_file() else _build(folder)
     return built or _load(folder / f"{NAME}.so")
 
 
 def _key() -> str:
-    """A key of everything that a build depends on: torch, Python's ABI, the flags and every source file."""
+    """Returns a key over everything on which a build depends: torch, Python's ABI, the flags and every source file."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cpp", ".h"):
@@ -67,13 +68,13 @@ def _load(path: Path) -> ModuleType:
 
 
 def _build(folder: Path) -> ModuleType | None:
-    """Compile and load the library; None if another process built it meanwhile.
+    """Compiles and loads the library. Returns None if another process built it in the meantime.
 
-    We use a lock of our own. Torch's lock outlives a build that was killed, and later builds then hang.
+    The function uses a lock of its own. Torch's lock stays after a build that was killed, and later builds then hang.
     """
     if (missing := missing_tools()) is not None:
         raise BuildFailed(missing)
-    problem = "cannot be written, but the simulated device is built here: set TORCH_CONFORMANCE_CACHE to another folder"
+    problem = "cannot be written, but the simulated device is built in this folder: set TORCH_CONFORMANCE_CACHE to another folder"
     with explained(BuildFailed, folder, problem):
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".flock").open("w")
@@ -119,7 +120,8 @@ def _compile(folder: Path) -> ModuleType:
 
 
 def sources(folder: Path) -> list[Path]:
-    """Returns the files to compile, after writing the list of faults for them. Ninja recompiles only what is out of date."""
+    """Returns the files to compile, after writing the list of faults for them. Ninja recompiles only files that are out
+    of date."""
     faults = folder / "fault_list.h"
     if not faults.exists() or faults.read_text(encoding="utf-8") != header():
         faults.write_text(header(), encoding="utf-8")
@@ -127,19 +129,20 @@ def sources(folder: Path) -> list[Path]:
 
 
 def _short(folder: Path, output: str) -> str:
-    """The first errors of the compiler. A file has the rest."""
+    """Returns a message with the first errors of the compiler. The whole output is written to a file."""
     log = folder / "build.log"
     log.write_text(output, encoding="utf-8")
     errors = [line for line in output.splitlines() if "error" in line.lower()][:3]
     return (
-        f"the simulated device does not build with torch {torch.__version__}: "
-        f"{' | '.join(errors) or output[-300:]} (all of it: {log})"
+        f"the simulated device could not be built with torch {torch.__version__}: "
+        f"{' | '.join(errors) or output[-300:]} (whole output: {log})"
     )
 
 
 @contextlib.contextmanager
 def _tools_on_path() -> Iterator[None]:
-    """Put a ninja that pip installed next to the interpreter on PATH, even if its environment is not activated."""
+    """Adds the folder of pip's scripts to PATH in the context, so that a ninja in that folder is found even if its
+    environment is not activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([before, sysconfig.get_path("scripts")])
     try:
@@ -150,7 +153,7 @@ def _tools_on_path() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress(folder: Path, files: int, out: TextIO) -> Iterator[None]:
-    """Print a line about the build; on a terminal, count the compiled files."""
+    """Prints a line about the build; on a terminal, the line also counts the compiled files."""
     started, over, verdict = time.monotonic(), threading.Event(), "failed"
     title = f"building the simulated device for torch {torch.__version__} (once; about a minute)"
     start = "\r" if out.isatty() else ""

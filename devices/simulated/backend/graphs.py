@@ -17,13 +17,13 @@ Mode = Literal["default", "global", "thread_local", "relaxed"]
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether the current stream of the current device is capturing."""
+    """Returns True if the current stream of the current device is capturing."""
     stream: Any = torch.accelerator.current_stream()
     return bool(stream.is_capturing())
 
 
 def graph_pool_handle() -> tuple[int, int]:
-    """The id of a new memory pool that several graphs can share: ``Graph(pool=...)``."""
+    """Returns the id of a new memory pool that several graphs can share (``Graph(pool=...)``)."""
     made: tuple[int, int] = native.library.graph_pool_handle()
     return made
 
@@ -35,9 +35,10 @@ def graph(
     stream: torch.Stream | None = None,
     capture_error_mode: Mode | None = None,
 ) -> Iterator[None]:
-    """``with torch.simulated.graph(g):`` captures the block into ``g``, on a stream of its own where none is given.
+    """Captures the ``with`` block into the graph ``made``, on the given stream or on a new one.
 
-    ``pool`` and ``capture_error_mode`` are those of ``torch.accelerator.Graph`` and override what ``g`` was made with.
+    ``pool`` and ``capture_error_mode`` are those of ``torch.accelerator.Graph`` and override the arguments with which
+    the graph was made.
     """
     if pool is not None:
         made.graph_pool = pool
@@ -58,11 +59,11 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: tuple[int, int] | None = None,
 ) -> Any:
-    """Return callables whose forward and backward passes replay graphs; modules are changed in place.
+    """Returns callables whose forward and backward passes replay graphs; modules are changed in place.
 
-    A tuple of callables takes a tuple of argument tuples, and the callables must be called in that order. Raises
-    RuntimeError under autocast with a cache, ValueError for modules with hooks or trainable buffers, and TypeError for
-    arguments that are not tensors.
+    A tuple of callables takes a tuple of argument tuples, and the callables must be called in the order of the tuple.
+    Raises RuntimeError under autocast with a cache, ValueError for modules with hooks or trainable buffers, and
+    TypeError for arguments that are not tensors.
     """
     if torch.is_autocast_enabled("simulated") and torch.is_autocast_cache_enabled():
         raise RuntimeError(
@@ -112,7 +113,7 @@ class _Passes:
         self.inputs = self.given + self.parameters
 
     def gradients(self, outputs: Sequence[torch.Tensor], grads: MaybeTensors) -> MaybeTensors:
-        """The gradients of all inputs; None for inputs that require none."""
+        """Returns the gradients of all inputs; None for an input that does not require a gradient."""
         wanted = [each for each in outputs if each.requires_grad]
         differentiable = [each for each in self.inputs if each.requires_grad]
         if not wanted or not differentiable:
@@ -173,7 +174,8 @@ class _Passes:
         return replayed
 
     def replaced(self) -> Any:
-        """The graphed callable. The forward of a module is changed, and replays only in the mode that was captured."""
+        """Returns the graphed callable. A module gets a new ``forward``, which replays only in the mode (train or eval)
+        that was captured."""
         graphed, module = self.graphed(), self.function
         if not isinstance(module, torch.nn.Module):
             return graphed

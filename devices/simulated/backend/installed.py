@@ -1,4 +1,4 @@
-"""Planted faults in Python: of transfers, of dispatch, and of memory that is never freed."""
+"""Planted faults in Python: faults of transfers, of dispatch, and of memory that is never freed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _lcm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 class _Kept:
-    """Memory that a leaking kernel holds while its fault is on."""
+    """The memory that a leaking kernel holds while its fault is on."""
 
     blocks: ClassVar[list[Any]] = []
     shapes: ClassVar[set[tuple[int, ...]]] = set()
@@ -133,7 +133,8 @@ def _leaking(function: Callable[..., Any], op: str, key: str) -> Mend:
 
 
 def _leaks(op: str, derivative: Callable[..., Any], leak: Callable[[torch.Tensor], None]) -> Any:
-    """A leaking function of one operand, with its derivative."""
+    """Returns an autograd function for an op of one operand. The function calls ``leak`` in its forward pass and has
+    the given derivative."""
 
     class Leaking(torch.autograd.Function):
         @staticmethod

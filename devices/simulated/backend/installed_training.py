@@ -1,4 +1,4 @@
-"""Planted faults in Python: of gradients, modules, autocast and optimisers."""
+"""Planted faults in Python: faults of gradients, modules, autocast and optimisers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _C: Any = torch._C
 
 
 class _WrongSecond(torch.autograd.Function):
-    """sinh whose gradient has no gradient: the input is detached in backward."""
+    """An autograd function for sinh whose gradient has no gradient, because the input is detached in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,8 @@ def _zero_(x: torch.Tensor) -> torch.Tensor:
 
 
 def _unbumped(fault: str, op: str) -> None:
-    """An op that writes to tensors, called without the kernel that increments their version counters."""
+    """Installs a fault that calls an op without the kernel that increments the version counters of the tensors to which
+    it writes."""
     packet, _, overload = op.partition(".")
     called = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
@@ -71,7 +72,8 @@ def _log_counted(x: torch.Tensor) -> torch.Tensor:
 
 
 def _unary(below: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[type], Callable[..., Any]]:
-    """An autograd kernel with the value of the kernel below it. The class has ``save(ctx, x, y)`` and ``backward``."""
+    """Returns a decorator that makes an autograd kernel of a class with ``save(ctx, x, y)`` and ``backward``. The
+    kernel's value is that of the function ``below``."""
 
     def made(functions: Any) -> Callable[..., Any]:
         class Unary(torch.autograd.Function):
@@ -200,7 +202,8 @@ def _gru_without_reverse(x: torch.Tensor, state: Any, weights: Any, *rest: Any) 
 
 
 def _attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
-    """scaled_dot_product_attention, called with the arguments that the function returns."""
+    """Returns a kernel that calls scaled_dot_product_attention with the query, mask and is_causal that the function
+    ``wrong`` returns."""
 
     def kernel(
         query: torch.Tensor,
@@ -260,7 +263,8 @@ def _query_as_dense(query: torch.Tensor, key: torch.Tensor, mask: Any, causal: b
 
 
 def _after_attention(wrong: Callable[..., Any]) -> Callable[..., Any]:
-    """scaled_dot_product_attention with a result that the function spoils."""
+    """Returns a kernel that calls scaled_dot_product_attention and passes the result through the function ``wrong``,
+    which spoils it."""
 
     def kernel(query: Any, key: Any, value: Any, mask: Any = None, *rest: Any, **named: Any) -> Any:
         op: Any = torch.ops.aten.scaled_dot_product_attention.default
@@ -450,7 +454,7 @@ def _keep_all(tensors: list[torch.Tensor]) -> None:
 
 
 def _on_the_host(op: Any, lists: list[list[torch.Tensor]], **given: Any) -> None:
-    """A fused step of the CPU's kernel on copies of the tensors in the lists. The copies are then copied back."""
+    """Runs a fused optimiser step of the CPU on copies of the tensors in the lists, and copies the results back."""
     copies = [[tensor.cpu().contiguous() for tensor in each] for each in lists]
     host = {
         name: value.cpu() if isinstance(value, torch.Tensor) else value

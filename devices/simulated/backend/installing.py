@@ -1,4 +1,4 @@
-"""How planted faults in Python are installed: each replaces a kernel or a method of torch while it is on.
+"""Installs planted faults in Python. Each fault replaces a kernel or a method of torch while it is on.
 
 The faults themselves are in installed.py and installed_training.py. All other faults are switches that the library, or
 a module of this package, checks.
@@ -27,7 +27,8 @@ _mends: dict[str, Mend] = {}
 
 
 def switch(name: str, on: bool) -> None:
-    """Switch a fault on or off. Does nothing for a fault that is not installed in Python, or is already in that state."""
+    """Switches a fault on or off. Does nothing for a fault that is not installed in Python, or that already has the
+    requested state."""
     if on and name in INSTALLED and name not in _mends:
         _mends[name] = INSTALLED[name]()
     elif not on and name in _mends:
@@ -37,7 +38,8 @@ def switch(name: str, on: bool) -> None:
 def installs(
     fault: str, install: Callable[..., Mend], *where: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Install the decorated function while the fault is on: ``install(function, *where)``.
+    """Returns a decorator for a function that is to be installed while a fault is on. Switching the fault on calls
+    ``install(function, *where)``.
 
     For a kernel, ``where`` is the op and the dispatch key.
     """
@@ -52,15 +54,15 @@ def installs(
 
 
 def reached_by(ops: set[str]) -> set[str]:
-    """The faults that can change the result of code that calls these ops (such as ``aten::cos``).
+    """Returns the faults that can change the result of code that calls the given ops (such as ``aten::cos``).
 
-    These are the faults that replace a kernel of one of the ops, and those that do not say what they replace.
+    These are the faults that replace a kernel of one of the ops, and the faults that do not state an op.
     """
     return {fault for fault in INSTALLED if _OPS.get(fault) in (None, *ops)}
 
 
 def kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
-    """Replace the kernel of an op."""
+    """Replaces the kernel of an op for a dispatch key. Returns a function that undoes the replacement."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the kernel is overridden on purpose
@@ -69,14 +71,15 @@ def kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
 
 
 def fallback(function: Callable[..., Any]) -> Mend:
-    """Add a kernel for all ops for which the device has no kernel."""
+    """Adds a kernel for all ops for which the device has no kernel. Returns a function that removes it."""
     library = torch.library.Library("_", "IMPL")
     library.fallback(function, "PrivateUse1")
     return library._destroy
 
 
 def method(function: Callable[..., Any], name: str) -> Mend:
-    """Replace a method of tensors. The function takes the tensor, the original method, and the arguments."""
+    """Replaces a method of tensors. The new function takes the tensor, the original method, and the arguments. Returns
+    a function that undoes the replacement."""
     original = getattr(torch.Tensor, name)
     setattr(torch.Tensor, name, partialmethod(function, original))
     return lambda: setattr(torch.Tensor, name, original)
@@ -87,5 +90,5 @@ def called(function: Callable[[], Mend]) -> Mend:
 
 
 def without(key: str) -> Any:
-    """A guard that excludes a dispatch key."""
+    """Returns a guard that excludes a dispatch key."""
     return _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(getattr(_C.DispatchKey, key)))

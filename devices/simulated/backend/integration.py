@@ -1,4 +1,5 @@
-"""What torch does not do by itself for a renamed backend: DLPack, Dynamo's interface, refusing access from the host."""
+"""Functions that torch lacks for a renamed backend: the DLPack protocol, Dynamo's device interface, and an error
+instead of access from the host."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ from devices.simulated.backend.streams import ExternalStream, current_stream, de
 
 
 def teach_tensors() -> None:
-    """Give tensors of the device DLPack's protocol. The package calls this once.
+    """Adds DLPack's protocol to tensors of the device. The package calls the function once.
 
-    Torch's C++ code exchanges the tensors as kDLExtDev without a copy, but ``Tensor.__dlpack_device__`` compares the name of
-    the device with the literal "privateuse1", which a renamed backend no longer has. So both methods are wrapped.
+    Torch's C++ code exchanges the tensors as kDLExtDev without a copy, but ``Tensor.__dlpack_device__`` compares the
+    name of the device with the literal "privateuse1", which a renamed backend no longer has. So both methods are
+    wrapped.
     """
     tensor: Any = torch.Tensor
     device_of, capsule_of = tensor.__dlpack_device__, tensor.__dlpack__
@@ -47,7 +49,7 @@ def teach_tensors() -> None:
 
 
 def _order(index: int, handle: object) -> None:
-    """Make the consumer's stream wait for the current stream. Raises TypeError if the argument is not a handle."""
+    """Makes the consumer's stream wait for the current stream. Raises TypeError if the argument is not a handle."""
     if not isinstance(handle, int):
         raise TypeError("stream must be ``int`` or ``none``")
     # 0 and 1 are the default stream.
@@ -61,9 +63,9 @@ _TARGET: Final = "torch._dynamo.device_interface"
 
 
 def register_when_imported() -> None:
-    """Register the device with Dynamo, now if Dynamo is loaded, and otherwise when it is imported.
+    """Registers the device with Dynamo: at once if Dynamo is loaded, otherwise when it is imported.
 
-    Importing Dynamo takes seconds, so this does not import it.
+    Importing Dynamo takes seconds, so the function does not import it.
     """
     if _TARGET in sys.modules:
         _register(sys.modules[_TARGET])
@@ -72,7 +74,8 @@ def register_when_imported() -> None:
 
 
 class _Finder:
-    """Finds one module with the usual finders, and registers the device interface after the module has run."""
+    """A module finder that finds one module with the usual finders, and registers the device interface after that
+    module has run."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -138,7 +141,8 @@ def _register(module: Any) -> None:
 
 
 def refuse_host_access() -> None:
-    """Make ``UntypedStorage.byteswap``, which would follow a device address on the host, raise instead of crash."""
+    """Makes ``UntypedStorage.byteswap`` raise an error for the device, because it would crash when it follows a device
+    address on the host."""
     storage: Any = torch.storage._StorageBase
     original = storage.byteswap
 

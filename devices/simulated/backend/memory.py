@@ -1,4 +1,5 @@
-"""``torch.simulated.memory``: counters, limits, history, private pools, pinned memory, as in ``torch.cuda.memory``."""
+"""The module ``torch.simulated.memory``: counters, limits, history, private pools and pinned memory, as in
+``torch.cuda.memory``."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from devices.simulated.backend.native import index_of
 
 
 def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
-    """Every counter of the allocator, under the names of ``torch.cuda.memory_stats``."""
+    """Returns every counter of the allocator, under the names of ``torch.cuda.memory_stats``."""
     counters = dict(torch.accelerator.memory.memory_stats(index_of(device)))
     # torch.accelerator leaves this one out. The device has no policy by which it would refuse before it tries.
     counters.setdefault("num_oom_rejections", 0)
@@ -29,7 +30,7 @@ def memory_stats(device: torch.types.Device = None) -> OrderedDict[str, Any]:
 
 
 def memory_stats_as_nested_dict(device: torch.types.Device = None) -> dict[str, Any]:
-    """The same counters, nested by the parts of their names."""
+    """Returns the counters of ``memory_stats`` as dictionaries nested by the parts of their names."""
     return _nested(memory_stats(device))
 
 
@@ -45,7 +46,8 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_index(name: str) -> Callable[..., Any]:
-    """Wrap a function of ``torch.accelerator.memory`` to take a device of this module; the current device by default."""
+    """Returns a function of ``torch.accelerator.memory`` that accepts a device of the simulated backend, by default the
+    current device."""
     generic: Callable[..., Any] = getattr(torch.accelerator.memory, name)
 
     def function(device: torch.types.Device = None) -> Any:
@@ -71,12 +73,13 @@ empty_cache = torch.accelerator.memory.empty_cache
 
 
 def set_per_process_memory_fraction(fraction: float, device: torch.types.Device = None) -> None:
-    """Limit this process to a fraction of a device's memory. Raises ValueError outside [0, 1]."""
+    """Limits the current process to a fraction of a device's memory. Raises ValueError for a fraction outside [0,
+    1]."""
     native.library.set_memory_fraction(float(fraction), index_of(device))
 
 
 def get_per_process_memory_fraction(device: torch.types.Device = None) -> float:
-    """The fraction of a device's memory that this process may reserve."""
+    """Returns the fraction of a device's memory that the current process may reserve."""
     return float(native.library.memory_fraction(index_of(device)))
 
 
@@ -89,11 +92,11 @@ _set_allocator_settings = torch._C._accelerator_setAllocatorSettings
 
 @dataclass(frozen=True, slots=True)
 class PluggableAllocator:
-    """Two functions that replace the caching allocator.
+    """A pair of functions that replace the caching allocator.
 
-    ``alloc(size, device, stream)`` returns the address of ``size`` bytes of device memory, or 0 if none is left;
-    ``free(address, size, device, stream)`` takes the memory back. ``stream`` is a native handle. Both functions get memory
-    from ``driver_alloc`` and return it with ``driver_free``.
+    ``alloc(size, device, stream)`` returns the address of ``size`` bytes of device memory, or 0 if no memory is left.
+    ``free(address, size, device, stream)`` takes the memory back. ``stream`` is a native handle. Both functions get
+    memory from ``driver_alloc`` and return it with ``driver_free``.
     """
 
     alloc: Callable[[int, int, int], int]
@@ -101,12 +104,12 @@ class PluggableAllocator:
 
 
 def change_current_allocator(allocator: PluggableAllocator) -> None:
-    """Use this allocator from now on. Raises RuntimeError if memory has been handed out already."""
+    """Replaces the current allocator by the given one. Raises RuntimeError if memory has been handed out already."""
     native.library.plug_in(allocator.alloc, allocator.free)
 
 
 def driver_alloc(size: int, device: torch.types.Device = None) -> int:
-    """The address of a range of device memory, in whole pages of 2 MiB; 0 if no memory is left."""
+    """Returns the address of a range of device memory, in whole pages of 2 MiB; 0 if no memory is left."""
     return int(native.library.raw_take(size, index_of(device)))
 
 
@@ -118,18 +121,19 @@ driver_free = native.library.raw_give
 
 
 class MemPool:
-    """A private pool: while it lives, blocks that were allocated in it under ``use_mem_pool`` serve no other request."""
+    """A private memory pool. As long as the pool exists, memory that was allocated in it under ``use_mem_pool`` serves
+    no other request."""
 
     def __init__(self) -> None:
         self.id: Final = graph_pool_handle()
         self._devices: set[int] = set()
 
     def use_count(self) -> int:
-        """The number of devices on which the pool has been used."""
+        """Returns the number of devices on which the pool has been used."""
         return len(self._devices)
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The pool's segments, as ``memory_snapshot`` describes them."""
+        """Returns the segments of the pool, in the form of ``memory_snapshot``."""
         return [one for one in memory_snapshot() if one["segment_pool_id"] == self.id]
 
     def __del__(self) -> None:
@@ -139,7 +143,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[None]:
-    """Within the block, allocations of this thread on a device come from the pool."""
+    """Makes allocations of the current thread on a device come from the pool within the ``with`` block."""
     index = index_of(device)
     native.library.begin_pool(index, pool.id)
     try:
@@ -156,7 +160,8 @@ def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[N
 
 
 def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_000) -> None:
-    """From now on, keep the last ``max_entries`` events of each device; None ends the recording and forgets the events.
+    """Records the last ``max_entries`` events of each device from now on. If ``enabled`` is None, the recording ends
+    and the events are deleted.
 
     No stacks are recorded, whatever ``enabled`` is. Raises ValueError for an unknown ``enabled``.
     """
@@ -172,13 +177,13 @@ _snapshot: Callable[[], dict[str, Any]] = native.library.memory_snapshot
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
-    """The segments of all devices."""
+    """Returns the segments of all devices."""
     made: list[dict[str, Any]] = _snapshot()["segments"]
     return made
 
 
 def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
-    """Write the snapshot to a file. Raises OSError."""
+    """Writes the snapshot to a file. Raises OSError."""
     with Path(filename).open("wb") as file:
         pickle.dump(_snapshot(), file)
 
@@ -187,12 +192,12 @@ def _dump_snapshot(filename: str | Path = "dump_snapshot.pickle") -> None:
 
 
 def host_memory_stats() -> OrderedDict[str, int]:
-    """Counters of pinned memory under the names of ``torch.cuda.host_memory_stats``, and ``num_reuses``."""
+    """Returns the counters of pinned memory under the names of ``torch.cuda.host_memory_stats``, and ``num_reuses``."""
     return OrderedDict(sorted(native.library.pinned_stats().items()))
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:
-    """The same counters, nested by the parts of their names."""
+    """Returns the counters of ``host_memory_stats`` as dictionaries nested by the parts of their names."""
     return _nested(host_memory_stats())
 
 

@@ -1,4 +1,5 @@
-"""``torch.simulated``: the functions that torch and its users expect of a device module, as in ``torch.cuda``."""
+"""The module ``torch.simulated``: the functions that torch and its users expect of a device module, as in
+``torch.cuda``."""
 
 from __future__ import annotations
 
@@ -24,17 +25,18 @@ Gate: Any = None
 
 
 def is_available() -> bool:
-    """Whether this process can use the device. A process forked after its parent used the device cannot."""
+    """Returns True if the current process can use the device. A process that was forked after its parent used the
+    device cannot use it."""
     return not native.library.in_bad_fork()
 
 
 def is_initialized() -> bool:
-    """Whether this process has used the device."""
+    """Returns True if the current process has used the device."""
     return bool(native.library.was_used())
 
 
 def init() -> None:
-    """Initialize the device. Raises RuntimeError in a process that was forked after its parent used the device."""
+    """Initializes the device. Raises RuntimeError in a process that was forked after its parent used the device."""
     native.library.first_use()
 
 
@@ -42,7 +44,8 @@ _lazy_init = init
 
 
 def __getattr__(name: str) -> Any:
-    """``_initialized``. torch.utils.checkpoint reads it to know whether there are random states to keep."""
+    """Returns the attribute ``_initialized``, which torch.utils.checkpoint reads to find out if random states have to
+    be saved."""
     if name == "_initialized":
         return is_initialized()
     raise AttributeError(f"module 'torch.simulated' has no attribute {name!r}")
@@ -55,7 +58,7 @@ current_device = native.library.current_device  #: The index of this thread's cu
 
 
 def set_device(device: torch.types.Device) -> None:
-    """Make a device current; a negative index changes nothing."""
+    """Makes a device the current device. A negative index changes nothing."""
     index = index_of(device)
     if index >= 0:
         native.library.set_device(index)
@@ -66,7 +69,7 @@ _exchange_device = _maybe_exchange_device = native.library.exchange_device
 
 
 class device:
-    """``with torch.simulated.device(1):`` makes a device current for a block."""
+    """A context manager that makes a device the current device for a block: ``with torch.simulated.device(1):``."""
 
     def __init__(self, device: torch.types.Device) -> None:
         self.idx = index_of(device)
@@ -80,14 +83,15 @@ class device:
 
 
 class device_of(device):
-    """Make the device of a tensor current for a block. Does nothing for a tensor on another kind of device."""
+    """A context manager that makes the device of a tensor current for a block. It does nothing for a tensor on another
+    kind of device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor.get_device() if tensor.device.type == native.NAME else -1)
 
 
 def synchronize(device: torch.types.Device = None) -> None:
-    """Wait for all work of a device. Raises the error of work that failed there."""
+    """Waits for all work of a device. Raises the error of work that failed there."""
     native.library.synchronize(index_of(device))
 
 
@@ -95,22 +99,22 @@ def synchronize(device: torch.types.Device = None) -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The dtypes that autocast may use."""
+    """Returns the dtypes that autocast may use."""
     return [torch.bfloat16, torch.float16]
 
 
 def is_bf16_supported() -> bool:
-    """True: bfloat16 runs as on the CPU."""
+    """Returns True, because bfloat16 runs as on the CPU."""
     return True
 
 
 def is_tf32_supported() -> bool:
-    """False: float32 products keep the precision of float32."""
+    """Returns False, because float32 products keep the precision of float32."""
     return False
 
 
 def get_device_capability(device: torch.types.Device = None) -> dict[str, Any]:
-    """The dtypes that a device supports."""
+    """Returns the dtypes that a device supports."""
     made: dict[str, Any] = torch._C._accelerator_getDeviceCapability(index_of(device))
     return made
 
@@ -126,7 +130,8 @@ class _Properties:
 
 
 def get_device_properties(device: torch.types.Device = None) -> _Properties:
-    """A device's name, memory and uuid, the same at every call. Raises RuntimeError for an index that does not exist."""
+    """Returns a device's name, memory and uuid, which are the same at every call. Raises RuntimeError for an index that
+    does not exist."""
     index = native.library.checked_device(index_of(device))
     total = int(native.library.total_memory())
     if native.on("device.total_memory_varies"):
@@ -140,12 +145,13 @@ _SPACE = uuid.UUID("6d5dcb3e-1a5b-4b0c-9f3e-6a8b5f0f4c11")
 
 
 def can_device_access_peer(device: torch.types.Device, peer: torch.types.Device) -> bool:
-    """Whether a device reads another's memory: always. Raises RuntimeError for an index that does not exist."""
+    """Returns True, because every device can read the memory of every other one. Raises RuntimeError for an index that
+    does not exist."""
     here, there = (native.library.checked_device(index_of(one)) for one in (device, peer))
     return bool(here != there)
 
 
 def get_device_name(device: torch.types.Device = None) -> str:
-    """The name of the device, the same for all indices."""
+    """Returns the name of the device, which is the same for all indices."""
     native.library.checked_device(index_of(device))
     return "Simulated device"

@@ -1,4 +1,5 @@
-"""Access to the device's library once the package has loaded it, and to the index that an argument names."""
+"""Access to the device's native library once the package has loaded it, and a function that converts a device argument
+to an index."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ library: Any = None
 
 
 def on(fault: str) -> bool:
-    """Whether a planted fault is on."""
+    """Returns True if a planted fault is on."""
     return bool(library.fault_is_on(fault))
 
 
 def index_of(which: Any) -> int:
-    """The index that a device, a number or None names. Raises ValueError for another device type."""
+    """Returns the index of a device that is given as a device, a number or None (the current device). Raises ValueError
+    for another device type."""
     if which is None:
         return int(library.current_device())
     if isinstance(which, int):

@@ -14,17 +14,17 @@ def _default(device: torch.types.Device = None) -> torch.Generator:
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """The default generator of each device."""
+    """Returns the default generator of each device."""
     return tuple(_default(index) for index in range(native.library.device_count()))
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the current device's generator."""
+    """Seeds the generator of the current device."""
     _default().manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the generator of every device."""
+    """Seeds the generator of every device."""
     if native.on("random.seed_lost_before_init") and not native.library.was_used():
         return
     every = default_generators()
@@ -33,27 +33,27 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Seed the current device's generator with a random number."""
+    """Seeds the generator of the current device with a random number."""
     _default().seed()
 
 
 def seed_all() -> None:
-    """Seed every device's generator with the same random number."""
+    """Seeds the generator of every device with the same random number."""
     manual_seed_all(torch.default_generator.seed())
 
 
 def initial_seed() -> int:
-    """The seed of the current device's generator."""
+    """Returns the seed of the current device's generator."""
     return int(_default().initial_seed())
 
 
 def get_rng_state(device: torch.types.Device = None) -> torch.Tensor:
-    """The state of a device's generator, as bytes on the CPU."""
+    """Returns the state of a device's generator, as bytes on the CPU."""
     return _default(device).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: torch.types.Device = None) -> None:
-    """Set the state of a device's generator to one that ``get_rng_state`` returned."""
+    """Sets the state of a device's generator to a state that ``get_rng_state`` returned."""
     if device is None and native.on("autograd.state_kept"):
         return
     if device is None and native.on("autograd.state_of_first_index"):
@@ -62,11 +62,11 @@ def set_rng_state(new_state: torch.Tensor, device: torch.types.Device = None) ->
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices' generators."""
+    """Returns the states of all devices' generators."""
     return [get_rng_state(index) for index in range(native.library.device_count())]
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Set the state of every device's generator."""
+    """Sets the state of every device's generator."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)

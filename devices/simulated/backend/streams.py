@@ -18,7 +18,8 @@ from devices.simulated.backend.native import index_of
 
 
 class Stream(torch.Stream):
-    """A stream of the pool. Priority -1 is served first, and 0 is the default; other priorities are clamped."""
+    """A stream from the pool of a device. Priority -1 is served first, and 0 is the default; other priorities are
+    clamped."""
 
     def __new__(cls, device: torch.types.Device = None, priority: int = 0, **known: Any) -> Stream:
         made: Any = torch.Stream.__new__
@@ -27,22 +28,23 @@ class Stream(torch.Stream):
         return made(cls, torch.device(native.NAME, index_of(device)), priority=priority)  # type: ignore[no-any-return]
 
     def wait_event(self, event: torch.Event) -> None:
-        """Make work that is queued from now on wait for an event of this or another process."""
+        """Makes work that is queued from now on wait for an event of the current or of another process."""
         event.wait(self)
 
     @property
     def priority(self) -> int:
-        """The priority that the stream was made with, within ``priority_range``."""
+        """The priority with which the stream was made, within ``priority_range``."""
         return int(native.library.stream_priority(self.device_index, self.stream_id))
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the greatest priority."""
+        """Returns the least and the greatest priority."""
         return (0, -1)
 
 
 class ExternalStream(Stream):
-    """A stream with a given native handle, owned by the code that made it. Raises ValueError for an invalid handle."""
+    """A stream with a given native handle, owned by the code that made the handle. Raises ValueError for an invalid
+    handle."""
 
     def __new__(cls, handle: int, device: torch.types.Device = None) -> ExternalStream:
         index = index_of(device)
@@ -57,29 +59,30 @@ class ExternalStream(Stream):
 
 
 def get_stream_from_external(data_ptr: int, device: torch.types.Device = None) -> ExternalStream:
-    """``ExternalStream`` under its second name in ``torch.cuda``."""
+    """Returns an ``ExternalStream`` for a native handle. ``torch.cuda`` has a function of the same name."""
     return ExternalStream(data_ptr, device)
 
 
 def current_stream(device: torch.types.Device = None) -> torch.Stream:
-    """The current stream of this thread on a device."""
+    """Returns the current thread's current stream on a device."""
     return torch.accelerator.current_stream(torch.device(native.NAME, index_of(device)))
 
 
 def default_stream(device: torch.types.Device = None) -> torch.Stream:
-    """The default stream of a device."""
+    """Returns the default stream of a device."""
     kind = int(torch._C._autograd.DeviceType.PrivateUse1.value)
     return torch.Stream(stream_id=0, device_index=index_of(device), device_type=kind)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make a stream and its device current; None changes nothing."""
+    """Makes a stream and its device current; None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
 
 def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """Make the stream with these three numbers current. Compiled code calls this."""
+    """Makes the stream with the given stream_id, device_index and device_type current. Compiled code calls the
+    function."""
     torch.accelerator.set_stream(
         torch.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
     )
@@ -87,13 +90,13 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 
 @contextlib.contextmanager
 def stream(stream: torch.Stream | None) -> Iterator[None]:
-    """Make a stream current for a block."""
+    """Makes a stream current for a ``with`` block; None changes nothing."""
     with stream or contextlib.nullcontext():
         yield
 
 
 def busy(milliseconds: float) -> None:
-    """Keep the current stream busy for some time. The host does not wait."""
+    """Keeps the current stream busy for the given time. The host does not wait."""
     native.library.busy(float(milliseconds))
 
 
@@ -106,10 +109,11 @@ _FAULTS = (
 
 
 class Event:
-    """An event of this device. It is a torch.Event; other processes can open it if it is ``interprocess``.
+    """The constructor of an event of the device. It returns a torch.Event, because methods of torch.Event and
+    torch.Stream accept no subclass (torch/csrc/Event.cpp, torch 2.13).
 
-    This is a subclass only where necessary, as methods of torch.Event and torch.Stream accept no subclass
-    (torch/csrc/Event.cpp, torch 2.13).
+    If ``interprocess`` is true, other processes can open the event. Such an event, and an event with a planted fault,
+    is of the subclass ``_OwnEvent``.
     """
 
     def __new__(  # type: ignore[misc]
@@ -123,7 +127,7 @@ class Event:
 
     @classmethod
     def from_ipc_handle(cls, device: torch.types.Device, handle: bytes) -> torch.Event:
-        """The event of another process. Raises RuntimeError if the handle is invalid."""
+        """Returns the event of another process. Raises RuntimeError if the handle is invalid."""
         index_of(device)  # there is one memory for all of them
         made = _plain(False)
         made._shared = native.library.open_shared_event(os.fsdecode(handle), False)
@@ -131,28 +135,29 @@ class Event:
 
 
 class _OwnEvent(torch.Event):
-    """An event whose methods the device implements itself."""
+    """An event whose methods are implemented by the device itself."""
 
     _shared: int = 0  # the address of what processes share, where they do
     _handle: bytes = b""
 
     def ipc_handle(self) -> bytes:
-        """The handle with which another process opens this event. Raises RuntimeError if it is not shared."""
+        """Returns the handle with which another process can open the event. Raises RuntimeError if the event is not
+        shared."""
         if not self._handle:
             raise RuntimeError(
-                "simulated device: make the event with interprocess=True to have a handle of it"
+                "simulated device: the event has no handle: create it with interprocess=True"
             )
         return self._handle
 
     def record(self, stream: torch.Stream | None = None) -> None:
-        """Record the point that a stream has reached; the current stream by default."""
+        """Records the point that a stream has reached. The default is the current stream."""
         chosen = stream or torch.accelerator.current_stream(native.NAME)
         super().record(chosen)
         if self._shared:
             native.library.record_shared_event(self._shared, chosen.device_index, chosen.stream_id)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
-        """Make a stream wait for the latest record; the current stream by default."""
+        """Makes a stream wait for the latest record of the event. The default is the current stream."""
         chosen = stream or torch.accelerator.current_stream(native.NAME)
         if self._shared:
             native.library.wait_shared_event(self._shared, chosen.device_index, chosen.stream_id)
@@ -160,7 +165,7 @@ class _OwnEvent(torch.Event):
             super().wait(chosen)
 
     def query(self) -> bool:
-        """Whether the latest record is done; True if the event was never recorded."""
+        """Returns True if all work before the latest record is done, or if the event was never recorded."""
         if self._shared:
             return bool(native.library.shared_event_done(self._shared))
         if native.on("events.unrecorded_not_ready") and not self.event_id:
@@ -168,16 +173,17 @@ class _OwnEvent(torch.Event):
         return super().query()
 
     def synchronize(self) -> None:
-        """Wait for the latest record."""
+        """Blocks the host until all work before the latest record is done."""
         if self._shared:
             native.library.synchronize_shared_event(self._shared)
         else:
             super().synchronize()
 
     def elapsed_time(self, other: torch.Event) -> float:
-        """Milliseconds from this event to another.
+        """Returns the time from one event to another in milliseconds.
 
-        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one is not done.
+        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one of them is not
+        done.
         """
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 

@@ -55,7 +55,7 @@ def test_blocks_that_agree_are_shown_with_their_layouts() -> None:
 def test_a_condition_that_is_false_here_is_named() -> None:
     lines = explained(block(when='{ os = "darwin", torch = ">=2" }'))
     assert lines[1] == "expected: pass (no block of the manifest applies here)"
-    assert lines[2].startswith("does not apply here: expected.toml:1")
+    assert lines[2].startswith("does not apply on this machine: expected.toml:1")
     assert lines[-1] == "    needs os 'darwin'; found 'linux'"
 
 
@@ -71,7 +71,7 @@ def test_the_verdict_on_a_run_is_told() -> None:
     assert judgement.verdict is Verdict.REGRESSION
     assert explanation_text(found, [("runs/a", seen, judgement)])[-2:] == [
         "runs/a: fail in contiguous: regression",
-        "    fail also in the layouts contiguous, which are not listed at expected.toml:1",
+        "    outcome 'fail' also in the layouts contiguous, which are not listed at expected.toml:1",
     ]
 
 

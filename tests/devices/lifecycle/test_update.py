@@ -210,7 +210,7 @@ def test_cells_that_were_not_tried_by_declaration_need_no_block() -> None:
 def test_failures_without_a_reason_are_named() -> None:
     done = updated("", {ADD: fails("offset"), MUL: PASS})
     assert done.text == "" and [each.key for each in done.unrecorded] == [ADD]
-    assert "the manifest does not list it" in done.unrecorded[0].why
+    assert "the manifest does not list this outcome" in done.unrecorded[0].why
 
 
 def test_what_no_block_can_expect_is_named_even_with_a_reason() -> None:
