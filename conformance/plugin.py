@@ -349,7 +349,7 @@ class _Reports:
         self._run.foreign += report.failed and not self._run.has(report.nodeid)
         yield
         session = self._run.session
-        if line := self._pace.line(len(session.outcomes), session.failing, time.monotonic()):
+        if line := self._pace.line(len(session.outcomes), len(session.failing), time.monotonic()):
             self._say(line)
 
 
@@ -394,6 +394,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         lines = publish(result, os.environ)
     except ConformError as error:
         pytest_.stop_run(error)
+    if ours.explored:  # a result, so -q shows it too
+        lines = (*lines, ours.explored)
     code = result.exit_code or (pytest.ExitCode.TESTS_FAILED if run.foreign else 0)
     if ours.cut_short:
         lines = (

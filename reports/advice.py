@@ -13,7 +13,7 @@ from typing import Final
 from devices.cell import CellKey, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
-from reports.causes import PLAIN, Cause
+from reports.causes import BATCHED, DERIVATIVE, PLAIN, Cause
 from reports.gate import number
 from reports.junit import one_line
 from reports.model import Clause
@@ -110,9 +110,14 @@ def _of_layout(about: tuple[str, ...]) -> str:
     """Returns the sentence for results that are wrong in some layout."""
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
+    if form == DERIVATIVE:
+        said += " of derivatives"
+    if place == BATCHED:
+        return f"{said} that are computed in one batch"
     if place == PLAIN:
         return said + {"out=": " in out=", "in-place": " of in-place calls"}.get(form, "")
     subject = {"out=": "the out= tensor", "in-place": "self of an in-place call"}
+    subject[DERIVATIVE] = "an input or the incoming gradient"
     where = " and ".join(_WHERE[each] for each in place.split("+"))
     return f"{said} if {subject.get(form, 'an input')} {where}"
 

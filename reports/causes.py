@@ -39,6 +39,14 @@ _FACTORS: Final = ("channels_last", "strides", "expand", "offset")
 #: The factors of the parts of a free layout's id.
 _FREE: Final = {"order": "strides", "steps": "strides", "expand": "expand", "offset": "offset"}
 
+#: The form of a check of derivatives (_Way), and the place of derivatives that vmap computes in one batch.
+DERIVATIVE: Final = "derivative"
+BATCHED: Final = "batched"
+#: Where the layout of a check of derivatives is: in the incoming gradient, in it and the inputs, in a tensor written to.
+_LAID: Final = ("grad=", "both=", "inplace=", "inplace_slice=")
+#: Incoming gradients that have names instead of layouts: sum() makes an expanded one.
+_GRADIENTS: Final = {"sum": "contiguous+expand_first", "large": PLAIN}
+
 
 class CausesError(ConformError):
     """The error that is raised if ``causes.toml`` is malformed."""
@@ -137,9 +145,23 @@ def _factors(layout: str) -> str:
     return f"out={text}" if target else text
 
 
+def _place_of_derivative(layouts: Iterable[str]) -> str:
+    """``place_of`` for a check of derivatives: it does not matter which of its tensors has the layout. ``batched`` if
+    only the derivatives that are computed in one batch are wrong."""
+    bare = set()
+    for layout in layouts:
+        prefix = next((each for each in _LAID if layout.startswith(each)), "")
+        name = layout.removeprefix(prefix)
+        bare.add(_GRADIENTS.get(name, name))
+    return place_of(bare - {BATCHED} or bare)
+
+
 def _covers(simple: str, other: str) -> bool:
-    """Returns True if a failure in the layout ``simple`` explains a failure in the layout ``other``."""
-    if simple == PLAIN:
+    """Returns True if a failure in the layout ``simple`` explains a failure in the layout ``other``.
+
+    vmap lays its tensors out as it likes: a failure in any layout explains the failure of a batch.
+    """
+    if simple == PLAIN or other == BATCHED:
         return True
     return set(simple.split("+")) <= set(other.split("+"))
 
@@ -211,8 +233,12 @@ def _wrong(kind: Kind) -> str:
 
 class _Way(NamedTuple):
     """A description of how a cell of an op fails, for failures that are neither an exception nor those of a directed
-    check: the kind of fault (``wrong``), the form of the call (``call``, ``in-place`` or ``out=``), and the layout
-    (``place``)."""
+    check: the kind of fault (``wrong``), the form of the call (``call``, ``in-place``, ``out=`` or ``derivative``), and
+    the layout (``place``).
+
+    Derivatives have a form of their own. torch computes them with kernels of other ops too, so that wrong derivatives
+    never explain wrong results of the op.
+    """
 
     wrong: str
     form: str
@@ -222,14 +248,23 @@ class _Way(NamedTuple):
         """Returns True if a cell of the same op that fails as ``self`` describes explains a cell that fails as
         ``other`` describes."""
         covers = _covers(self.place, other.place)
+        if other.form == DERIVATIVE and self.form == "call":
+            differs = self.wrong == Kind.NOT_DETERMINISTIC.value
+            return covers and (self.wrong == "values" or differs or self.overwrites)
         if self.wrong == "values":
             if self.form == "call":
                 follows = other.wrong in _FOLLOWS if self.place == PLAIN else other.wrong in _READ
                 return follows and covers and (self.place == PLAIN or other.form != "out=")
             written = self.form == other.form or (self.form == "in-place" and other.form == "call")
             return written and covers and other.wrong in ("values", "bytes")
-        overwritten = self.wrong == "bytes" and other.wrong == "not_deterministic"
+        spoilt = _READ if self.overwrites else {Kind.NOT_DETERMINISTIC.value}
+        overwritten = self.wrong == "bytes" and other.wrong in spoilt
         return self.form == other.form and covers and (overwritten or self.wrong == other.wrong)
+
+    @property
+    def overwrites(self) -> bool:
+        """True for plain calls that change bytes that they must not: those of an input spoil what comes after."""
+        return tuple(self) == ("bytes", "call", PLAIN)
 
 
 #: The failures that wrong values of a call in some layout explain (_READ), and those of a plain call (_FOLLOWS).
@@ -237,11 +272,15 @@ _READ: Final = frozenset({"values", "not_deterministic"})
 _FOLLOWS: Final = _READ | {"offset", "not_aliased", "shape", "dtype", "not_raised"}
 
 #: The forms of call, in the order in which they are tried as the explanation of an op's other failures.
-_ROOTS: Final = ("call", "in-place", "out=")
+_ROOTS: Final = ("call", "in-place", "out=", DERIVATIVE)
 
 
 def _way_of(result: CellResult, failure: Failure) -> _Way:
     layouts = (result.example.layout,) if result.example is not None else result.layouts
+    if failure.check == "gradient":
+        place = _place_of_derivative(layouts or (failure.layout,))
+        known = set(place.split("+")) <= {PLAIN, BATCHED, *_FACTORS}
+        return _Way(_wrong(failure.kind), DERIVATIVE, place if known else PLAIN)
     place = place_of(layouts or (failure.layout,))
     if failure.check == "target" or place.startswith("out="):
         return _Way(_wrong(failure.kind), "out=", place.removeprefix("out="))
@@ -432,10 +471,15 @@ class _Sorting:
         return len(ops) > 1 and len(ops) >= _MOST * of
 
 
-def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, int]:
-    simple = way.place == PLAIN
-    wrong = ("values", "bytes").index(way.wrong) if way.wrong in ("values", "bytes") else 2
-    return (wrong, _ROOTS.index(way.form), not simple, way.place.count("+"), place)
+def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
+    """The order in which ways are tried as explanations: an overwritten input comes after wrong values of plain calls,
+    and before those in other layouts."""
+    simple, overwrites = way.place == PLAIN, way.overwrites
+    wrong = 0 if overwrites else {"values": 0, "bytes": 1}.get(way.wrong, 2)
+    return (
+        *(wrong + 3 * (way.form == DERIVATIVE), _ROOTS.index(way.form)),
+        *(not simple, way.place.count("+"), overwrites, place),
+    )
 
 
 def _root_of(cell: CellKey, red: Collection[str]) -> str:

@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # Windows
 
 from conformance.plan.options import Request
 from conformance.plan.selection import Machine
-from conformance.run.isolation.watch import holders, path_of, read_entry
+from conformance.run.isolation.watch import holders, read_entry
 from conformance.run.outcomes import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
@@ -39,7 +39,7 @@ _DAMAGED: Final = "--resume: {path}:{number} is damaged, or from another version
 #: What an earlier run may have left in a results folder.
 _STALE: Final = (
     *("junit-*.xml", RECORD_FILE, "failures.json", "failures.md"),
-    *("explore.json", "explore.jsonl", "explore/*/*.py", "journal/*"),
+    *("explore.json", "explore.jsonl", "explore/*/*.py"),
 )
 _STALE_UNLESS_RESUMED: Final = (FILE, "repro/*/*.py")
 
@@ -169,8 +169,7 @@ class Progress:
     def abandon(self) -> None:
         """Closes a run in which no item has run, and leaves the folder as it was before the run."""
         self.close(complete=False)
-        for journal in (self._folder / "journal").glob("*"):
-            journal.unlink(missing_ok=True)
+        _delete_journals(self._folder)
         for folder in (self._folder / "journal", self._folder):
             with contextlib.suppress(OSError):  # something is in it
                 folder.rmdir()
@@ -305,6 +304,7 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
     """Returns the work that the interrupted run in a folder had done; nothing if the run is not to be resumed. Raises
     ConformError if the folder has no run that can be resumed."""
     if not resume:
+        _delete_journals(folder)
         return Done()
     done = read_progress(folder, identity)
     entry = read_entry(folder / "journal", "main")
@@ -316,8 +316,16 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
             done.lost.append(Lost(entry.cell, Outcome.CRASH, message, entry.call))
         else:
             done.doubts.append(entry.cell)
-    path_of(folder / "journal", "main").unlink(missing_ok=True)
+    _delete_journals(folder)
     return done
+
+
+def _delete_journals(folder: Path) -> None:
+    """Deletes the journals of an earlier run. A journal that this run has opened must stay: the controller and ``--resume``
+    find it by its name."""
+    with _writing(folder):
+        for journal in (folder / "journal").glob("*"):
+            journal.unlink(missing_ok=True)
 
 
 def claim(folder: Path) -> int | None:

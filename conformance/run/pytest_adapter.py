@@ -330,19 +330,25 @@ def verbosity(config: pytest.Config) -> int:
 @contextmanager
 def only_foreign_reports(reporter: Any, is_ours: Callable[[str], bool]) -> Iterator[None]:
     """Hides the suite's items from pytest's lists of failures within the ``with`` block, because the suite's own
-    summary reports their cells."""
-    kept = {name: list(reports) for name, reports in reporter.stats.items()}
+    summary reports their cells.
+
+    The reports of the items are moved to the category with an empty name, in which pytest keeps the reports of setup.
+    ``--durations`` finds the reports there, and no list shows them.
+    """
+    kept: dict[str, list[Any]] = {
+        "": [],
+        **{name: list(reports) for name, reports in reporter.stats.items()},
+    }
+    shown: dict[str, list[Any]] = {name: [] for name in kept}
     for name, reports in kept.items():
-        reporter.stats[name] = [
-            report
-            for report in reports
-            if not (isinstance(report, pytest.TestReport) and is_ours(report.nodeid))
-        ]
+        for report in reports:
+            ours = isinstance(report, pytest.TestReport) and is_ours(report.nodeid)
+            shown["" if ours else name].append(report)
+    reporter.stats.update(shown)
     try:
         yield
     finally:
-        for name, reports in kept.items():
-            reporter.stats[name] = reports
+        reporter.stats.update(kept)
 
 
 # -- an output that cannot be written: a pipe whose reader has ended, or a full disk

@@ -102,7 +102,8 @@ class Session:
     collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
-    failing: int = 0  # cells so far that fail unexpectedly
+    explored: str = ""  # what --explore tried and found
+    failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
     _watched: Watchdog | None = None
 
     @cached_property
@@ -127,8 +128,12 @@ class Session:
     def _take(self, report: ItemReport, worker: str) -> None:
         red = (each for each in report.cells if each.outcome in _RED and not each.declared)
         clauses = self.contract.clauses
-        self.failing += sum(
-            fails_its_item(self.matcher, each, clauses[each.cell.clause]) for each in red
+        # A cell may be reported again, if its worker died before its item was done.
+        self.failing.difference_update(each.cell for each in report.cells)
+        self.failing.update(
+            each.cell
+            for each in red
+            if fails_its_item(self.matcher, each, clauses[each.cell.clause])
         )
         self.asked += report.asked
         self.missed += report.missed
@@ -275,7 +280,7 @@ class Session:
         self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(result)
         if not self.cut_short:
-            self._explore(wanted, say)
+            self.explored = self._explore(wanted, say)
         return result
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
@@ -348,16 +353,19 @@ class Session:
         path = self.bench.descriptor
         return ask(Question(path=path) if path else Question(name=self.bench.device)).capabilities
 
-    def _explore(self, cells: Iterable[CellKey], say: Say) -> None:
-        """Searches for failures with random calls of the selected cells, if ``--explore`` was given."""
+    def _explore(self, cells: Iterable[CellKey], say: Say) -> str:
+        """Searches for failures with random calls of the selected cells, if ``--explore`` was given. Returns a line for
+        the user about the number of calls and findings."""
         seconds, seed = self.request.explore, self.request.explore_seed
         if seconds is None:
-            return
+            return ""
         cells = list(cells)
         calls = [cell for cell in cells if suite_of(cell.clause) in SEARCHED and cell.dtype]
         programs = drawing_cells(cells, self.descriptor, self.contract)
-        if items := items_of([*calls, *programs]):
-            explore(self.bench, items, self.matcher, self.folder, seed, seconds, say)
+        items = items_of([*calls, *programs])
+        if not items:
+            return ""
+        return explore(self.bench, items, self.matcher, self.folder, seed, seconds, say)
 
     @property
     def bench(self) -> Bench:

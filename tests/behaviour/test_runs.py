@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_ops_leave_cases_out_and_say_so(fork: ForkServer, tmp_path: Path) -> Non
         "--device=cpu", "--ops=neg", f"--results={tmp_path / 'run'}", "--expectations=none"
     )
     assert ran.code == 0, ran.text
-    assert "--ops and --dtypes deselect the" in ran.text and "cells that have no op" in ran.text
+    assert re.search(r"--ops leaves out [\d,]+ cells that are not about one operator", ran.text)
     assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
     assert {"neg"} & {cell.op for cell in CASES}  # there are cases of that name
     assert all(key.dtype for key in cells_of(tmp_path / "run"))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from conformance import contract
 from conformance.checks.cells import CellRecord
 from conformance.plan.selection import Machine
 from conformance.run.isolation import watch
@@ -49,14 +50,18 @@ from conformance.run.progress import (
     Identity,
     Progress,
     claim,
+    look_back,
     read_progress,
 )
+from conformance.run.session import Session
 from conformance.run.xdist_adapter import prepare_options, wants_a_worker
 from devices.cell import CallKey, CellKey, CellOutcome, Observed, Outcome
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Failure, Kind
+from devices.manifest import Manifest
+from devices.verdicts import Matcher
 from reports.folder import EARLIER_FILE, RECORD_FILE, interrupted_run
 from tests.plugin.running import CHECKOUT
 
@@ -631,6 +636,38 @@ def writing(folder: Path, claimed: int | None = None, *, keep: bool = False) -> 
 
 def passed(cell: CellKey) -> ItemReport:
     return ItemReport((CellOutcome(cell=cell, outcome=Outcome.PASS, checks=1),))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_the_start_of_a_run_deletes_old_journals_and_keeps_its_own(
+    tmp_path: Path, resume: bool
+) -> None:
+    writing(tmp_path).begin()
+    for worker in ("main", "gw0", "gw1"):
+        Journal(tmp_path / "journal", worker).begin(CELL, 60.0)
+    before = look_back(tmp_path, identity(), resume=resume)
+    assert before.doubts == ([CELL] if resume else [])
+    assert list((tmp_path / "journal").iterdir()) == []
+    own = Journal(
+        tmp_path / "journal", "main"
+    )  # as with -n 0, where pytest collects before it begins
+    writing(tmp_path).begin()
+    own.begin(OTHER, 60.0)
+    entry = read_entry(tmp_path / "journal", "main")
+    assert entry is not None and entry.cell == OTHER
+
+
+def test_a_cell_that_is_reported_again_is_counted_once() -> None:
+    session = Session.__new__(Session)
+    session.contract, session.matcher = contract.load(), Matcher(Manifest())
+    session.failing, session.outcomes = set(), {}
+    session.asked = session.missed = session.shipped = 0
+    crash = Lost(CELL, Outcome.CRASH, "its worker was killed by SIGSEGV")
+    session._take(ItemReport((crash.as_outcome,)), "gw0")
+    session._take(ItemReport((crash.as_outcome,)), "gw1")
+    assert session.failing == {CELL}
+    session._take(passed(CELL), "gw1")
+    assert session.failing == set()
 
 
 def test_a_report_is_read_as_it_was_written() -> None:

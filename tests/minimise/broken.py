@@ -22,8 +22,8 @@ DEVICE = CHECKOUT / "tests" / "wrapped" / "broken.py"
 
 
 def arguments(folder: Path, ops: tuple[str, ...]) -> tuple[str, ...]:
-    """What pytest is told."""
-    return (f"--descriptor={DEVICE}", "--ops", ",".join(ops), f"--results={folder}", "-q")
+    """The arguments of pytest for a run of these ops that prints its causes."""
+    return (f"--descriptor={DEVICE}", "--ops", ",".join(ops), f"--results={folder}")
 
 
 def main(plan: str = "quick") -> int:

@@ -96,7 +96,9 @@ class ForkServer:
         quick = () if "--minimise" in arguments else ("--minimise", "0")
         if workers is not None and "-n" not in arguments:
             quick = (*quick, "-n", workers)  # a worker of its own would load torch again
-        return self._ask("pytest", ["-p", "no:randomly", *quick, *arguments], env)
+        # The process has imported torch, and with it hypothesis, before pytest sees hypothesis' plugin.
+        loaded = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
+        return self._ask("pytest", ["-p", "no:randomly", *loaded, *quick, *arguments], env)
 
     def script(self, path: Path, **env: str) -> Ran:
         """``python PATH``, with torch loaded already."""

@@ -91,7 +91,7 @@ def test_an_interruption_of_the_end_loses_no_outcome(tmp_path: Path, cache: Path
         f"--results={folder}",
     )
     ran = run_pytest("-p", "interrupting", *options, cache=cache, PYTHONPATH=str(tmp_path))
-    assert ran.code == 1 and "interrupted: the run is written" in ran.text, ran.text
+    assert ran.code == 1 and "interrupted: the results are written" in ran.text, ran.text
     assert "Traceback" not in ran.text and "INTERNALERROR" not in ran.text
     outcomes = {result.outcome for result in load_run(folder).results.values()}
     assert {"pass", "fail"} <= {str(each) for each in outcomes}

@@ -58,6 +58,59 @@ def wrong(key: CellKey, **changed: object) -> CellResult:
     return failed(key, **given)  # type: ignore[arg-type]
 
 
+def derivative(op: str, *layouts: str, clause: str = "autograd.first") -> CellResult:
+    shown = failure("1 of 2 elements differ", check="gradient", layout=layouts[0])
+    return wrong(cell(op, clause=clause), failure=shown, layouts=layouts)
+
+
+def test_a_derivative_that_is_wrong_in_a_layout_does_not_pass_for_the_op_s_plain_call() -> None:
+    """An expanded gradient spoils the derivatives of ops that are wrong in other layouts, or not at all."""
+    expanded = ("grad=contiguous+expand_first", "grad=sum", "both=contiguous+expand_first")
+    found = causes(
+        [
+            wrong(cell("sin")),
+            wrong(cell("cos"), layouts=("contiguous+offset",)),
+            derivative("sin", *expanded),
+            derivative("cos", *expanded[:1], clause="autograd.second"),
+        ],
+        FAMILIES,
+    )
+    assert [(sentence(cause), len(cause.results)) for cause in found] == [
+        ("wrong values of derivatives if an input or the incoming gradient is expanded (sin, cos)", 2),
+        ("wrong values if an input is not contiguous (sin)", 1),
+        ("wrong values if an input has a storage offset (cos)", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "layout", ["grad=transposed", "both=contiguous+step_inner+offset", "inplace_slice=transposed", "batched"]
+)  # fmt: skip
+def test_a_call_that_is_wrong_in_a_layout_explains_its_derivative_there(layout: str) -> None:
+    (cause,) = causes([wrong(cell("sin")), derivative("sin", layout)], FAMILIES)
+    assert sentence(cause) == "wrong values if an input is not contiguous (sin)"
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("contiguous", "wrong values of derivatives (sin)"),
+        ("grad=large", "wrong values of derivatives (sin)"),
+        ("batched", "wrong values of derivatives that are computed in one batch (sin)"),
+    ],
+)
+def test_a_derivative_may_be_wrong_alone(layout: str, said: str) -> None:
+    (cause,) = causes([derivative("sin", layout)], FAMILIES)
+    assert sentence(cause) == said
+
+
+def test_an_overwritten_input_explains_wrong_values_in_other_layouts() -> None:
+    overwritten = failure("1 byte differs", kind=Kind.BYTES, layout="contiguous")
+    key = cell("sin", clause="layout.inputs_intact")
+    spoilt = [wrong(cell("sin", clause="precision.trust")), derivative("sin", "contiguous")]
+    (cause,) = causes([*spoilt, wrong(key, failure=overwritten, layouts=("contiguous",))], FAMILIES)
+    assert cause.key.about[0] == "bytes"
+
+
 def counts(found: Sequence[Cause]) -> list[int]:
     return [len(cause.results) for cause in found]
 

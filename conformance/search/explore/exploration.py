@@ -298,9 +298,9 @@ def explore(
     seed: int,
     seconds: float,
     say: Say,
-) -> None:
+) -> str:
     """Runs a random search, and writes each finding to the results folder at once. The files of the run and its verdict
-    do not change."""
+    do not change. Returns a line for the user: how much was tried, and how many findings are new."""
     effort, items, new = Effort(), worth_exploring(items, matcher), 0
     say(f"exploring for {seconds:g} s, seed {seed} …")
     with (folder / FINDINGS_FILE).open("wb") as stream:
@@ -317,7 +317,7 @@ def explore(
     counts = {"format": FORMAT, "seed": seed, "new": new, "expected": 0}
     summary = msgspec.json.encode(counts | msgspec.to_builtins(effort))
     write_whole(folder / EFFORT_FILE, msgspec.json.format(summary, indent=1) + b"\n")
-    say(
+    return (
         f"explored {_done(effort, items)} with {effort.checks:,} checks in {effort.seconds:.0f} s: "
         f"{new:,} new findings" + (f"; `conform pin {folder}` pins them" if new else "")
     )

@@ -32,13 +32,26 @@ def on_abacus(beads: torch.Tensor) -> AbacusTensor:
     """A tensor on the device that holds these numbers."""
     made: Any = torch._C._acc.create_empty_tensor(beads.shape, beads.dtype)
     made.__class__ = AbacusTensor
-    made.beads = beads
+    made.beads = made.untyped_storage().beads = beads
     return made  # type: ignore[no-any-return]
+
+
+def _is_ours(value: Any) -> bool:
+    """True for tensors on the abacus, also if they are no AbacusTensor: those that autograd saves are shallow copies, which
+    C++ makes and which share nothing with the tensor but its storage."""
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE
+
+
+def _own_beads(tensor: torch.Tensor) -> torch.Tensor:
+    """The beads of one tensor on the abacus."""
+    if isinstance(tensor, AbacusTensor):
+        return tensor.beads
+    return tensor.untyped_storage().beads  # type: ignore[attr-defined,no-any-return]
 
 
 def _beads_of(value: Any) -> Any:
     """Arguments with the CPU's tensors and the CPU's device in place of ours."""
-    value = pytree.tree_map_only(AbacusTensor, lambda tensor: tensor.beads, value)
+    value = pytree.tree_map_only(_is_ours, _own_beads, value)
     return pytree.tree_map_only(torch.device, lambda _: torch.device("cpu"), value)
 
 
@@ -64,7 +77,7 @@ def _all_here(op: Any, args: Any, kwargs: Any) -> None:
     if op._schema.name in _TAKE_INDICES:
         args = (args[0], *args[2:])
     for leaf in pytree.tree_leaves((args, kwargs)):
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, AbacusTensor) and leaf.dim():
+        if isinstance(leaf, torch.Tensor) and not _is_ours(leaf) and leaf.dim():
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"{DEVICE}:0 and {leaf.device}!"
@@ -77,17 +90,15 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     A tensor that the op changed and returns is the tensor that it was given.
     """
     given = {
-        id(leaf.beads): leaf
-        for leaf in pytree.tree_leaves((args, kwargs))
-        if isinstance(leaf, AbacusTensor)
+        id(_own_beads(leaf)): leaf for leaf in pytree.tree_leaves((args, kwargs)) if _is_ours(leaf)
     }
     _all_here(op, args, kwargs)
     if FAULT and op.overloadpacket is torch.ops.aten.mul:
         op = getattr(torch.ops.aten.add, op._overloadname)
     result = op(*_as_declared(op, _beads_of(args)), **_beads_of(kwargs))
     for tensor in given.values():
-        if tensor.beads.shape != tensor.shape:  # resized, by out= or in place
-            tensor.data = on_abacus(tensor.beads)
+        if (beads := _own_beads(tensor)).shape != tensor.shape:  # resized, by out= or in place
+            tensor.data = on_abacus(beads)
 
     def ours(beads: torch.Tensor) -> torch.Tensor:
         return given[id(beads)] if id(beads) in given else on_abacus(beads)
