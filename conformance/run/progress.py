@@ -301,8 +301,8 @@ def complete_run(folder: Path) -> Run | None:
 
 
 def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
-    """Returns the work that the interrupted run in a folder had done; nothing if the run is not to be resumed. Raises
-    ConformError if the folder has no run that can be resumed."""
+    """Returns the work that the interrupted run in a folder had done, or no work if ``resume`` is False. Deletes the
+    journals of the earlier run. Raises ConformError if the folder has no run that can be resumed."""
     if not resume:
         _delete_journals(folder)
         return Done()
@@ -321,8 +321,8 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
 
 
 def _delete_journals(folder: Path) -> None:
-    """Deletes the journals of an earlier run. A journal that this run has opened must stay: the controller and ``--resume``
-    find it by its name."""
+    """Deletes the journals of an earlier run. The function must not be called once the current run has opened a journal,
+    because the controller and ``--resume`` find journals by their file name."""
     with _writing(folder):
         for journal in (folder / "journal").glob("*"):
             journal.unlink(missing_ok=True)
