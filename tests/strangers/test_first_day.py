@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from devices.cell import Outcome
+from reports.run import load_run
 from tests.plugin.running import cells_of
 from tests.strangers.bench import STRANGERS, FirstDay
 
@@ -40,8 +41,8 @@ def test_init_leads_to_a_green_gate(device: str, tmp_path: Path, cache: Path) ->
     assert '"float32"' in text
     if device == "greedy":  # said once in each, and not in the cells
         left = "enters the mode strange_greedy.Mine and does not leave it"
-        printed = (tmp_path / "first.txt").read_text(encoding="utf-8")
-        assert text.count(left) == printed.count(left) == 1
+        reported = load_run(tmp_path / "first").provenance.left_behind
+        assert text.count(left) == reported.count(left) == 1
     if device == "fragile":  # what died again, alone, cost copies of the worker
         log = (tmp_path / stranger.name / "init" / "run-1.log").read_text(encoding="utf-8")
         assert log.count("node down") == 1
