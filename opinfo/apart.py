@@ -140,7 +140,7 @@ _DEFAULTS = (
     Default("sets the action for all warnings to {}", _warning_actions, _set_warning_actions),
     Default("sets automatic garbage collection to {}", gc.isenabled, _set_collector),
     Default("changes the working directory to {}", os.getcwd, os.chdir),
-    Default("starts threads, so that {} are running", threading.active_count, None),
+    Default("starts threads: {} are running now", threading.active_count, None),
     *(
         Default(f"replaces sys.{name}", partial(getattr, sys, name), partial(setattr, sys, name))
         for name in ("stdout", "stderr", "excepthook")

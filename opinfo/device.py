@@ -144,7 +144,7 @@ class Guarded:
         return mask.bool()
 
     def remember(self, from_device: Move) -> None:
-        """Stores the present bytes of the storage as the known ones."""
+        """Stores the present bytes of the storage as its known bytes."""
         self.before = from_device(self.base).clone()
 
     def restore(self, to_device: Move) -> None:

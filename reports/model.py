@@ -307,7 +307,7 @@ class Example:
 class CellResult(CellFacts, frozen=True, gc=False):
     """The result of one cell with its verdict, in the form in which the record stores it.
 
-    ``why`` is the reason that the manifest's block gives, or else the reason for the verdict. ``example`` is the
+    ``why`` is the reason that the manifest's block gives, otherwise the reason for the verdict. ``example`` is the
     minimised failure, or None if the failure was not minimised.
     """
 

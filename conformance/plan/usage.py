@@ -81,7 +81,7 @@ def load_manifest(
     request: Request, descriptor: Descriptor, contract: Contract
 ) -> tuple[Manifest, Path | None]:
     """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command
-    line names, else the device's own file, else an empty manifest without a path. Raises ManifestError."""
+    line names, otherwise the device's own file, otherwise an empty manifest without a path. Raises ManifestError."""
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None or request.expectations == "none":
         return Manifest(), None

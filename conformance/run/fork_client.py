@@ -54,7 +54,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The reply of the server to a request for a copy."""
+    """The server's reply to a request to start a copy of itself."""
 
     pid: int  # 0 if this is refused: no copy can be made
     copy: bool  # else the server itself is the worker now, and its socket closes

@@ -44,7 +44,7 @@ _NARROW_EXTENTS = (1031, 257, 37)
 
 def same_shape(basis: Basis, base: Sample) -> list[int]:
     """Returns the positions of the tensors that may all get the same new shape: tensors with the shape of the largest
-    tensor or, for elementwise ops, all tensors except 0-d ones."""
+    tensor or, for elementwise ops, all tensors except 0-d tensors."""
     largest = max(base.tensors, key=lambda t: (t.numel(), t.dim()))
     return [
         place
@@ -543,7 +543,7 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the other ones.
+    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the others.
     With size 17, one element follows the last whole vector."""
     groups = [group for group, _ in groups_of(basis, base)]
     for count in range(len(groups), 0, -1):

@@ -285,7 +285,7 @@ class Reference:
 
 
 def _error(answer: Any) -> Exception | None:
-    """Returns the exception that the call raised, or that a judge met while it examined the answer; None if there is
+    """Returns the exception that the call raised, or that was raised while its result was judged; None if there is
     none."""
     return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
 

@@ -286,7 +286,7 @@ def written(
         lines.append(f"with {around}.{context}():")
         main = textwrap.indent("\n".join(["left.look()", *main]), "    ").splitlines()
     elif apart:
-        lines.append("left.look()  # keeps side effects of the module's import out of the check")
+        lines.append("left.look()  # keeps side effects of the imports above out of the check")
     lines += main
     return _SCRIPT.format(
         title=title,

@@ -467,7 +467,9 @@ def pinned_while_busy(context: Context) -> None:
         result.backward()
     stream.synchronize()
     want = 2 * (2 * values(4, 6)).exp()
-    close(context, x.grad, want, "the gradient is not that of the queued work")
+    close(
+        context, x.grad, want, "the gradient was not computed from the results of the queued work"
+    )
 
 
 @cases("autograd.saved", requires={"pinned_memory", "streams"})

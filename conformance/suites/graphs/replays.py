@@ -827,10 +827,14 @@ def dropout(context: Context) -> None:
     first, second, *again = runs
     context.check(not torch.equal(first, second), "two replays dropped the same elements")
     context.equal(
-        again[0], first, "the first replay after setting the same seed dropped other elements"
+        again[0],
+        first,
+        "after the same seed was set, the first replay dropped different elements than before",
     )
     context.equal(
-        again[1], second, "the second replay after setting the same seed dropped other elements"
+        again[1],
+        second,
+        "after the same seed was set, the second replay dropped different elements than before",
     )
     context.check(
         set(first.unique().tolist()) <= {0.0, 2.0}, "dropout gave values other than 0 and 2"
