@@ -134,7 +134,7 @@ class Hold:
         return call
 
     def keeps_waiting(self, function: Callable[[], Any], text: str) -> None:
-        """Checks that a call does not return before the stream is released. If no stream is held, the call is made
+        """Checks that a call does not return before the stream is unblocked. If no stream is held, the call is made
         without a check."""
         call = self.call(function)
         if self.holds:
@@ -213,7 +213,7 @@ class WaitingCall:
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """Returns the result of a call that may have to wait for a held stream. The stream is released once the thread of
+    """Returns the result of a call that may have to wait for a held stream. The stream is unblocked once the thread of
     the call had a chance to run."""
     with hold, WaitingCall(function) as call:
         call.is_early()  # the call returns now or waits for the stream

@@ -80,7 +80,7 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
 
 
 def held(context: Context, stream: Any) -> Hold:
-    """Returns a hold, which blocks a stream until it is released. If the device cannot block a stream, queues
+    """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, queues
     ordinary work that takes a while, so that a missing wait shows in the values."""
     hold = context.hold(stream, needed=False)
     if not hold.holds:
