@@ -78,9 +78,10 @@ class Observed:
     """The observation of one cell, as far as a manifest can describe it.
 
     ``layouts`` are the stable ids of the layouts that failed; the set is empty if the clause has no layouts. ``raises``
-    is the name of the exception type that decided the outcome, if there was one. ``said`` is the device's own text of
-    that exception, or None if only ``message``, the text of the report, is known. ``declared`` is True for an
-    unsupported cell that was not tried, because the descriptor does not declare a capability that the clause requires.
+    is the name of the exception type that decided the outcome, if there was one. ``said`` is the message of
+    that exception as the device wrote it, or None if only ``message``, the text of the report, is known. ``declared``
+    is True for an unsupported cell that was not tried, because the descriptor does not declare a capability that the
+    clause requires.
     """
 
     outcome: Outcome

@@ -88,7 +88,7 @@ def pack(folder: Path) -> bytes:
     (``references/v2-2.13.0+cpu-cf30153c4c13``), which has a folder for each device type with one file for each op and
     dtype.
 
-    Raises ValueError if the folder has no such files, or if a file has another format or was made with shipped
+    Raises ValueError if the folder has no such files, or if a file has a different format or was made with shipped
     references.
     """
     places: dict[bytes, int] = {}

@@ -30,7 +30,7 @@ _RESULTS: Final = Path("conform-results")
 
 def check(request: Request) -> Descriptor | None:
     """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line
-    names a device, else None.
+    names a device, otherwise None.
 
     The function imports no module that takes long to import. Checks that need torch are made later, such as the check
     that the device can be used.
@@ -93,8 +93,8 @@ def load_manifest(
 
 
 def results_folder(request: Request, device: str) -> Path:
-    """Returns the results folder of a run. By default a partial run has another folder than a whole run, so that the
-    results of the whole run are kept."""
+    """Returns the results folder of a run. By default a partial run and a whole run have different folders, so that
+    the results of the whole run are kept."""
     if request.results is not None:
         return request.results
     whole = whole_folder(request, device)

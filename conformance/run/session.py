@@ -458,7 +458,7 @@ class Known(NamedTuple):
 
 
 def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
-    """Collects the facts about a device in another process if a fork server runs; else opens the device in this
+    """Collects the facts about a device in another process if a fork server runs; otherwise opens the device in this
     process. Raises ConformError if the device cannot be opened."""
     found = device = None
     if server is not None and is_foreign(descriptor):

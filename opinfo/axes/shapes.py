@@ -160,7 +160,7 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
 
 
 def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
-    """Returns copies of a tensor along new leading dimensions. Each copy is scaled by another factor, so that
+    """Returns copies of a tensor along new leading dimensions. Each copy is scaled by a different factor, so that
     triangular, definite and regular matrices stay so."""
     copies = tensor.expand(*lead, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):

@@ -124,7 +124,7 @@ class Hold:
             self._check(not early, text)
 
     def call(self, function: Callable[[], Any], seconds: float = 0.0) -> WaitingCall:
-        """Makes a call that may have to wait for the held stream, then releases the stream and lets the call finish.
+        """Makes a call that may have to wait for the held stream, then unblocks the stream and lets the call finish.
         The result's ``early`` is True if the call returned while the stream was held. With ``seconds``, the call gets
         that much time to return early."""
         with WaitingCall(function) as call:

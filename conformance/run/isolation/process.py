@@ -63,7 +63,7 @@ class Start(msgspec.Struct, frozen=True):
 
 class Unable(msgspec.Struct, frozen=True, tag="unable"):
     """The reason why a worker cannot run items. ``refused`` is True if no other worker on the same machine could run
-    them, for example because the machine has another version of torch."""
+    them, for example because the machine has a different version of torch."""
 
     text: str
     refused: bool = False

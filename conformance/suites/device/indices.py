@@ -329,7 +329,7 @@ def moved(context: Context) -> None:
                 f"to({at}) of a tensor on {other.device} gave the wrong device",
             )
         x = torch.ones(3, device=at)
-        context.check(x.to(at) is x, f"to({at}) of a tensor on {at} returned another tensor")
+        context.check(x.to(at) is x, f"to({at}) of a tensor on {at} returned a different tensor")
 
 
 @cases("device.placement", requires={"storage"})

@@ -669,7 +669,7 @@ def capture_draws_nothing(context: Context) -> None:
     context.equal(
         DRAWS["uniform"](context.device, None),
         first,
-        "drawing again from the same seed gave other random numbers",
+        "drawing again from the same seed gave different random numbers",
     )
     _capture(context, "uniform")
     context.equal(

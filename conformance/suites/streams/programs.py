@@ -390,7 +390,8 @@ def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
             late = ", ".join(f"s{one}" for one in behind)
-            yield kept_waiting(tuple(behind), f"{late} while {held} held", seconds)
+            verb = "is" if len(waiting) == 1 else "are"
+            yield kept_waiting(tuple(behind), f"{late} while {held} {verb} blocked", seconds)
 
 
 def afterwards(program: Program) -> list[Operation]:

@@ -182,8 +182,8 @@ class _OwnEvent(torch.Event):
     def elapsed_time(self, other: torch.Event) -> float:
         """Returns the time from one event to another in milliseconds.
 
-        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one of them is not
-        done.
+        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one of them has not
+        completed.
         """
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 
