@@ -50,7 +50,7 @@ class Start(msgspec.Struct, frozen=True):
 
     environment: dict[str, str]
     folder: str  # in which it works; empty if that was deleted
-    child: bool  # of checks/child.py; else a worker, which has children of its own
+    child: bool  # of checks/child.py; otherwise a worker, which has children of its own
 
 
 class Started(msgspec.Struct, frozen=True):

@@ -137,7 +137,7 @@ class Context:
     """The object through which the check of a case uses the device and reports results, for one attempt at the case.
 
     ``seed`` is the id of the case. ``patience`` is the duration in milliseconds of work that must be in flight (queued
-    and not yet done), on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
+    and not yet finished), on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
     far. ``search`` is set during a random search. ``default`` is the kind of every failure for which the check names no
     kind.
     """

@@ -1,4 +1,4 @@
-"""Work in flight (queued and not yet done): a stream that is kept occupied, evidence that it is still occupied, and
+"""Work in flight (queued and not yet finished): a stream that is kept occupied, evidence that it is still occupied, and
 calls in threads that may have to wait for the stream.
 
 For an event that must happen, the time limit counts only time in which the process could run. An event that must not
@@ -192,7 +192,7 @@ class WaitingCall:
             self.join()
 
     def is_early(self) -> bool:
-        """Returns True if the call returns as soon as its thread had a chance to run, that is, without waiting."""
+        """Returns True if the call returns once its thread had a chance to run, that is, without waiting."""
         return comes_to_be(lambda: not self.thread.is_alive())
 
     def ended(self, seconds: float) -> bool:

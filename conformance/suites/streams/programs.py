@@ -375,8 +375,8 @@ def before_and_while_held(
 
 
 def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
-    """Yields operations that unblock one stream after the other. After each stream, streams that wait for a blocked
-    stream must not have finished, and all other unblocked streams must finish."""
+    """Yields operations that unblock one stream after the other. Each time, streams that wait for a blocked stream
+    must not have finished, and all other unblocked streams must finish."""
     order = Order(len(program.streams))
     for instruction in program.instructions:
         order.take(instruction)
