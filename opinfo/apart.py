@@ -186,7 +186,7 @@ class Replaced:
 
     @property
     def is_op(self) -> bool:
-        """True if torch-function modes see calls of the original, so that calls on the device can be distinguished from
+        """True if torch-function modes see calls of the original, so calls on the device can be distinguished from
         other calls."""
         if isinstance(self.torch, types.FunctionType):
             return self.torch in get_testing_overrides()

@@ -236,7 +236,7 @@ class _Way(NamedTuple):
     check: the kind of fault (``wrong``), the form of the call (``call``, ``in-place``, ``out=`` or ``derivative``), and
     the layout (``place``).
 
-    Derivatives have a form of their own. torch computes them with kernels of other ops too, so that wrong derivatives
+    Derivatives have a form of their own. torch computes them with kernels of other ops too, so wrong derivatives
     never explain wrong results of the op.
     """
 

@@ -396,7 +396,7 @@ class Provenance:
 
     @property
     def is_shard(self) -> bool:
-        """True if the run is one of several shards, so that other shards are needed for a whole run."""
+        """True if the run is one of several shards, so other shards are needed for a whole run."""
         return self.shard not in ("", "1/1")
 
 

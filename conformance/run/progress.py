@@ -145,7 +145,7 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """True if the progress file was opened, so that items may have run."""
+        """True if the progress file was opened, so items may have run."""
         return self._file >= 0
 
     @property

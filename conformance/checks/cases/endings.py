@@ -22,7 +22,7 @@ class CheckFailed(AssertionError):
 
 
 class NotShown(Exception):
-    """The exception raised if a precondition of the check was not met, so that nothing was judged. The cell becomes an error."""
+    """The exception raised if a precondition of the check was not met, so nothing was judged. The cell becomes an error."""
 
 
 class NotDeclared(NotShown):

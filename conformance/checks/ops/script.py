@@ -209,7 +209,7 @@ def report(found: Iterable[Any]) -> None:
 
 
 class NotApplicable(Exception):
-    """The exception raised if the check does not apply to this op or dtype, so that nothing was checked."""
+    """The exception raised if the check does not apply to this op or dtype, so nothing was checked."""
 
 
 class NotForThisDevice(NotApplicable):
