@@ -128,7 +128,7 @@ class Session:
     def _take(self, report: ItemReport, worker: str) -> None:
         red = (each for each in report.cells if each.outcome in _RED and not each.declared)
         clauses = self.contract.clauses
-        # A cell may be reported again, if its worker died before its item was done.
+        # A cell may be reported again, if its worker died before its item had ended.
         self.failing.difference_update(each.cell for each in report.cells)
         self.failing.update(
             each.cell

@@ -41,7 +41,7 @@ def planted(basis: Basis) -> Variations:
     if reduces or (family not in _SPREADS and not basis.keeps_values):
         infinities = [math.inf, -math.inf]
         if {"values.sums", "fp32_precision"} & basis.families or products:
-            # A kernel may sum in parts, so that inf - inf is NaN. One infinity is allowed in a reduction.
+            # A kernel may sum in parts, so inf - inf is NaN. One infinity is allowed in a reduction.
             infinities = infinities[: reduces and not products]
         if family == "norm":
             # A mean that contains an infinity is infinite, but NaN if a kernel updates the mean element by element.

@@ -322,7 +322,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         heads = {(p, base.tensors[p].dim() + _HEADS) for p, _ in dims}
         dims = [each for each in dims if each not in heads]
     if op_family(basis.op.id, basis.op.ufunc) == "indexing":
-        # Only the index is empty, so that nothing is read.
+        # Only the index is empty, so nothing is read.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]
         alone = [frozenset((q, d) for q, d in dims if q == p) for p in indices]
         yield from (iter([_without(basis, base, each)]) for each in alone)

@@ -12,7 +12,7 @@ import torch
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import Hold
 
-#: The number of elements of a tensor that work is done on. Small, so that a kernel is a launch and hardly a
+#: The number of elements of a tensor that work reads and writes. Small, so that a kernel is a launch and hardly a
 #: computation.
 SIZE = 64
 #: Ordinary work that takes longer than queueing the work after it on another stream.
