@@ -403,7 +403,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             f"cut short: {ours.cut_short}. Run the same command with --resume to continue.",
         )
         if ours.progress.keeps_earlier:
-            lines = (*lines, f"The complete run before it is kept: {ours.folder / EARLIER_FILE}")
+            lines = (*lines, f"The earlier complete run is kept: {ours.folder / EARLIER_FILE}")
     session.exitstatus = _code_of(run, exitstatus, int(code))
     verbosity = pytest_.verbosity(config)
     text = summarise(result, styled=pytest_.is_styled(config), verbosity=verbosity)

@@ -78,9 +78,10 @@ class Observed:
     """The observation of one cell, as far as a manifest can describe it.
 
     ``layouts`` are the stable ids of the layouts that failed; the set is empty if the clause has no layouts. ``raises``
-    is the name of the exception type that decided the outcome, if there was one. ``said`` is the device's own text of
-    that exception, or None if only ``message``, the text of the report, is known. ``declared`` is True for an
-    unsupported cell that was not tried, because the descriptor does not declare a capability that the clause requires.
+    is the name of the exception type that decided the outcome, if there was one. ``said`` is the message of
+    that exception as the device wrote it, or None if only ``message``, the text of the report, is known. ``declared``
+    is True for an unsupported cell that was not tried, because the descriptor does not declare a capability that the
+    clause requires.
     """
 
     outcome: Outcome
@@ -128,10 +129,10 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     was measured. ``reached`` counts the pairs of instructions and the states that the random programs of a case
     covered. ``failure`` is the failure that reports show; ``failed`` is the number of failing checks. ``also`` has one
     failure of each other kind. ``note`` is the reason why a cell is unsupported or an error, or a remark. ``raises`` is
-    the type of the exception that decided the outcome; ``said`` is the device's own text of that exception, for a cell
-    without a failure. ``blocked_by`` is the clause that must pass before a blocked cell can be checked. ``repro`` is a
-    path in the results folder. ``seen`` are public bugs of other devices that occur in the cell. ``seconds`` is wall
-    time.
+    the type of the exception that decided the outcome; ``said`` is the message of that exception as the device wrote
+    it, and is set only if the cell has no failure. ``blocked_by`` is the clause that must pass before a blocked cell can be
+    checked. ``repro`` is a path in the results folder. ``seen`` are publicly known bugs of other devices that this cell
+    shows too. ``seconds`` is wall time.
     """
 
     checks: int = 0

@@ -41,7 +41,7 @@ class Kind(Word):
     VALUES = "values"  # elements differ from the reference
     SHAPE = "shape"
     DTYPE = "dtype"
-    DEVICE = "device"  # a tensor is on another device, or another index, than asked for
+    DEVICE = "device"  # a tensor is on the wrong device or device index
     STRIDES = "strides"
     OFFSET = "offset"  # the storage offset
     ALIAS = "alias"  # a result shares memory that it must not share
@@ -54,7 +54,7 @@ class Kind(Word):
     NOT_RAISED = "not_raised"  # no exception where one is documented
     NOT_WARNED = "not_warned"
     COUNT = "count"  # a wrong number of things: outputs, devices, events, calls
-    ORDER = "order"  # work was not done in the order that the program asked for
+    ORDER = "order"  # work did not run in the order that the program asked for
     PRECISION = "precision"
     NOT_DETERMINISTIC = "not_deterministic"
     STATE = "state"  # an object or a query gives a wrong answer

@@ -24,8 +24,8 @@ _Made = TypeVar("_Made")
 
 
 def cache_root() -> Path:
-    """Returns the folder for files that can be made again: ``$TORCH_CONFORMANCE_CACHE``, or else the user's cache
-    folder."""
+    """Returns the folder for files that can be made again: ``$TORCH_CONFORMANCE_CACHE`` if it is set,
+    otherwise a folder in the user's cache folder."""
     if explicit := os.environ.get("TORCH_CONFORMANCE_CACHE"):
         return Path(explicit)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -57,8 +57,8 @@ class Registry:
 
         ``accelerator`` is the torch type of the machine's accelerator, or None. If several descriptors have this type
         (CUDA and ROCm are both "cuda"), the first that can be used on the current machine is chosen. If no descriptor
-        has this type, the device that declares itself the ``default`` is chosen, or else one of the CPU. Raises
-        UnknownDevice if neither exists.
+        has this type, the device that declares itself the ``default`` is chosen; if there is none, one of the CPU.
+        Raises UnknownDevice if neither exists.
         """
         known = self.devices.values()
         fitting = [each for each in known if each.torch_type == accelerator != "cpu"]

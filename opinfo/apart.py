@@ -140,7 +140,7 @@ _DEFAULTS = (
     Default("sets the action for all warnings to {}", _warning_actions, _set_warning_actions),
     Default("sets automatic garbage collection to {}", gc.isenabled, _set_collector),
     Default("changes the working directory to {}", os.getcwd, os.chdir),
-    Default("starts threads, so that {} are running", threading.active_count, None),
+    Default("starts threads: {} are running now", threading.active_count, None),
     *(
         Default(f"replaces sys.{name}", partial(getattr, sys, name), partial(setattr, sys, name))
         for name in ("stdout", "stderr", "excepthook")
@@ -186,7 +186,7 @@ class Replaced:
 
     @property
     def is_op(self) -> bool:
-        """True if torch-function modes see calls of the original, so that calls on the device can be distinguished from
+        """True if torch-function modes see calls of the original, so calls on the device can be distinguished from
         other calls."""
         if isinstance(self.torch, types.FunctionType):
             return self.torch in get_testing_overrides()

@@ -197,7 +197,7 @@ class Op:
 
     @cached_property
     def restrides_in_place(self) -> bool:
-        """True if the in-place variant is tagged ``inplace_view``, so that it changes the shape or strides of self."""
+        """True if the in-place variant is tagged ``inplace_view``, so it changes the shape or strides of self."""
         name = getattr(self.inplace, "__name__", "")
         return any(torch.Tag.inplace_view in overload.tags for overload in _aten(name))
 

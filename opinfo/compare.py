@@ -215,7 +215,7 @@ class Measured:
 
 
 def raised(error: BaseException, expected: str = "no exception", **more: Any) -> Wrong:
-    """Returns the difference that describes an exception which was not expected, or which has another type than
+    """Returns the difference that describes an exception which was not expected, or whose type was not
     expected."""
     line = (str(error).strip().splitlines() or [""])[0][:300]
     name = type(error).__name__

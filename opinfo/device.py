@@ -144,7 +144,7 @@ class Guarded:
         return mask.bool()
 
     def remember(self, from_device: Move) -> None:
-        """Stores the present bytes of the storage as the known ones."""
+        """Stores the present bytes of the storage as its known bytes."""
         self.before = from_device(self.base).clone()
 
     def restore(self, to_device: Move) -> None:
@@ -156,7 +156,7 @@ class Guarded:
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
     def arrived(self, from_device: Move) -> bool:
-        """Returns True if the values of the view are in the storage, so that the view still uses the memory of the
+        """Returns True if the values of the view are in the storage, so the view still uses the memory of the
         storage."""
         held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
         seen = from_device(self.view)

@@ -38,7 +38,7 @@ _NAME: Final = re.compile("[dem][0-9a-f]{24}")
 
 class _Answers(msgspec.Struct):
     """The stride references for one op and dtype: the shortened keys of the calls, concatenated, and the position of
-    each reference in the list of all."""
+    each reference in the list of all references."""
 
     keys: bytes
     places: list[int]
@@ -88,7 +88,7 @@ def pack(folder: Path) -> bytes:
     (``references/v2-2.13.0+cpu-cf30153c4c13``), which has a folder for each device type with one file for each op and
     dtype.
 
-    Raises ValueError if the folder has no such files, or if a file has another format or was made with shipped
+    Raises ValueError if the folder has no such files, or if a file has a different format or was made with shipped
     references.
     """
     places: dict[bytes, int] = {}
@@ -97,7 +97,7 @@ def pack(folder: Path) -> bytes:
         kept = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         if not all(map(_NAME.fullmatch, kept)):
             raise ValueError(
-                f"{path}: expected stride references of this version, computed without shipped ones"
+                f"{path}: expected stride references in the current format, computed without the shipped references"
             )
         for key, answer in sorted(kept.items()):
             kind = path.parent.name if key[0] == OF_TYPE else ""

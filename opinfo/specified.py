@@ -143,9 +143,9 @@ _BITS = {
 
 
 def untied(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor in which finite numbers that equal other ones are replaced by slightly larger numbers, so that
-    all differ and the order stays. Returns the tensor itself if no number has to change or if it has no floating-point
-    numbers."""
+    """Returns a tensor in which finite numbers that equal another number are replaced by slightly larger numbers, so
+    that all numbers differ and the order stays. Returns the tensor itself if no number has to change or if
+    it has no floating-point numbers."""
     bits = _BITS.get(tensor.dtype)
     finite = (
         tensor[tensor.isfinite()] if bits is not None and tensor.layout == torch.strided else None

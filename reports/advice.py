@@ -128,7 +128,7 @@ def _first_line(text: str) -> str:
 
 
 def _text(cause: Cause) -> str:
-    """Returns the text of the exception of a cause: the full text that the run stored for the example, or else the
+    """Returns the text of the exception of a cause: the full text that the run stored for the example, otherwise the
     normalised text."""
     shown = cause.example
     known = shown.said if shown.failure is None else shown.failure.said

@@ -94,8 +94,8 @@ class Cause:
     @property
     def example(self) -> CellResult:
         """The cell that represents the cause in reports. It belongs to the clause on which the other clauses of the
-        cause rest. Among the cells of that clause it is the one with the smallest minimised example, else the first
-        with a repro script, else the first."""
+        cause rest. Among the cells of that clause it is the one with the smallest minimised example. If there is none,
+        it is the first with a repro script, otherwise the first cell."""
         return min(self.results, key=self._telling)
 
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
@@ -236,7 +236,7 @@ class _Way(NamedTuple):
     check: the kind of fault (``wrong``), the form of the call (``call``, ``in-place``, ``out=`` or ``derivative``), and
     the layout (``place``).
 
-    Derivatives have a form of their own. torch computes them with kernels of other ops too, so that wrong derivatives
+    Derivatives have a form of their own. torch computes them with kernels of other ops too, so wrong derivatives
     never explain wrong results of the op.
     """
 
@@ -483,7 +483,8 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
 
 
 def _root_of(cell: CellKey, red: Collection[str]) -> str:
-    """Returns the failing clause that a case's clause rests on (``causes.toml``), or else the case's own clause."""
+    """Returns the failing clause that a case's clause rests on (``causes.toml``). If there is none, returns the
+    case's own clause."""
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:
@@ -506,8 +507,8 @@ def causes(
     every: Iterable[CellResult] = (),
     not_gating: Collection[str] = (),
 ) -> tuple[Cause, ...]:
-    """Returns the causes of the given cells: causes that gate come first, regressions before improvements, then the
-    largest first.
+    """Returns the causes of the given cells. Gating causes come before other causes; within each group, regressions
+    come before improvements, and large causes before small ones.
 
     ``families`` gives the family of each op; an op that is not in it is a family of its own. ``every`` has all results
     of the run, because the cells that pass show how wide a cause is. ``not_gating`` has the ids of the provisional

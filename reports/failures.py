@@ -53,8 +53,8 @@ class _CauseDocument(msgspec.Struct):
 
 
 class FailuresDocument(msgspec.Struct):
-    """The document ``failures.json``: the causes, those that gate first, each with an example and the names of all its
-    cells.
+    """The document ``failures.json``: the causes, with gating causes first. Each cause has an example and the names of
+    all its cells.
 
     ``regressions`` and ``improvements`` count the cells that gate, ``not_gating`` counts those that do not, and
     ``cells`` counts all of them. ``count`` is the number of cells of a cause; ``wholly`` is the number of those that

@@ -376,8 +376,8 @@ class Against:
 
     @classmethod
     def of(cls, run: Run, baseline: Run) -> Against:
-        """Compares two runs cell by cell. Raises NoBaseline if the baseline has another device or plan, or is not a
-        complete run."""
+        """Compares two runs cell by cell. Raises NoBaseline if the baseline has a different device or plan, or is
+        not a complete run."""
         mine, its = run.provenance, baseline.provenance
         refused = f"--against {baseline.folder}: "
         for name in ("device", "plan"):

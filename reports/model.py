@@ -307,7 +307,7 @@ class Example:
 class CellResult(CellFacts, frozen=True, gc=False):
     """The result of one cell with its verdict, in the form in which the record stores it.
 
-    ``why`` is the reason that the manifest's block gives, or else the reason for the verdict. ``example`` is the
+    ``why`` is the reason that the manifest's block gives, otherwise the reason for the verdict. ``example`` is the
     minimised failure, or None if the failure was not minimised.
     """
 
@@ -396,7 +396,7 @@ class Provenance:
 
     @property
     def is_shard(self) -> bool:
-        """True if the run is one of several shards, so that other shards are needed for a whole run."""
+        """True if the run is one of several shards, so other shards are needed for a whole run."""
         return self.shard not in ("", "1/1")
 
 

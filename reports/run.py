@@ -387,8 +387,8 @@ def as_json(run: Run) -> bytes:
 
 
 def times_of(path: Path) -> dict[CellKey, float]:
-    """Returns the time of each cell in an earlier run, in seconds, from its record or else from its JUnit files. Raises
-    RunError."""
+    """Returns the time of each cell in an earlier run, in seconds, from its record, or from its JUnit files if
+    it has no record. Raises RunError."""
     junit = [path] if path.suffix == ".xml" else sorted(path.glob("junit*.xml"))
     if junit and not record_file(path if path.is_dir() else path.parent).is_file():
         return {cell: time for file in junit for cell, time in seconds_in(file).items()}

@@ -71,7 +71,7 @@ Style = Callable[[str, str], str]
 def summarise(
     judged: GateResult, *, limit: int | None = None, styled: bool = False, verbosity: int = 0
 ) -> str:
-    """Returns the text at the end of a run: the verdict, then the causes of unexpected results, causes that gate first.
+    """Returns the text at the end of a run: the verdict, then the causes of unexpected results, gating causes first.
 
     ``verbosity`` is pytest's. Below 0, the text is the verdict on one line. With 0, the text has about 20 lines. Above
     0, the text has at most ``limit`` causes, the table by clause, the levels, the clauses that were not checked, and
@@ -195,9 +195,9 @@ def _in_full(run: Run, causes: Sequence[Cause], limit: int, style: Style) -> lis
 
 
 def _in_short(run: Run, causes: Sequence[Cause], room: int, style: Style) -> list[str]:
-    """Returns the causes in at most ``room`` lines, causes that gate first. If all causes fit, they are shown with
-    the failures of their examples. Otherwise the failures are left out, and as many causes as fit are shown, at
-    least one."""
+    """Returns the causes in at most ``room`` lines. ``causes`` is sorted, with gating causes first. If all causes fit,
+    they are shown with the failures of their examples. Otherwise the failures are left out, and as many causes as fit
+    are shown, at least one."""
     whole = [_cause_lines(run, cause, style) for cause in causes]
     if sum(map(len, whole)) <= room:
         return [line for lines in whole for line in lines]
@@ -263,8 +263,8 @@ def _alike(cause: Cause) -> str:
 
 
 def _rest(run: Run, causes: Sequence[Cause]) -> list[str]:
-    """Returns lines with the number of causes that are not shown, first of causes that gate, then of other causes, and
-    the file that lists them."""
+    """Returns lines with the number of causes that are not shown, first of gating causes, then of other causes, and the
+    file that lists them."""
     report = run.folder / MARKDOWN_FILE
     where = _from_here(report if report.is_file() else run.folder)
     lines = []

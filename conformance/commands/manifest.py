@@ -360,8 +360,8 @@ def _report(done: Update, path: Path, *, written: bool) -> None:
     click.echo(f"{path}: {', '.join(counts) + nothing if counts else 'nothing to change'}")
     if done.unseen:
         click.echo(
-            f"no RUN planned {number(len(done.unseen), 'dtype')} of these blocks, so the blocks of these dtypes did not"
-            " change: give a run of a larger plan, or --unseen-too"
+            f"these blocks cover {number(len(done.unseen), 'dtype')} that no RUN planned; for such dtypes, nothing was"
+            " changed: give a run of a larger plan, or --unseen-too"
         )
     for title, cells, advice in (
         ("regression: flaky cells below their pass rate", done.floors, ""),

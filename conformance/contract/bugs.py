@@ -248,6 +248,6 @@ def read(path: Path, contract: Contract) -> Bugs:
 
 
 def is_planned(bug: Bug, contract: Contract) -> bool:
-    """Returns True if all clauses of the bug are planned, so that no check can detect the bug yet."""
+    """Returns True if all clauses of the bug are planned, so no check can detect the bug yet."""
     states = {contract.clauses[clause].status for clause in bug.clauses}
     return states == {Status.PLANNED}

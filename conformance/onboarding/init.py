@@ -142,7 +142,7 @@ def _begun(options: InitOptions, say: Say) -> int:
     described = load_file(folder)
     if (described.torch_type, described.module or "") != (question.torch_type, question.module):
         raise ConformError(
-            f"{path} describes another device or module than you named: give another folder with -o"
+            f"the device or module in {path} differs from the one that you named: give another folder with -o"
         )
     runs = [_run(options, 1, say)]
     if options.runs > 1:  # the other runs are judged by the draft, as the gate will judge

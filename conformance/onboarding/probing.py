@@ -148,7 +148,7 @@ def flushes_subnormals(device: Device) -> list[str]:
 
 
 def autocast_lists(device: Device) -> dict[str, list[str]]:
-    """Returns the ops that autocast treats in another way than torch's common lists say, grouped by the policy that was
+    """Returns the ops that autocast does not treat as torch's common lists say, grouped by the policy that was
     observed (see conformance/checks/autocast/lists.py). Empty if the device has no autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}

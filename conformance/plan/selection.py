@@ -166,7 +166,7 @@ _IDENTITY: Final = msgspec.toml.decode(
 
 
 def is_identity(cell: CellKey) -> bool:
-    """Returns True if every shard runs a cell, so that the results of all shards can be compared."""
+    """Returns True if the given cell runs in every shard, so that the results of the shards can be compared."""
     return cell.clause in _IDENTITY.clauses or item_of(cell).name in _IDENTITY.items
 
 

@@ -30,7 +30,7 @@ _RESULTS: Final = Path("conform-results")
 
 def check(request: Request) -> Descriptor | None:
     """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line
-    names a device, else None.
+    names a device, otherwise None.
 
     The function imports no module that takes long to import. Checks that need torch are made later, such as the check
     that the device can be used.
@@ -81,7 +81,7 @@ def load_manifest(
     request: Request, descriptor: Descriptor, contract: Contract
 ) -> tuple[Manifest, Path | None]:
     """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command
-    line names, else the device's own file, else an empty manifest without a path. Raises ManifestError."""
+    line names, otherwise the device's own file, otherwise an empty manifest without a path. Raises ManifestError."""
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None or request.expectations == "none":
         return Manifest(), None
@@ -93,8 +93,8 @@ def load_manifest(
 
 
 def results_folder(request: Request, device: str) -> Path:
-    """Returns the results folder of a run. By default a partial run has another folder than a whole run, so that the
-    results of the whole run are kept."""
+    """Returns the results folder of a run. By default a partial run and a whole run have different folders, so that
+    the results of the whole run are kept."""
     if request.results is not None:
         return request.results
     whole = whole_folder(request, device)

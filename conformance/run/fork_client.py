@@ -50,11 +50,11 @@ class Start(msgspec.Struct, frozen=True):
 
     environment: dict[str, str]
     folder: str  # in which it works; empty if that was deleted
-    child: bool  # of checks/child.py; else a worker, which has children of its own
+    child: bool  # of checks/child.py; otherwise a worker, which has children of its own
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The reply of the server to a request for a copy."""
+    """The server's reply to a request to start a copy of itself."""
 
     pid: int  # 0 if this is refused: no copy can be made
     copy: bool  # else the server itself is the worker now, and its socket closes

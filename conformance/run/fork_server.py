@@ -176,7 +176,7 @@ def may_copy(waiting: int = 0) -> bool:
 
 
 def has_lost_a_device(torch: Any) -> bool:
-    """Returns True in a forked process if a device was initialized before the fork, so that the process cannot use the
+    """Returns True in a forked process if a device was initialized before the fork, so the process cannot use the
     device."""
     kinds = (*_KINDS, torch._C._get_privateuse1_backend_name())
     modules = (getattr(torch, name, None) for name in kinds)

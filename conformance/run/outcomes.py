@@ -189,9 +189,9 @@ def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
 
 
 def together(runs: Sequence[CellOutcome], bad: Sequence[bool]) -> CellOutcome:
-    """Returns one outcome for several runs of a flaky cell: the first outcome for which ``bad`` is True, else the first
-    outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too low. The outcomes of
-    the other runs are kept in the field ``others``."""
+    """Returns one outcome for several runs of a flaky cell: the first outcome for which ``bad`` is True, otherwise the
+    first outcome that is not a pass. A report thus never shows a pass for a cell whose pass rate was too low. The
+    outcomes of the other runs are kept in the field ``others``."""
     failing = (index for index, run in enumerate(runs) if run.outcome is not Outcome.PASS)
     first = next((index for index, wrong in enumerate(bad) if wrong), next(failing, 0))
     others = tuple(run.observed for index, run in enumerate(runs) if index != first)

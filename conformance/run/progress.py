@@ -145,7 +145,7 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """True if the progress file was opened, so that items may have run."""
+        """True if the progress file was opened, so items may have run."""
         return self._file >= 0
 
     @property
@@ -289,8 +289,8 @@ def _plans() -> list[str]:
 
 
 def complete_run(folder: Path) -> Run | None:
-    """Returns the run in a folder if it has an outcome for every cell of a whole plan or of a whole shard; else
-    None."""
+    """Returns the run in a folder if it has an outcome for every cell of a whole plan or of a whole shard;
+    otherwise None."""
     try:
         run = load_run(folder)
     except RunError:

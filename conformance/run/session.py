@@ -128,7 +128,7 @@ class Session:
     def _take(self, report: ItemReport, worker: str) -> None:
         red = (each for each in report.cells if each.outcome in _RED and not each.declared)
         clauses = self.contract.clauses
-        # A cell may be reported again, if its worker died before its item was done.
+        # A cell may be reported again, if its worker died before its item had ended.
         self.failing.difference_update(each.cell for each in report.cells)
         self.failing.update(
             each.cell
@@ -458,7 +458,7 @@ class Known(NamedTuple):
 
 
 def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
-    """Collects the facts about a device in another process if a fork server runs; else opens the device in this
+    """Collects the facts about a device in another process if a fork server runs; otherwise opens the device in this
     process. Raises ConformError if the device cannot be opened."""
     found = device = None
     if server is not None and is_foreign(descriptor):

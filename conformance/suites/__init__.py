@@ -35,7 +35,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
 #: Suites whose failing calls are made smaller, searched for, and pinned.
 SEARCHED: Final = frozenset({"layout"})
 
-#: Clauses that another suite than their family's checks.
+#: Clauses that are not checked by the suite of their family.
 _ELSEWHERE: Final = {"layout.grad": "autograd"}
 
 _SUITE_OF: Final = {family: name for name, families in FAMILIES.items() for family in families}

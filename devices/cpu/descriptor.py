@@ -22,7 +22,7 @@ def _cpuinfo(*names: str) -> str:
 
 
 def _model() -> str:
-    """Returns the name of the processor, from /proc/cpuinfo on Linux, or else from Python."""
+    """Returns the name of the processor, from /proc/cpuinfo if that names it, otherwise from Python."""
     named = _cpuinfo("model name", "cpu model", "Model")
     return (
         named or platform.processor() or platform.machine()

@@ -25,7 +25,7 @@ def settle(tensors: Sequence[Any]) -> None:
     such error behind.
 
     The error of a failed graph is raised by the barrier that waits for the graph, and once more by the next barrier
-    (torch 2.13), so that an innocent op is blamed. Barriers are therefore repeated until one raises no error.
+    (torch 2.13), so an innocent op is blamed. Barriers are therefore repeated until one raises no error.
 
     The function does not use ``mark_step``, which computes all live tensors in one graph: the cache of compiled graphs
     confuses operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` behind ``(a - b) * a`` gives ``(a -

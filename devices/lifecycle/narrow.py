@@ -69,7 +69,7 @@ def decompose(
 
 
 def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
-    """Returns one product per op if possible, or else one product for each set of dtypes that clauses of the op
+    """Returns one product per op if possible, otherwise one product for each set of dtypes that clauses of the op
     share."""
     by_op: dict[str, dict[str, set[str]]] = {}
     for clause, op, dtype in cells:

@@ -347,7 +347,8 @@ class Editing:
 
 
 def _place(sections: list[Section], entry: Entry) -> None:
-    """Inserts an entry under the heading of blocks with the same reason, or else under a new heading in sorted order.
+    """Inserts an entry under the heading of blocks with the same reason. If there is none, inserts it under a new
+    heading in sorted order.
 
     Headings differ from cause to cause. Without headings, git may match the first lines of one block with the first
     lines of the next one, and report a conflict between neighbours that does not exist.

@@ -55,8 +55,8 @@ def new_blocks(
 ) -> list[Block]:
     """Returns blocks with exact names that expect the observed outcomes of ``cells`` and match no other planned cell.
 
-    ``listed`` has the layouts that remaining blocks already list for a cell. ``drafts`` has the reasons of single
-    cells; the blocks of other cells get the reason of ``cause``.
+    ``listed`` has the layouts that remaining blocks already list for a cell. ``drafts`` has, for some
+    cells, the reason to write into their blocks; the blocks of other cells get the reason of ``cause``.
     """
     groups: dict[tuple[ExpectedOutcome, str | None, str, bool], list[CellKey]] = {}
     for key, seen in cells.items():
@@ -151,9 +151,10 @@ def update(
 ) -> Update:
     """Updates a manifest from runs and returns the result. ``manifest`` was read from ``text``.
 
-    If ``cause`` is given, failures that no block expects are added; ``drafts`` has the reasons of single cells.
-    ``wanted`` selects cells; ``dtypes`` are all dtypes of the device. Raises EvidenceError if the runs cannot be
-    compared, and ManifestError if the manifest cannot be applied to them.
+    If ``cause`` is given, failures that no block expects are added; ``drafts`` has, for some cells, the reason to
+    write into their new blocks, in place of the reason of ``cause``. ``wanted`` selects cells; ``dtypes`` are all
+    dtypes of the device. Raises EvidenceError if the runs cannot be compared, and ManifestError if the manifest cannot
+    be applied to them.
     """
     comparable(manifest, runs)
     if cause is not None:

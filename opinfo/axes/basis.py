@@ -382,7 +382,7 @@ class Basis:
 
     def settled(self, call: Call) -> bool:
         """Returns True if the CPU's result of a call is reliable as a reference. It must equal the result in float64,
-        the result with operands in another memory layout, and the result with zeros in place of subnormal numbers,
+        the result with operands in a different memory layout, and the result with zeros in place of subnormal numbers,
         which devices may flush."""
         if "axes.unsettled" in self.families:
             return False

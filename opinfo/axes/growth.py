@@ -1,4 +1,4 @@
-"""Finds which dimensions of a call must grow together, and makes calls with another size in these dimensions."""
+"""Finds which dimensions of a call must grow together, and makes calls with a different size in these dimensions."""
 
 from __future__ import annotations
 

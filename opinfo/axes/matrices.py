@@ -24,7 +24,7 @@ _MOST = 110_000
 
 
 def _grown(basis: Basis) -> Variations:
-    """Yields calls with matrices composed of blocks. Each block is scaled by another factor, so that triangular,
+    """Yields calls with matrices composed of blocks. Each block is scaled by a different factor, so that triangular,
     definite and regular matrices stay so. Then it yields calls with more columns in other operands, with long and short
     batches, and with single rows and columns."""
     seen: set[str] = set()
@@ -129,8 +129,8 @@ def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
 
 
 def _scaled(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns copies of a tensor along a new leading dimension. Each copy is scaled by another factor, so that a matrix
-    composed of the copies has no eigenvalue twice."""
+    """Returns copies of a tensor along a new leading dimension. Each copy is scaled by a different factor, so that a
+    matrix composed of the copies has no eigenvalue twice."""
     copies = tensor.expand(count, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies

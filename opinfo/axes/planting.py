@@ -24,9 +24,9 @@ _SPREADS = ("fft", "conv", "resampling", "linalg")
 def planted(basis: Basis) -> Variations:
     """Yields calls with a few special values, for ops that are not elementwise.
 
-    Zeros, halves (0.5, 2.5), large and subnormal numbers are put into all operands at once, or else into one at a time.
-    NaN and infinities are put into one operand at a time. One call has a masked row. For matrix products, only a large
-    number and NaN are used.
+    Zeros, halves (0.5, 2.5), large and subnormal numbers are put into all operands at once, or, if that is not
+    possible, into one operand at a time. NaN and infinities are put into one operand at a time. One call has a masked
+    row. For matrix products, only a large number and NaN are used.
     """
     products = "axes.products" in basis.families
     bases = [roomy(basis, base) for base in basis.bases]
@@ -41,7 +41,7 @@ def planted(basis: Basis) -> Variations:
     if reduces or (family not in _SPREADS and not basis.keeps_values):
         infinities = [math.inf, -math.inf]
         if {"values.sums", "fp32_precision"} & basis.families or products:
-            # A kernel may sum in parts, so that inf - inf is NaN. One infinity is allowed in a reduction.
+            # A kernel may sum in parts, so inf - inf is NaN. One infinity is allowed in a reduction.
             infinities = infinities[: reduces and not products]
         if family == "norm":
             # A mean that contains an infinity is infinite, but NaN if a kernel updates the mean element by element.
@@ -64,8 +64,9 @@ _WIDE = 70_001.5
 
 
 def _ordinary(basis: Basis, bases: list[Sample]) -> Variations:
-    """Yields calls with zeros of both signs, halves (0.5, 2.5), large numbers and a subnormal number in all operands,
-    or else in one at a time. If the CPU's result is not reliable, smaller numbers are tried."""
+    """Yields calls with zeros of both signs, halves (0.5, 2.5), large numbers and a subnormal number in all operands.
+    If that is not possible, one operand at a time gets them. If the CPU's result is not reliable, smaller numbers are
+    tried."""
     subnormal = torch.finfo(basis.kind).tiny / 4
     # Zero is last, in the elements after the last whole vector.
     wide = [-0.0, 0.5, _WIDE, -_WIDE, 2.5, subnormal, 0.0]
@@ -100,7 +101,7 @@ def plant(
     bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Call] | None:
     """Returns a sample and its call with the values ``among`` in all operands, or only in operand number ``which``. A
-    small operand gets some of the values, and other ones with each ``turn``.
+    small operand gets some of the values, and different values with each ``turn``.
 
     Returns None if the CPU's result is not reliable, or if the operands got all values in an earlier turn.
     """

@@ -44,7 +44,7 @@ _NARROW_EXTENTS = (1031, 257, 37)
 
 def same_shape(basis: Basis, base: Sample) -> list[int]:
     """Returns the positions of the tensors that may all get the same new shape: tensors with the shape of the largest
-    tensor or, for elementwise ops, all tensors except 0-d ones."""
+    tensor or, for elementwise ops, all tensors except 0-d tensors."""
     largest = max(base.tensors, key=lambda t: (t.numel(), t.dim()))
     return [
         place
@@ -160,7 +160,7 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
 
 
 def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
-    """Returns copies of a tensor along new leading dimensions. Each copy is scaled by another factor, so that
+    """Returns copies of a tensor along new leading dimensions. Each copy is scaled by a different factor, so that
     triangular, definite and regular matrices stay so."""
     copies = tensor.expand(*lead, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -322,7 +322,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         heads = {(p, base.tensors[p].dim() + _HEADS) for p, _ in dims}
         dims = [each for each in dims if each not in heads]
     if op_family(basis.op.id, basis.op.ufunc) == "indexing":
-        # Only the index is empty, so that nothing is read.
+        # Only the index is empty, so nothing is read.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]
         alone = [frozenset((q, d) for q, d in dims if q == p) for p in indices]
         yield from (iter([_without(basis, base, each)]) for each in alone)
@@ -543,7 +543,7 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the other ones.
+    """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the others.
     With size 17, one element follows the last whole vector."""
     groups = [group for group, _ in groups_of(basis, base)]
     for count in range(len(groups), 0, -1):

@@ -163,8 +163,8 @@ def _documented(
     basis: Basis, base: Sample, places: Sequence[int], tensors: dict[int, torch.Tensor]
 ) -> Call | None:
     """Returns a call with the special values for which the CPU's result is reliable, and ordinary values in place of
-    the other ones; None if too few special values are left. A result is reliable if it equals the result in float64,
-    also with subnormal numbers set to zero and large numbers rounded."""
+    the other special values; None if too few special values are left. A result is reliable if it equals the result in
+    float64, also with subnormal numbers set to zero and large numbers rounded."""
     rest = {
         place: basis.fill(base, place, (len(tensors[places[0]]),))
         for place, tensor in enumerate(base.tensors)

@@ -151,7 +151,7 @@ def _stepped(basis: Basis, base: Sample, steps: int) -> Call:
 
 
 def _dominant(basis: Basis, base: Sample, shape: Shape, turned: bool = True) -> torch.Tensor:
-    """Returns matrices with one large element in each row, each in another column, so that a factorization is
+    """Returns matrices with one large element in each row, each in a different column, so that a factorization is
     numerically steady. If ``turned`` is true, the rows are permuted, so that the factorization has to pivot."""
     *_, rows, columns = shape
     made = _picked(basis, base, 0, shape)

@@ -30,7 +30,7 @@ class Alarm:
     ``gating`` counts the regressions that fail the gate. ``improvements`` counts the cells that pass although the
     manifest lists them as failing. ``provisional`` counts regressions and improvements in clauses that do not gate yet.
     ``new`` counts the regressions that the previous run did not have. ``causes`` are the causes of all regressions:
-    first causes that gate, then causes with new regressions, then the largest.
+    first gating causes, then causes with new regressions, then the largest.
     """
 
     series: Series

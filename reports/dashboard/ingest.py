@@ -167,8 +167,8 @@ class Judged(NamedTuple):
 def judged(read: ReadRun) -> Judged:
     """Finds the manifest of a run, and counts the cells that each of its blocks matches.
 
-    The manifest is the copy in the results folder, or else the file that the run names. A file is used only if its hash
-    is the one that the run recorded.
+    The manifest is the copy in the results folder, otherwise the file that the run names. A file is used only if its
+    hash is the one that the run recorded.
     """
     run, origin = read.run, read.run.provenance
     if not origin.manifest_hash:

@@ -26,7 +26,7 @@ def bar(counts: Tally) -> Markup:
     if not counts.judged:
         return Markup("")
     failing = 100 - 100 * counts.passed / counts.judged
-    # A single failing cell must be visible, so that the failing part is at least a hundredth of the bar.
+    # A single failing cell must be visible, so the failing part is at least a hundredth of the bar.
     width = max(failing, 1.0) if counts.judged > counts.passed else 0.0
     split = 100 * counts.expected / counts.judged / failing * width if width else 0.0
     start = 100 - width

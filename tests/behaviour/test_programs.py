@@ -181,7 +181,7 @@ def test_a_program_is_told_in_words() -> None:
     )  # fmt: skip
     assert str(program_of(2, (0, 1), instructions, (1, 0))) == (
         "[s0 on 0, s1 on 1] s0: x0 = 3 x0 + 4; s0: x0 += x2; s0: x2 = x0; s0 to s1: x1 = x0; "
-        "record e0 on s0; s1 waits for e0; s1 waits for s0 [released: s1, s0]"
+        "record e0 on s0; s1 waits for e0; s1 waits for s0 [unblocked: s1, s0]"
     )
 
 
@@ -217,7 +217,7 @@ def server(cache: Path, shared: Path) -> Iterator[Server]:
 def test_broken_order_is_found_and_shrunk(server: Server, fault: str, cell: str) -> None:
     [seen] = server.run(fault, [CellKey(cell, "drawn", "")]).values()
     assert seen.outcome is Outcome.FAIL
-    program = seen.message.partition("]")[2].partition(" [released")[0]
+    program = seen.message.partition("]")[2].partition(" [unblocked")[0]
     assert 1 <= len(program.split(";")) <= 6, seen.message
     assert "def once(context: Context)" in seen.script
 

@@ -127,8 +127,8 @@ def test_what_another_worker_found_wrong_is_not_written_back(written: Path, tmp_
     ("content", "text"),
     [
         (None, "expected folders of devices"),
-        ({"d" * 24: []}, "of this version"),
-        ({"": True, "m" + "0" * 24: []}, "computed without shipped ones"),
+        ({"d" * 24: []}, "in the current format"),
+        ({"": True, "m" + "0" * 24: []}, "computed without the shipped references"),
     ],
 )
 def test_what_is_no_whole_folder_is_not_packed(

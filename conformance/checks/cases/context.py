@@ -137,7 +137,7 @@ class Context:
     """The object through which the check of a case uses the device and reports results, for one attempt at the case.
 
     ``seed`` is the id of the case. ``patience`` is the duration in milliseconds of work that must be in flight (queued
-    and not yet done), on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
+    and not yet finished), on devices that can only be kept busy for a fixed time. ``checks`` counts the comparisons made so
     far. ``search`` is set during a random search. ``default`` is the kind of every failure for which the check names no
     kind.
     """
@@ -357,15 +357,15 @@ class Context:
         needed: bool = True,
         released_first: bool = False,
     ) -> Hold:
-        """Returns a context manager that occupies a stream (the current one by default) until the stream is released::
+        """Returns a context manager that occupies a stream (the current one by default) until the hold is released::
 
             with context.hold(stream):
                 ...           # queue work and observe: the stream is still occupied here
 
         A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
         opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
-        the stream for a fixed time, ``patience`` milliseconds; if that work was already done when the case looked, the
-        case is tried again with more patience.
+        the stream for a fixed time, ``patience`` milliseconds; if that work had already finished when the case looked,
+        the case is tried again with more patience.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
@@ -388,7 +388,7 @@ class Context:
 
     def is_capturing(self, stream: Any) -> bool:
         """Returns True if a stream is capturing a graph. Before torch 2.12 torch.Stream has no ``is_capturing``, so the
-        function of the device's own module is called with the stream as the current one."""
+        function of the device's own module is called while the stream is current."""
         said = getattr(stream, "is_capturing", None)
         if said is not None:
             return bool(said())

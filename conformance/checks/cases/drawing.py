@@ -116,7 +116,7 @@ class Trial:
         self.found: tuple[Program, Exception] | None = None  # the smallest failing program
 
     def begin(self) -> bool:
-        """Counts one more program and returns True. Returns False if the random search is over, so that no program may
+        """Counts one more program and returns True. Returns False if the random search is over, so no program may
         run any more."""
         if self.context.search is not None and not self.context.search.takes():
             return False

@@ -22,7 +22,7 @@ class CheckFailed(AssertionError):
 
 
 class NotShown(Exception):
-    """The exception raised if a precondition of the check was not met, so that nothing was judged. The cell becomes an error."""
+    """The exception raised if a precondition of the check was not met, so nothing was judged. The cell becomes an error."""
 
 
 class NotDeclared(NotShown):
@@ -39,7 +39,7 @@ class Blocked(NotShown):
 
 
 class NotInFlight(Blocked):
-    """The exception raised if queued work was already done when the check looked. The case is tried again with longer work."""
+    """The exception raised if queued work had finished before the check looked. The case is tried again with longer work."""
 
     def __init__(self, text: str) -> None:
         super().__init__("streams.query", text)

@@ -1,4 +1,4 @@
-"""Work in flight (queued and not yet done): a stream that is kept occupied, evidence that it is still occupied, and
+"""Work in flight (queued and not yet finished): a stream that is kept occupied, evidence that it is still occupied, and
 calls in threads that may have to wait for the stream.
 
 For an event that must happen, the time limit counts only time in which the process could run. An event that must not
@@ -124,7 +124,7 @@ class Hold:
             self._check(not early, text)
 
     def call(self, function: Callable[[], Any], seconds: float = 0.0) -> WaitingCall:
-        """Makes a call that may have to wait for the held stream, then releases the stream and lets the call finish.
+        """Makes a call that may have to wait for the held stream, then unblocks the stream and lets the call finish.
         The result's ``early`` is True if the call returned while the stream was held. With ``seconds``, the call gets
         that much time to return early."""
         with WaitingCall(function) as call:
@@ -134,7 +134,7 @@ class Hold:
         return call
 
     def keeps_waiting(self, function: Callable[[], Any], text: str) -> None:
-        """Checks that a call does not return before the stream is released. If no stream is held, the call is made
+        """Checks that a call does not return before the stream is unblocked. If no stream is held, the call is made
         without a check."""
         call = self.call(function)
         if self.holds:
@@ -192,7 +192,7 @@ class WaitingCall:
             self.join()
 
     def is_early(self) -> bool:
-        """Returns True if the call returns as soon as its thread had a chance to run, that is, without waiting."""
+        """Returns True if the call returns once its thread had a chance to run, that is, without waiting."""
         return comes_to_be(lambda: not self.thread.is_alive())
 
     def ended(self, seconds: float) -> bool:
@@ -213,7 +213,7 @@ class WaitingCall:
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """Returns the result of a call that may have to wait for a held stream. The stream is released once the thread of
+    """Returns the result of a call that may have to wait for a held stream. The stream is unblocked once the thread of
     the call had a chance to run."""
     with hold, WaitingCall(function) as call:
         call.is_early()  # the call returns now or waits for the stream

@@ -300,7 +300,8 @@ def _written_out(module: str, found: re.Match[str]) -> str:
 
 @cache
 def _source_of(name: str) -> str | None:
-    """Returns the source of a module of this project or of one that has been imported; None for any other."""
+    """Returns the source of a module of this project or of one that has been imported; None for any other
+    name."""
     path = _ROOT.joinpath(*name.split("."))
     files = [path.with_suffix(".py"), path / "__init__.py"]
     if name in sys.modules and (file := getattr(sys.modules[name], "__file__", None)):

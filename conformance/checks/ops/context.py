@@ -74,7 +74,7 @@ _MOST_BYTES = 2**23
 
 
 class NotPlaced(Exception):
-    """The exception raised if a tensor could not be copied to the device, so that the clauses that need it cannot be checked."""
+    """The exception raised if a tensor could not be copied to the device, so the clauses that need it cannot be checked."""
 
     def __init__(self, cause: Exception, dtype: torch.dtype) -> None:
         super().__init__(f"copying an input to the device raised {in_a_line(cause)}")
@@ -285,7 +285,7 @@ class Reference:
 
 
 def _error(answer: Any) -> Exception | None:
-    """Returns the exception that the call raised, or that a judge met while it examined the answer; None if there is
+    """Returns the exception that the call raised, or that was raised while its result was judged; None if there is
     none."""
     return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
 

@@ -122,7 +122,8 @@ def _widest(given: Any) -> Any:
 
 def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings: float) -> bool:
     """Returns True if each element is as close to the exact result as the CPU's, or within tolerance of either. If the
-    exact result is not finite, only the CPU's result counts. Integer results must equal the CPU's or the exact ones."""
+    exact result is not finite, only the CPU's result counts. Integer results must equal the CPU's or the exact
+    results."""
     three = densified(read), densified(want), densified(exact)
     if len({*map(len, three)}) != 1 or not any(map(floats, three[1])):
         return False

@@ -209,7 +209,7 @@ def report(found: Iterable[Any]) -> None:
 
 
 class NotApplicable(Exception):
-    """The exception raised if the check does not apply to this op or dtype, so that nothing was checked."""
+    """The exception raised if the check does not apply to this op or dtype, so nothing was checked."""
 
 
 class NotForThisDevice(NotApplicable):
@@ -286,7 +286,7 @@ def written(
         lines.append(f"with {around}.{context}():")
         main = textwrap.indent("\n".join(["left.look()", *main]), "    ").splitlines()
     elif apart:
-        lines.append("left.look()  # keeps side effects of the module's import out of the check")
+        lines.append("left.look()  # keeps side effects of the imports above out of the check")
     lines += main
     return _SCRIPT.format(
         title=title,

@@ -63,7 +63,7 @@ class Start(msgspec.Struct, frozen=True):
 
 class Unable(msgspec.Struct, frozen=True, tag="unable"):
     """The reason why a worker cannot run items. ``refused`` is True if no other worker on the same machine could run
-    them, for example because the machine has another version of torch."""
+    them, for example because the machine has a different version of torch."""
 
     text: str
     refused: bool = False
@@ -222,9 +222,9 @@ def shortened(text: str) -> str:
     """Returns a stack from faulthandler's output as one line, without the suite's own frames: ``f (a/b.py:3) < g
     (a/c.py:5)``.
 
-    If the output has several threads, the stack of the current thread is chosen, or else the stack of the last thread,
-    which is the main thread. The frame in which the CPU computes the reference is kept, because it shows that the
-    device is not the cause of a crash.
+    If the output has several threads, the stack of the current thread is chosen. If no thread is marked as current,
+    the stack of the last thread is chosen, which is the main thread. The frame in which the CPU computes
+    the reference is kept, because it shows that the device is not the cause of a crash.
     """
     threads: list[
         tuple[bool, list[tuple[str, str]]]

@@ -65,7 +65,7 @@ _read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 class Entry(NamedTuple):
     """The content of a journal. ``number`` is increased when a cell begins or ends; an odd number means that the
-    process died while it wrote the journal. A cell without a clause means that the item did other work than running a
+    process died while it wrote the journal. A cell without a clause means that the item did work other than running a
     cell, such as drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is True
     if the call had returned and its result was being checked."""
 

@@ -112,7 +112,7 @@ class Subject:
         """Returns True if the CPU's result of a call depends only on its arguments.
 
         A smaller call may have arguments that no longer fit each other, such as a weight for fewer channels than the
-        input has. Some kernels then read past the end, so that their result depends on the contents of memory. Such a
+        input has. Some kernels then read past the end, so their result depends on the contents of memory. Such a
         call is not a valid example.
         """
         answers = []

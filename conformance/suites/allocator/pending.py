@@ -24,7 +24,7 @@ cases = Cases(Kind.MEMORY)
 
 
 def _comes_back(context: Context, size: int, before: int, text: str) -> None:
-    """Checks that a freed block marked with record_stream becomes available once its stream is done, although
+    """Checks that a freed block marked with record_stream becomes available once its stream has finished, although
     ``before`` blocks that were freed earlier still wait for another stream."""
     mine, busy, free = context.streams(3)
     fresh(context)
@@ -41,7 +41,9 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
             del block
             let_go.release()
             context.must(
-                context.ends(free), "the released stream did not finish", by="streams.query"
+                context.ends(free),
+                "the stream did not finish after it was unblocked",
+                by="streams.query",
             )
             taken = [context.bytes_of(size) for _ in range(2)]
             held.must_be_in_flight()
@@ -64,20 +66,20 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
 )
 def behind_others(context: Context, size: int, before: int) -> None:
     """Blocks marked with record_stream for two streams are freed while both streams are blocked. When one
-    stream is done, its block serves the next request, although blocks that were freed earlier still wait for
+    stream has finished, its block serves the next request, although blocks that were freed earlier still wait for
     the other stream."""
     _comes_back(
         context,
         size,
         before,
-        "a freed block whose marked stream is done was not reused while blocks freed earlier waited for another stream",
+        "a freed block was not reused after its marked stream had finished while earlier blocks waited for another stream",
     )
 
 
 @cases("allocator.pending", requires={"allocator_statistics"})
 def in_use(context: Context) -> None:
     """Blocks marked with record_stream for two streams are freed while both streams are blocked. When one
-    stream is done, its blocks are no longer counted as active, although a block that was freed earlier still
+    stream has finished, its blocks are no longer counted as active, although a block that was freed earlier still
     waits for the other stream."""
     size = 2 * MIB
     mine, busy, free = context.streams(3)
@@ -90,11 +92,15 @@ def in_use(context: Context) -> None:
             block.record_stream(free)
         del waits, block, blocks
         let_go.release()
-        context.must(context.ends(free), "the released stream did not finish", by="streams.query")
+        context.must(
+            context.ends(free),
+            "the stream did not finish after it was unblocked",
+            by="streams.query",
+        )
         context.bytes_of(1)  # allocators check for finished streams when memory is requested
         active = context.counters().active - before
         held.must_be_in_flight()
-        text = "freed blocks whose marked stream is done are still counted as active (bytes)"
+        text = "freed blocks whose marked stream has finished are still counted as active (bytes)"
         context.check(active < 2 * size, text, found=active)
     context.settle()
     fresh(context)

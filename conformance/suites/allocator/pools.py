@@ -36,7 +36,7 @@ _SIZES_FREED = {f"{name}_freed_elsewhere": size for name, size in _SIZES.items()
 @cases("allocator.record_stream", requires={"pointers"}, over=_SIZES)
 def not_handed_out(context: Context, size: int) -> None:
     """A block is marked with record_stream for a blocked stream and freed. The block is not reused while that
-    stream is busy, and is reused once the stream is done."""
+    stream is busy, and is reused once the stream has finished."""
     mine, other = context.streams()
     with mine:
         place = freed(context, size)
@@ -54,7 +54,7 @@ def not_handed_out(context: Context, size: int) -> None:
         del early
         later = [context.bytes_of(size) for _ in range(5)]
         again = any(inside(each, [place]) for each in later)
-        text = "a block was not reused after the stream that it was marked for was done"
+        text = "a block was not reused after the stream that it was marked for had finished"
         context.check(again or not cached, text)  # the allocator may not cache at all
 
 
@@ -112,7 +112,9 @@ def of_several(context: Context) -> None:
                     block.record_stream(stream)
                 del block
                 one.release()
-                context.check(context.ends(first), "the released stream did not finish")
+                context.check(
+                    context.ends(first), "the stream did not finish after it was unblocked"
+                )
                 taken = [context.bytes_of(size) for _ in range(3)]
                 other.must_be_in_flight()
                 text = "a block was reused while one of the two streams that it was marked for was busy"
@@ -523,7 +525,7 @@ def counts(context: Context, size: int) -> None:
 @cases("allocator.host", requires={"host_statistics"})
 def reuses(context: Context) -> None:
     """A freed pinned block serves the next request of the same size, so that no memory is requested from the
-    system. The same is true after a queued copy that read the block is done."""
+    system. The same is true after a queued copy that read the block has finished."""
     there = context.bytes_of(200 * KIB)
     _pinned(200 * KIB)
     context.settle()

@@ -238,7 +238,7 @@ _QUICK = ("mul", "binary_cross_entropy")
 @little_to_collect()
 def many_calls(context: Context, name: str) -> None:
     """An op is called 1,000 times in each measured window, with backward. Host memory grows by less than 16
-    bytes per call, so that no object of a call stays alive, and device memory does not grow."""
+    bytes per call, which shows that no object of a call stays alive; device memory does not grow."""
     calls = 1000
     x, y = (_square(context, n)[:4].clone().requires_grad_() for n in (1, 5))
     indices = context.to_device(torch.arange(4))

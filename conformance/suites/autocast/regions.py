@@ -353,7 +353,7 @@ def another_weight_at_its_place(context: Context) -> None:
                     found,
                     want,
                     lower,
-                    "the product does not have the values of the new weight",
+                    "the product was not computed with the values of the new weight",
                 )
                 del weight
 
@@ -374,7 +374,7 @@ def activations_are_not_kept(context: Context) -> None:
                     torch.mm(x, plain),
                     want,
                     lower,
-                    "the product does not have the current values of its operand",
+                    "the product was not computed with the current values of its operand",
                 )
             made = weight * 2
             with torch.no_grad():
@@ -386,7 +386,7 @@ def activations_are_not_kept(context: Context) -> None:
                 after,
                 2 * before,
                 lower,
-                "the product does not have the current values of the activation",
+                "the product was not computed with the current values of the activation",
             )
 
 

@@ -479,8 +479,8 @@ def accumulated(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def state_round_trips(context: Context) -> None:
-    """Load the state_dict of a scaler into another scaler, before or after the first use of the other: scale and step
-    count must be restored, and the next step must continue from them."""
+    """Load the state_dict of a scaler into another scaler, before or after the first use of the second scaler: its
+    scale and step count must be restored, and its next step must continue from them."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=0.0)
     _begin(context, scaler)

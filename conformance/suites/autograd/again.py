@@ -227,7 +227,9 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
     in place; the third, with create_graph=True, must store the sum in a new tensor."""
     if not two.kept:
         return Wrong(
-            "not_aliased", "addition to the existing gradient", "another tensor or another address"
+            "not_aliased",
+            "addition to the existing gradient",
+            "a different tensor or a different address",
         )
     total = two.values + one.values
     for now, want, told in (

@@ -113,7 +113,7 @@ def first(ctx: ItemContext) -> None:
 
 
 def reads_storage(ctx: ItemContext) -> bool:
-    """Return True if the op addresses the storage of its input, as as_strided does, so that the result depends on the
+    """Return True if the op addresses the storage of its input, as as_strided does, so the result depends on the
     input's layout."""
     return "gradients.of_storage" in ctx.traits.families
 

@@ -528,7 +528,8 @@ def returned_gradients(context: Context) -> None:
 
 @cases("autograd.function")
 def wrong_gradients(context: Context) -> None:
-    """Return gradients of the wrong number, shape or device from backward: RuntimeError must be raised."""
+    """Return the wrong number of gradients, or a gradient of the wrong shape or on the wrong device, from backward:
+    RuntimeError must be raised."""
     ways: dict[str, Callable[[torch.Tensor], Any]] = {
         "too few gradients": lambda g: (g,),
         "too many gradients": lambda g: (g, g, None, g),

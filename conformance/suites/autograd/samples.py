@@ -167,8 +167,8 @@ class Known:
                 break
 
     def _look(self) -> None:
-        """Set ``places`` to the inputs whose gradients the CPU can compute: all floating-point inputs together, or else
-        those whose gradients can be computed one at a time."""
+        """Set ``places`` to the inputs whose gradients the CPU can compute: all floating-point inputs together
+        or, if that fails, those whose gradients can be computed one at a time."""
         tensors, mutable = self.sample.tensors, self.ctx.mutable_inputs(self.sample)
         floats = [
             place

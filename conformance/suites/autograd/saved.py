@@ -29,7 +29,7 @@ _RELATIVE, _ABSOLUTE = 0.02, 0.002
 #: Seconds that are long enough for a copy that wrongly does not wait for its stream.
 _TURN = 0.1
 STALE = "modified by an inplace operation"
-WRONG_GRADIENT = "the gradient is not that of the values in the forward pass"
+WRONG_GRADIENT = "the gradient was not computed from the values in the forward pass"
 
 
 def values(*shape: int) -> torch.Tensor:
@@ -284,7 +284,7 @@ def dropout(context: Context) -> None:
             found=error,
         )
         return
-    close(context, x.grad, kept, "the gradient does not have the mask of the result")
+    close(context, x.grad, kept, "the gradient was not computed with the mask of the result")
 
 
 @cases("autograd.saved", requires={"allocator_statistics"}, over={"memory": (False,), "memory_of_a_checkpoint": (True,)})  # fmt: skip
@@ -467,7 +467,9 @@ def pinned_while_busy(context: Context) -> None:
         result.backward()
     stream.synchronize()
     want = 2 * (2 * values(4, 6)).exp()
-    close(context, x.grad, want, "the gradient is not that of the queued work")
+    close(
+        context, x.grad, want, "the gradient was not computed from the results of the queued work"
+    )
 
 
 @cases("autograd.saved", requires={"pinned_memory", "streams"})
@@ -493,7 +495,7 @@ def pinned_until_read(context: Context) -> None:
     context.settle()
     taken.clear()
     want = 2 * (2 * values(*shape)).exp()
-    close(context, x.grad, want, "the gradient is not that of the saved values")
+    close(context, x.grad, want, "the gradient was not computed from the saved values")
 
 
 @cases("autograd.saved")

@@ -78,8 +78,8 @@ def _index() -> int:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"index_0": (0,), "index_1": (1,)})  # fmt: skip
 def index(context: Context, where: int) -> None:
-    """Call backward while another device index is current: every node and hook must run with the device index of its
-    tensors as the current one, and the caller's current index must be unchanged afterwards."""
+    """Call backward while another device index is current: while a node or hook runs, the device index of its
+    tensors must be current, and the caller's current index must be unchanged afterwards."""
     seen: dict[str, int] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -638,8 +638,8 @@ def deep(context: Context) -> None:
 @cases("autograd.threads", over={"reentrant": (0, 3), "reentrant_deep": (0, 80)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"reentrant_on_index_1": (1, 3)})  # fmt: skip
 def reentrant(context: Context, where: int, depth: int) -> None:
-    """Call backward inside a backward node, up to 80 levels deep: every pass must run with the device index of its
-    tensors as the current one and accumulate the right gradient."""
+    """Call backward inside a backward node, up to 80 levels deep: in every pass, the current device index must be
+    that of the pass's tensors, and the accumulated gradient must be right."""
     inner, seen = leaf(context, where), list[int]()
 
     def descend(left: int) -> None:
@@ -658,8 +658,8 @@ def reentrant(context: Context, where: int, depth: int) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def reentrant_on_the_other_index(context: Context) -> None:
-    """Call backward for a graph on device index 1 inside a node of index 0: both passes must run with the index of
-    their tensors as the current one and give the right gradients."""
+    """Call backward for a graph on device index 1 inside the backward of a node on index 0: in both passes, the
+    current device index must be that of the pass's tensors, and the gradients must be right."""
     inner, seen = leaf(context, 1), list[int]()
 
     def other() -> None:

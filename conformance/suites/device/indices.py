@@ -216,7 +216,7 @@ def factories(context: Context) -> None:
         _all_on(
             context,
             at,
-            f"factory functions with device={at} created tensors on other devices",
+            f"factory functions with device={at} created tensors on the wrong device",
             _made(device=at),
         )
 
@@ -266,7 +266,9 @@ def alike(context: Context) -> None:
     """Tensors returned by *_like functions, new_* methods and ops are on the device of the input tensor."""
     for at in map(context.named, context.indices):
         made = _alike(torch.ones(2, 3, device=at))
-        _all_on(context, at, f"results computed from a tensor on {at} are on other devices", made)
+        _all_on(
+            context, at, f"results computed from a tensor on {at} are on the wrong device", made
+        )
 
 
 def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -329,7 +331,7 @@ def moved(context: Context) -> None:
                 f"to({at}) of a tensor on {other.device} gave the wrong device",
             )
         x = torch.ones(3, device=at)
-        context.check(x.to(at) is x, f"to({at}) of a tensor on {at} returned another tensor")
+        context.check(x.to(at) is x, f"to({at}) of a tensor on {at} returned a different tensor")
 
 
 @cases("device.placement", requires={"storage"})

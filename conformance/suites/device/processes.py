@@ -310,7 +310,7 @@ def with_everything_alive(context: Context) -> None:
 
 def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
     """Queues work that fails, and returns its results. Uses the descriptor's ``fail`` function, which fails on
-    the current index, or otherwise index_select with an index out of range."""
+    the current index. If the descriptor has none, uses index_select with an index out of range."""
     if context.descriptor.fail is not None:
         context.descriptor.fail()
         return []

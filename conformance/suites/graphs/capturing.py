@@ -90,7 +90,7 @@ def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]
 
 
 def replay(context: Context, graph: Any, times: int = 1, stream: Any = None) -> None:
-    """Replays a graph on the given stream or on a new stream, and waits until the replays are done."""
+    """Replays a graph on the given stream or on a new stream, and waits until the replays have finished."""
     with context.stream() if stream is None else stream:
         for _ in range(times):
             graph.replay()

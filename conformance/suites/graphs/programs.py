@@ -204,7 +204,9 @@ def check(context: Context, queue: Queued, eager: Queued) -> None:
         context.same(len(left), len(wanted), "the program produced the wrong number of values")
         for place, (found, want) in enumerate(zip(left, wanted)):
             at = f"value {place} of {len(wanted)}, replay {number}"
-            context.equal(found, want, "a replay produced other values than an eager run", at=at)
+            context.equal(
+                found, want, "the values of a replay differ from those of an eager run", at=at
+            )
 
 
 def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:

@@ -669,7 +669,7 @@ def capture_draws_nothing(context: Context) -> None:
     context.equal(
         DRAWS["uniform"](context.device, None),
         first,
-        "drawing again from the same seed gave other random numbers",
+        "drawing again from the same seed gave different random numbers",
     )
     _capture(context, "uniform")
     context.equal(
@@ -827,10 +827,14 @@ def dropout(context: Context) -> None:
     first, second, *again = runs
     context.check(not torch.equal(first, second), "two replays dropped the same elements")
     context.equal(
-        again[0], first, "the first replay after setting the same seed dropped other elements"
+        again[0],
+        first,
+        "after the same seed was set, the first replay dropped different elements than before",
     )
     context.equal(
-        again[1], second, "the second replay after setting the same seed dropped other elements"
+        again[1],
+        second,
+        "after the same seed was set, the second replay dropped different elements than before",
     )
     context.check(
         set(first.unique().tolist()) <= {0.0, 2.0}, "dropout gave values other than 0 and 2"

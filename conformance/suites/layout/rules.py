@@ -314,7 +314,7 @@ def reduces_nan(
 
 
 def nan_at(got: Any, want: Any) -> Wrong | None:
-    """Return a failure if NaN is at other places of ``got`` than expected; otherwise None. ``want`` contains 1 where
+    """Return a failure if NaN is at unexpected places of ``got``; otherwise None. ``want`` contains 1 where
     NaN is expected and 0 elsewhere. The failure shows the first five places."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
     text = "isnan() to start with {}"

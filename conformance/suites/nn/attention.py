@@ -498,7 +498,7 @@ def called(
         context.same(
             one_grad is None,
             other_grad is None,
-            "only one of the device's and the CPU's gradient is None",
+            "the gradient is None on the device or on the CPU, but not on both",
             at=at,
         )
         if one_grad is not None and other_grad is not None:

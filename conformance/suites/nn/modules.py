@@ -292,7 +292,7 @@ def run_once(
             context.same(
                 one is None,
                 other is None,
-                "only one of the device's and the CPU's gradient is None",
+                "the gradient is None on the device or on the CPU, but not on both",
                 at=at,
             )
             if one is not None and other is not None:

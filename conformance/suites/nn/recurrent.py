@@ -184,7 +184,7 @@ def run(
             given = other_grad if one_grad is None else one_grad
             zeros = given is None or not context.from_device(given).any()
             context.check(
-                zeros, "a gradient is not zero although it is None on the other device", at=at
+                zeros, "a gradient is None on one device and not zero on the other", at=at
             )
             continue
         close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)

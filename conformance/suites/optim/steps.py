@@ -229,7 +229,7 @@ REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the single-tens
     requires={"strides", "storage"},
 )
 def other_layouts(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Make steps on parameters with gaps, and with gradients in other layouts than the parameters': parameters and
+    """Make steps on parameters with gaps, and with gradients whose layouts differ from the parameters': parameters and
     state must equal those of single-tensor steps on the CPU. A fused step may raise RuntimeError instead."""
     must_be_taken(context, way)
     if "fused" not in way:

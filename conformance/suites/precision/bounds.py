@@ -80,7 +80,7 @@ def on_samples(op: str, dtype: str) -> float:
 
 
 def is_exact(op: str) -> bool:
-    """Return True if the op rounds nothing, so that its result must have the same bits as the CPU's in the same
+    """Return True if the op rounds nothing, so its result must have the same bits as the CPU's in the same
     dtype."""
     return any(each.exact for each in bounds_of(op))
 

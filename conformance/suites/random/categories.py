@@ -81,8 +81,8 @@ def many_weights(context: Context) -> None:
 
 @cases("random.distribution")
 def permutation_order(context: Context) -> None:
-    """In 600 permutations of six numbers, each number comes first about equally often, and each distance
-    between the first two numbers occurs about equally often."""
+    """In 600 permutations of six numbers, each number comes first about equally often, and each
+    difference (modulo 6) between the first two numbers occurs about equally often."""
     torch.manual_seed(20_243)
     rows = torch.stack(
         [context.from_device(torch.randperm(6, device=context.device)) for _ in range(600)]
@@ -92,7 +92,7 @@ def permutation_order(context: Context) -> None:
     # 1e-11.
     for what, values, kinds in (
         ("the first number of randperm", first, range(6)),
-        ("the distance between the first two numbers of randperm", apart, range(1, 6)),
+        ("the difference (modulo 6) between the first two numbers of randperm", apart, range(1, 6)),
     ):
         share = 1 / len(kinds)
         bound = 7 * math.sqrt(600 * share * (1 - share))

@@ -195,15 +195,15 @@ def _laid(context: Context, how: str, tensor: torch.Tensor) -> torch.Tensor:
         return there(torch.stack([tensor, tensor + 1], dim=2))[..., 0]
     if how == "after one element":
         return there(torch.cat([tensor.new_ones(1), tensor.flatten()]))[1:].view(tensor.shape)
-    if how == "one row for all":
+    if how == "one row for all rows":
         return there(tensor[:1]).expand(tensor.shape)
-    if how == "one column for all":
+    if how == "one column for all columns":
         return there(tensor[:, :1]).expand(tensor.shape)
     return there(tensor)
 
 
 _ROOMY = ("contiguous", "transposed", "every second", "after one element")
-_LAYOUTS = (*_ROOMY, "one row for all", "one column for all")
+_LAYOUTS = (*_ROOMY, "one row for all rows", "one column for all columns")
 #: Different layouts for two parameters: a kernel may wrongly use the strides of one for both.
 _DIFFERENT = (
     ("contiguous", "transposed"),
@@ -214,8 +214,8 @@ _DIFFERENT = (
 
 def _held(how: str, tensor: torch.Tensor) -> torch.Tensor:
     """Returns the values that a tensor of parameters contains once ``_laid`` has given it the layout named
-    ``how``. Layouts such as ``one row for all`` repeat one row or column."""
-    part = {"one row for all": tensor[:1], "one column for all": tensor[:, :1]}
+    ``how``. Layouts such as ``one row for all rows`` repeat one row or column."""
+    part = {"one row for all rows": tensor[:1], "one column for all columns": tensor[:, :1]}
     return part.get(how, tensor).expand(_SHAPE)
 
 
@@ -227,7 +227,7 @@ def of_each(context: Context, name: str) -> None:
     torch.manual_seed(20_248)
     count = len(about.parameters(0))
     for layouts in (*((how,) * count for how in _LAYOUTS), *(_DIFFERENT if count > 1 else ())):
-        if about.by_row and "one column for all" in layouts:
+        if about.by_row and "one column for all columns" in layouts:
             continue  # all weights of a row would be equal
         for turn in (0, 1):
             given = about.parameters(turn)

@@ -64,21 +64,21 @@ def later_work_is_not_in_it(context: Context) -> None:
         with context.hold(stream):
             context.check(
                 context.ends(event),
-                "the event is not done although only work that was queued after it is blocked",
+                "the event did not complete although only work that was queued after it is blocked",
             )
 
 
 @cases("events.record")
 def behind_held_work(context: Context) -> None:
-    """An event is recorded on a stream behind work that is blocked. The event is not done while the work is
-    blocked, and is done afterwards."""
+    """An event is recorded on a stream behind work that is blocked. The event does not complete while the work
+    is blocked, and completes afterwards."""
     for kind in _kinds(context):
         event, (stream, other) = kind.event(), two(context, make=kind.stream)
         other.synchronize()
         with context.hold(stream) as hold:
             with stream:
                 event.record()
-            hold.waits(event, "the event is done although its stream is blocked")
+            hold.waits(event, "the event has completed although its stream is blocked")
         event.synchronize()
         context.check(event.query(), "query() is False after synchronize() of the event")
 
@@ -96,7 +96,7 @@ def takes_the_point_of_the_call(context: Context) -> None:
                 first.release()
                 context.check(
                     context.ends(event),
-                    "the event is not done although only work that was queued after it is blocked",
+                    "the event did not complete although only work that was queued after it is blocked",
                 )
 
 
@@ -111,7 +111,7 @@ def moved_away(context: Context) -> None:
             event.record(idle)
             context.check(
                 context.ends(event),
-                "the event is not done although the work before its latest record is done",
+                "the event did not complete although the work before its latest record has finished",
             )
             returned = hold.call(event.synchronize, SOON).early
             context.check(returned, "synchronize() waited for an earlier record of the event")
@@ -120,7 +120,7 @@ def moved_away(context: Context) -> None:
 @cases("events.record", over={"moved": (True,), "synchronize_waits": (False,)})
 def of_the_latest(context: Context, moved: bool) -> None:
     """query() and synchronize() of an event refer to the latest record of the event: synchronize() returns when
-    the work before that record is done, and not earlier."""
+    the work before that record has finished, and not earlier."""
     for kind in _kinds(context):
         event, (stream, _) = kind.event(), two(context, make=kind.stream)
         if moved:
@@ -129,9 +129,9 @@ def of_the_latest(context: Context, moved: bool) -> None:
             context.check(event.query(), "query() is False after synchronize() of the event")
         with held(context, stream) as hold:
             event.record(stream)
-            hold.pending("query() is True although the latest record is not done", event)
+            hold.pending("query() is True although the latest record has not completed", event)
             hold.keeps_waiting(
-                event.synchronize, "synchronize() returned before the latest record was done"
+                event.synchronize, "synchronize() returned before the latest record had completed"
             )
         context.check(event.query(), "query() is False after synchronize() of the event")
 
@@ -174,20 +174,20 @@ def recorded_by_the_stream(context: Context) -> None:
         made = stream.record_event()
         stream.record_event(own)
         hold.pending(
-            "an event from record_event() is done although its stream is blocked", made, own
+            "an event from record_event() has completed although its stream is blocked", made, own
         )
     stream.synchronize()
     context.same(
         [made.query(), own.query()],
         [True, True],
-        "an event from record_event() is not done after its stream was synchronized",
+        "an event from record_event() has not completed after its stream was synchronized",
     )
 
 
 @cases("events.record", own_process=True, slow=True, seconds=30.0)
 def again_after_its_wait(context: Context) -> None:
     """A stream records an event, waits for the event and records it again. The calls return, and the event
-    becomes done."""
+    completes."""
     for kind in _kinds(context):
         event, stream = kind.event(), kind.stream()
 
@@ -198,7 +198,7 @@ def again_after_its_wait(context: Context) -> None:
 
         with WaitingCall(chain) as call:
             context.check(call.ended(SOON), "record, wait and record on one stream did not return")
-        context.check(context.ends(event), "the event did not become done")
+        context.check(context.ends(event), "the event did not complete")
 
 
 #: Seconds between two events, much longer than the clocks of host and device can differ by.
@@ -294,7 +294,7 @@ def across_indices(context: Context) -> None:
 
 @cases("events.elapsed")
 def incomplete(context: Context) -> None:
-    """elapsed_time() with an event that is not done yet raises RuntimeError or waits for the event."""
+    """elapsed_time() with an event that has not completed yet raises RuntimeError or waits for the event."""
     for kind in _kinds(context):
         start, end = kind.event(enable_timing=True), kind.event(enable_timing=True)
         stream = kind.stream()
@@ -311,7 +311,7 @@ def incomplete(context: Context) -> None:
             call = hold.call(ask)
             refused, text = (
                 call.value == -1.0,
-                "elapsed_time() returned although an event is not done",
+                "elapsed_time() returned although an event has not completed",
             )
             context.check(refused or not call.early, text, found=call.value)
         stream.synchronize()
@@ -396,7 +396,8 @@ def waiting_process(context: Context, folder: str) -> None:
         "the stream of the other process did not continue after the event",
     )
     context.check(
-        event.query(), "query() of the event is False in the other process after its work is done"
+        event.query(),
+        "query() of the event is False in the other process after its work has finished",
     )
     context.equal(
         tensor,
@@ -423,7 +424,7 @@ def orders_processes(context: Context) -> None:
                 _awaited(context, folder, "seen")
         context.ended_well(call.value, "the waiting process did not exit with status 0")
     context.check(
-        event.query(), "query() of the event is False in this process after its work is done"
+        event.query(), "query() of the event is False in this process after its work has finished"
     )
 
 

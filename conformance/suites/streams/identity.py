@@ -368,7 +368,7 @@ def orders_with_its_owner(context: Context) -> None:
         wrapped,
         tensor,
         7,
-        "work on the stream and its external wrapper was not done in the order of the calls",
+        "work on the stream and its external wrapper did not run in the order of the calls",
     )
 
 

@@ -77,8 +77,8 @@ def _chain(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> No
 
 @cases("streams.in_order")
 def events_in_between(context: Context) -> None:
-    """Events are recorded between kernels of one stream. When an event is done, all earlier events of the
-    stream are done."""
+    """Events are recorded between kernels of one stream. When an event has completed, all earlier events
+    of the stream have completed."""
     stream, tensor = context.stream(), filled(context, 1)
     events = [context.event() for _ in range(6)]
     learnt(context)
@@ -86,12 +86,12 @@ def events_in_between(context: Context) -> None:
         for event in events:
             queue(stream, tensor, 2)
             event.record(stream)
-        hold.pending("an event is done although its stream is blocked", *events)
+        hold.pending("an event has completed although its stream is blocked", *events)
     for place, event in enumerate(events):
         event.synchronize()
         context.check(
             all(each.query() for each in events[:place]),
-            "an event is done before an earlier event of its stream",
+            "an event completed before an earlier event of its stream",
         )
 
 
@@ -152,7 +152,7 @@ def host_goes_on(context: Context) -> None:
 
 @cases("streams.query")
 def false_in_flight(context: Context) -> None:
-    """query() of a stream is False while work of the stream is not done, and True after synchronize()."""
+    """query() of a stream is False while work of the stream has not finished, and True after synchronize()."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, 4)
@@ -163,16 +163,17 @@ def false_in_flight(context: Context) -> None:
 
 @cases("streams.query")
 def never_early(context: Context) -> None:
-    """When query() of a stream returns True, every event that was recorded on the stream before is done."""
+    """When query() of a stream returns True, every event that was recorded on the stream before has
+    completed."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, *_NUMBERS)
         last = recorded(context, stream)
         hold.waits(stream, "query() is True while work of the stream is blocked")
     context.check(
-        context.ends(stream, 20 * SOON), "query() did not become True after the work was released"
+        context.ends(stream, 20 * SOON), "query() did not become True after the work was unblocked"
     )
-    context.check(last.query(), "query() is True but an event recorded earlier is not done")
+    context.check(last.query(), "query() is True but an event recorded earlier has not completed")
 
 
 @cases("streams.query")
@@ -191,13 +192,13 @@ _SPECIAL = ("priority", "least_priority")
 
 @cases("streams.synchronize")
 def waits(context: Context) -> None:
-    """synchronize() of a stream returns when the work of the stream is done, and not earlier."""
+    """synchronize() of a stream returns when the work of the stream has finished, and not earlier."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, 4)
         done = recorded(context, stream)
         hold.keeps_waiting(stream.synchronize, "synchronize() returned while work was in flight")
-    context.check(done.query(), "the stream's work is not done after synchronize()")
+    context.check(done.query(), "the stream's work has not finished after synchronize()")
     context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
 
 
@@ -235,7 +236,7 @@ def all_streams(context: Context, named: bool) -> None:
     context.same(
         [each.query() for each in events],
         [True, True],
-        "the work of a stream is not done after synchronize() of the device",
+        "the work of a stream has not finished after synchronize() of the device",
     )
 
 
@@ -255,7 +256,7 @@ def device_that_is_current(context: Context) -> None:
             "synchronize() returned while a stream of the current device index was busy",
         )
     context.check(
-        stream.query(), "the work of the current device index is not done after synchronize()"
+        stream.query(), "the work of the current device index has not finished after synchronize()"
     )
 
 
@@ -274,7 +275,7 @@ def other_kinds(context: Context, kind: str) -> None:
         text = "synchronize() of the device returned while the stream was busy"
         hold.keeps_waiting(lambda: torch.accelerator.synchronize(context.at(0)), text)
         context.check(
-            done.query(), "the stream's work is not done after synchronize() of the device"
+            done.query(), "the stream's work has not finished after synchronize() of the device"
         )
     context.equal(tensor, same_everywhere(7), "the stream's work gave wrong values")
 
@@ -394,7 +395,7 @@ def later_record_is_not_waited_for(context: Context) -> None:
     # Two holds on the busy stream outlast the one on the waiting stream, if holds take a fixed time.
     with context.hold(busy), context.hold(busy):
         with context.hold(waiting) as own:
-            waiting.wait_event(event)  # its record is already done
+            waiting.wait_event(event)  # its record has already completed
             event.record(busy)
             done = recorded(context, waiting)
             own.release()
@@ -419,7 +420,7 @@ def earlier_record_is_waited_for(context: Context) -> None:
         with waiting:
             target.copy_(source)
         event.record(idle)
-        context.check(context.ends(event), "the later record on an idle stream is not done")
+        context.check(context.ends(event), "the later record on an idle stream did not complete")
         own.release()
         hold.waits(waiting, "the stream did not wait for the first record")
     leaves(context, waiting, target, 7, "the stream did not see the work before the first record")
@@ -478,7 +479,7 @@ def a_stream_each(context: Context) -> None:
         context.equal(
             tensor,
             same_everywhere(want),
-            "the work of a thread was not done in the order in which the thread queued it",
+            "the work of a thread did not run in the order in which the thread queued it",
         )
 
 
@@ -499,7 +500,7 @@ def one_stream(context: Context) -> None:
         stream,
         tensor,
         _THREADS * _STEPS,
-        "launches from several threads on one stream were lost or done twice",
+        "launches from several threads on one stream were lost or ran twice",
     )
 
 

@@ -2,11 +2,11 @@
 instructions one by one.
 
 A program is data: the device index of each stream, the instructions, and the order in which the streams are
-released. If two instructions access the same buffer and one of them writes, the program orders the second after
+unblocked. If two instructions access the same buffer and one of them writes, the program orders the second after
 the first, by their stream or by waits. So the result does not depend on which instructions run concurrently.
 
 A run is a list of operations. They make streams, buffers and events, queue the instructions while the streams
-are blocked, release one stream after the other, and compare the buffers. A repro script contains the same
+are blocked, unblock one stream after the other, and compare the buffers. A repro script contains the same
 operations, one on each line.
 """
 
@@ -32,7 +32,7 @@ from devices.descriptor import Descriptor
 #: The number of buffers on each index. Each index also has one event, with the number of the index, that a
 #: program may record more than once.
 BUFFERS = 3
-#: Seconds for which to watch that streams are not done too early; LONG is used for programs that have failed
+#: Seconds for which to watch that streams do not finish too early; LONG is used for programs that have failed
 #: before.
 SHORT, LONG = 0.001, 0.02
 MOST_STREAMS = 4
@@ -150,7 +150,7 @@ def writes(instruction: Operation) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Program:
     """A stream program on ``indices`` device indices. ``streams`` has a number for each stream: its device
-    index plus ``indices`` times its kind. ``released`` is the order in which the streams are released."""
+    index plus ``indices`` times its kind. ``released`` is the order in which the streams are unblocked."""
 
     indices: int
     streams: tuple[int, ...]
@@ -174,7 +174,7 @@ class Program:
         )
         lines = "; ".join(_TEXTS[each.name].format(**each.given) for each in self.instructions)
         order = ", ".join(f"s{place}" for place in self.released)
-        return f"[{where}] {lines or 'nothing'} [released: {order}]"
+        return f"[{where}] {lines or 'nothing'} [unblocked: {order}]"
 
 
 def program_of(
@@ -310,7 +310,7 @@ def kept_waiting(run: Running, places: tuple[int, ...], held: str, seconds: floa
 def done(run: Running, place: int) -> None:
     run.context.check(
         run.context.ends(run.streams[place], 20.0),
-        "a stream did not finish after all streams were released",
+        "a stream did not finish after all streams were unblocked",
         at=f"s{place}",
     )
 
@@ -351,8 +351,8 @@ def before_and_while_held(
     """Returns two lists of operations: those that make the streams, buffers and events of a program, and those
     that run while streams are blocked.
 
-    If ``gate`` is True, the device can block a stream until the test releases it, and every stream is blocked.
-    Otherwise only the stream that is released last is blocked, for a fixed time.
+    If ``gate`` is True, the device can block a stream until the test unblocks it, and every stream is blocked.
+    Otherwise only the stream that is unblocked last is blocked, for a fixed time.
     """
     indices = program.indices
     make = [
@@ -375,8 +375,8 @@ def before_and_while_held(
 
 
 def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
-    """Yields operations that release one stream after the other. After each release, streams that wait for a
-    blocked stream must not be done, and all other released streams must finish."""
+    """Yields operations that unblock one stream after the other. Each time, streams that wait for a blocked stream
+    must not have finished, and all other unblocked streams must finish."""
     order = Order(len(program.streams))
     for instruction in program.instructions:
         order.take(instruction)
@@ -390,7 +390,8 @@ def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
             late = ", ".join(f"s{one}" for one in behind)
-            yield kept_waiting(tuple(behind), f"{late} while {held} held", seconds)
+            verb = "is" if len(waiting) == 1 else "are"
+            yield kept_waiting(tuple(behind), f"{late} while {held} {verb} blocked", seconds)
 
 
 def afterwards(program: Program) -> list[Operation]:
@@ -452,7 +453,7 @@ def validate(*literal: Any) -> None:
         )
     if sorted(program.released) != [*streams]:
         raise ValueError(
-            f"expected each of the {len(streams)} streams once among the released streams, got {program.released!r}"
+            f"expected each of the {len(streams)} streams once in the order of unblocking, got {program.released!r}"
         )
     order = Order(len(streams))
     for each in program.instructions:

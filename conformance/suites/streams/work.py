@@ -12,7 +12,7 @@ import torch
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import Hold
 
-#: The number of elements of a tensor that work is done on. Small, so that a kernel is a launch and hardly a
+#: The number of elements of a tensor that work reads and writes. Small, so that a kernel is a launch and hardly a
 #: computation.
 SIZE = 64
 #: Ordinary work that takes longer than queueing the work after it on another stream.
@@ -80,7 +80,7 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
 
 
 def held(context: Context, stream: Any) -> Hold:
-    """Returns a hold, which blocks a stream until it is released. If the device cannot block a stream, queues
+    """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, queues
     ordinary work that takes a while, so that a missing wait shows in the values."""
     hold = context.hold(stream, needed=False)
     if not hold.holds:

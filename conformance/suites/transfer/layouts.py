@@ -49,7 +49,7 @@ class Form:
 
     @property
     def expanded(self) -> bool:
-        """True if elements of the view share memory, so that the view cannot be the destination of a copy."""
+        """True if elements of the view share memory, so the view cannot be the destination of a copy."""
         return 0 in self.strides
 
     @property

@@ -317,14 +317,14 @@ def slices(context: Context) -> None:
 @cases("transfer.pinned", requires={"streams"})
 def not_reused_early(context: Context) -> None:
     """A pinned block is freed while a queued non-blocking copy still has to read it. The block is not reused
-    before the copy is done."""
+    before the copy has finished."""
     _not_reused(context, context.indices[0])
 
 
 @cases("transfer.pinned", requires={"streams", "multi_device"})
 def not_reused_elsewhere(context: Context) -> None:
     """A pinned block is freed while a queued copy to the last device index still has to read it. The block is
-    not reused before the copy is done."""
+    not reused before the copy has finished."""
     _not_reused(context, context.indices[-1])
 
 
@@ -350,7 +350,8 @@ def _not_reused(context: Context, index: int) -> None:
 @cases("transfer.pinned", requires={"streams"}, over={"part_not_reused": (False,), "not_reused_between_two": (True,)})  # fmt: skip
 def still_read(context: Context, twice: bool) -> None:
     """A pinned block is freed while a queued copy still has to read a part of it, or while copies on two
-    streams read it and only one copy is done. The block is not reused before all copies are done."""
+    streams read it and only one copy has finished. The block is not reused before all copies
+    have finished."""
     done, stream = context.stream(), context.stream()
     context.must(done != stream, "two new streams are the same", by="streams.identity")
     want = torch.arange(_BLOCK, dtype=torch.float32)
@@ -364,7 +365,7 @@ def still_read(context: Context, twice: bool) -> None:
         place = block.data_ptr()
         del block
         one.release()
-        context.check(context.ends(done), "the released stream did not finish")
+        context.check(context.ends(done), "the stream did not finish after it was unblocked")
         others = [torch.empty(_BLOCK, pin_memory=True).fill_(-1) for _ in range(_OTHERS)]
         hold.must_be_in_flight()
         reused = place in [each.data_ptr() for each in others]

@@ -250,7 +250,11 @@ def same_memory(context: Context) -> None:
         context.same(got.device, given.device, "from_dlpack returned a tensor on the wrong device")
         context.equal(got, torch.arange(24.0).reshape(4, 6), "from_dlpack returned wrong values")
         if context.has("pointers"):
-            context.same(got.data_ptr(), given.data_ptr(), "from_dlpack returned another address")
+            context.same(
+                got.data_ptr(),
+                given.data_ptr(),
+                "from_dlpack returned a tensor at a different address",
+            )
         given.mul_(2)
         context.equal(
             got,
@@ -282,7 +286,9 @@ def views(context: Context) -> None:
         )
         if context.has("pointers"):
             context.same(
-                got.data_ptr(), given.data_ptr(), "from_dlpack of a view returned another address"
+                got.data_ptr(),
+                given.data_ptr(),
+                "from_dlpack of a view returned a tensor at a different address",
             )
 
 

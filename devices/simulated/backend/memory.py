@@ -113,7 +113,7 @@ def driver_alloc(size: int, device: torch.types.Device = None) -> int:
     return int(native.library.raw_take(size, index_of(device)))
 
 
-#: Give a range (its address, its size) back, once work that is queued is done.
+#: Gives a range (its address, its size) back once the queued work has finished.
 driver_free = native.library.raw_give
 
 

@@ -165,7 +165,7 @@ class _OwnEvent(torch.Event):
             super().wait(chosen)
 
     def query(self) -> bool:
-        """Returns True if all work before the latest record is done, or if the event was never recorded."""
+        """Returns True if all work before the latest record has finished, or if the event was never recorded."""
         if self._shared:
             return bool(native.library.shared_event_done(self._shared))
         if native.on("events.unrecorded_not_ready") and not self.event_id:
@@ -173,7 +173,7 @@ class _OwnEvent(torch.Event):
         return super().query()
 
     def synchronize(self) -> None:
-        """Blocks the host until all work before the latest record is done."""
+        """Blocks the host until all work before the latest record has finished."""
         if self._shared:
             native.library.synchronize_shared_event(self._shared)
         else:
@@ -182,8 +182,8 @@ class _OwnEvent(torch.Event):
     def elapsed_time(self, other: torch.Event) -> float:
         """Returns the time from one event to another in milliseconds.
 
-        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one of them is not
-        done.
+        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one of them has not
+        completed.
         """
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 
