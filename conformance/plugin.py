@@ -430,6 +430,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Ite
         return
     verbosity = pytest_.verbosity(config)
     if verbosity >= 0:
+        terminalreporter.ensure_newline()  # otherwise write_line starts with an empty line after -n 0
         terminalreporter.section("conformance")
     terminalreporter.write_line(run.ended)
     if verbosity > 0 and (line := run.session.cache_line()):

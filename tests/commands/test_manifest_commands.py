@@ -255,7 +255,7 @@ def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(
     file.write_text(BLOCK.replace('dtype = "float32"\n', ""))
     run = write(tmp_path)
     shown = call("update", run, "--manifest", file, "--dry-run").stdout
-    assert shown.count('+  "bfloat16",') == 1 and "dtypes of these blocks" in shown
+    assert shown.count('+  "bfloat16",') == 1 and "that no RUN planned" in shown
     assert "1 block removed" in call("update", run, "--manifest", file, "--unseen-too").stdout
     assert file.read_text() == ""
 
@@ -300,7 +300,10 @@ def test_a_manifest_that_is_not_there_is_an_error_that_says_how_to_start_one(
     tmp_path: Path,
 ) -> None:
     result = call("update", write(tmp_path), "--manifest", tmp_path / "none.toml")
-    assert result.exit_code == 4 and "--triage` starts it" in result.stderr
+    assert (
+        result.exit_code == 4
+        and "create it with `conform manifest update RUN RUN --triage`" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("command", [["lint", "--no-plan"], ["update", "run"], ["stats"]])
@@ -424,5 +427,5 @@ def test_update_takes_a_case_out_of_its_block_whole_for_a_case_has_no_dtype(
     text = BLOCK.replace('dtype = "float32"\n', "").replace("layout.values", QUERY.clause)
     file.write_text(text.replace('"add"', f'["another", "{QUERY.op}"]'))
     result = call("update", write(tmp_path), "--manifest", file)
-    assert "dtypes of these blocks" not in result.stdout
+    assert "that no RUN planned" not in result.stdout
     assert file.read_text() == text.replace('"add"', '"another"')  # which no run planned

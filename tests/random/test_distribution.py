@@ -134,11 +134,11 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     ("case", "fault", "text"),
     [
         (ends, first_off, "distributed as documented"),
-        (ends, last_copied, "equals the one before"),
+        (ends, last_copied, "equals the previous element"),
         (ends, block_copied, "copies of other elements"),
         (ends, copied_after_two, "at storage offset 2: elements are copies of other elements"),
         (shaped, tail_zero, "three neighbouring samples are equal"),
-        (shaped, block_copied, "a block of samples is a copy"),
+        (shaped, block_copied, "a block of samples repeats"),
     ],
 )
 def test_a_wrong_element_is_seen(

@@ -108,7 +108,7 @@ def _parameter_changed(
         return about.draw(*changed, **named)
 
     monkeypatch.setitem(OF_EACH, name, about._replace(draw=wrong))
-    with pytest.raises(AssertionError, match=f"{name}.* among others"):
+    with pytest.raises(AssertionError, match=f"{name}.* next to elements with other parameters"):
         special_parameters(There(), name)
 
 
