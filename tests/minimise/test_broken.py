@@ -18,6 +18,9 @@ from tests.minimise.broken import arguments
 from tests.plugin.running import ForkServer, Ran
 from tests.wrapped.causes import CAUSE_OF, CAUSES
 
+#: The run takes more than a minute; tests/reports/test_causes.py has the rules one by one.
+pytestmark = pytest.mark.slow
+
 #: One op of every cause, two of some: the others are for `python -m tests.minimise.broken`.
 OPS = tuple(op for cause in CAUSES for op in cause.ops[: 2 if cause in CAUSES[:4] else 1])
 
