@@ -77,7 +77,8 @@ def _figures(run: Run, cold: list[Seconds], warm: list[Seconds]) -> PlanFigures:
         checks=sum(result.checks for result in run.results.values()),
         cold=cold[0] if cold else None,
         warm=Seconds(
-            *(round(median(each), 1) for each in zip(*map(msgspec.structs.astuple, warm)))
+            wall=round(median(each.wall for each in warm), 1),
+            processor=round(median(each.processor for each in warm), 1),
         ),
         rounds=len(warm),
         families={

@@ -477,8 +477,12 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
     simple, overwrites = way.place == PLAIN, way.overwrites
     wrong = 0 if overwrites else {"values": 0, "bytes": 1}.get(way.wrong, 2)
     return (
-        *(wrong + 3 * (way.form == DERIVATIVE), _ROOTS.index(way.form)),
-        *(not simple, way.place.count("+"), overwrites, place),
+        wrong + 3 * (way.form == DERIVATIVE),
+        _ROOTS.index(way.form),
+        not simple,
+        way.place.count("+"),
+        overwrites,
+        place,
     )
 
 

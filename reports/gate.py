@@ -210,7 +210,14 @@ def gate(
             f"importing the device's module {left}. The suite undoes these side effects for samples, references and checks.",
         )
     return GateResult(
-        *(run, code, tuple(problems), tallies, counts, tuple(new), tuple(provisional), notes),
+        run,
+        code,
+        problems=tuple(problems),
+        tallies=tallies,
+        counts=counts,
+        new=tuple(new),
+        provisional=tuple(provisional),
+        notes=notes,
         obstacles=tuple(obstacles),
     )
 
