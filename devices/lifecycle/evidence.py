@@ -141,7 +141,7 @@ def weigh(
         found.judged += 1
         if not match.blocks and all(each.observed.outcome is Outcome.PASS for each in seen):
             continue  # most cells
-        _sort_in(found, key, seen, [run.name for run in runs if key in run.cells], match, today)
+        _sort_in(found, key, [(run.name, run.cells.get(key)) for run in runs], match, today)
     if not found.judged:
         raise EvidenceError(
             "no selected cell has an outcome in these runs, so there is nothing to do"
@@ -152,11 +152,11 @@ def weigh(
 def _sort_in(
     found: Findings,
     key: CellKey,
-    seen: Sequence[Seen],
-    names: Sequence[str],
+    by_run: Sequence[tuple[str, Seen | None]],
     match: Match,
     today: date,
 ) -> None:
+    seen = [each for _, each in by_run if each is not None]
     expectation = match.expectation
     if expectation is not None and expectation.outcome is ExpectedOutcome.FLAKY:
         expired = expectation.is_expired(today)
@@ -171,14 +171,21 @@ def _sort_in(
         if verdicts <= {Verdict.OK, Verdict.EXPECTED}:
             found.as_expected[key] = together
         else:
-            saw = (f"{name}: {each}" for name, each in zip(names, seen, strict=True))
-            found.disagreeing.append(Left(key, "; ".join(saw)))
+            found.disagreeing.append(_left(key, by_run))
     elif judgement.verdict is Verdict.IMPROVEMENT:
         found.improved.append(JudgedCell(key, together, match, judgement))
+    elif judgement.verdict is Verdict.REGRESSION and len(seen) == 1 < len(by_run):
+        found.disagreeing.append(_left(key, by_run))  # one run cannot agree with itself
     elif judgement.verdict is Verdict.REGRESSION:
         found.regressed.append(JudgedCell(key, together, match, judgement))
     else:
         found.as_expected[key] = together
+
+
+def _left(key: CellKey, by_run: Sequence[tuple[str, Seen | None]]) -> Left:
+    """Returns the cell with the observation of each run, or that the run has no outcome for the cell."""
+    saw = (f"{name}: {each or 'no outcome'}" for name, each in by_run)
+    return Left(key, "; ".join(saw))
 
 
 def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:

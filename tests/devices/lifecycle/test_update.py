@@ -196,6 +196,17 @@ def test_runs_that_disagree_are_not_recorded() -> None:
     assert done.text == "" and [each.key for each in done.disagreeing] == [ADD]
 
 
+def test_a_failure_that_one_of_two_runs_saw_is_not_recorded() -> None:
+    # Folders of two CI jobs may have one name.
+    first = run({ADD: fails(), MUL: fails()}, "run")
+    second = run({ADD: fails()}, "run", planned=[ADD, MUL])
+    done = updated("", first, second, cause=CAUSE)
+    assert set(verdicts(done, {ADD: fails()}).values()) == {Verdict.EXPECTED}
+    assert set(verdicts(done, {MUL: fails()}).values()) == {Verdict.REGRESSION}
+    (left,) = done.disagreeing
+    assert left.key == MUL and left.why.endswith("; run: no outcome")
+
+
 def test_runs_that_raise_differently_disagree() -> None:
     one, other = fails(raises="RuntimeError"), fails(raises="ValueError")
     assert len(updated("", {ADD: one}, {ADD: other}, cause=CAUSE).disagreeing) == 1
