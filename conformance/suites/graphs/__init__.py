@@ -1,10 +1,25 @@
 """The graphs suite: cases about capturing work in graphs and replaying the graphs."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
-from conformance.suites.graphs import capture, every_op, programs, replays
+from conformance.suites.graphs import (
+    capture,
+    every_op,
+    fork_join,
+    pools,
+    programs,
+    random_numbers,
+    replays,
+)
 
 SUITE = Suite(
     "graphs",
-    cases=gathered(capture.cases, replays.cases, programs.cases),
+    cases=gathered(
+        capture.cases,
+        replays.cases,
+        pools.cases,
+        fork_join.cases,
+        random_numbers.cases,
+        programs.cases,
+    ),
     op_checks=(OpCheck(every_op.CLAUSE, every_op.applies, (every_op.check,), every_op.untried),),
 )
