@@ -11,9 +11,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +24,7 @@ from devices.errors import ConformError, with_cause
 from devices.torch_version import NoTorch, has_torch, require_torch
 
 if TYPE_CHECKING:
+    from conformance.plan.selection import Item
     from conformance.run.careful import Runner
     from conformance.run.fork_client import ForkServer
     from conformance.run.session import Session
@@ -42,9 +43,14 @@ class _Run:
     ended: str = ""  # what is printed at the end
     seen: set[str] = field(default_factory=set)  # ids of the items that were reported
 
+    @cached_property
+    def items(self) -> Mapping[str, Item]:
+        """The items of the run, by their id."""
+        return self.orders.items_by_id()
+
     def has(self, node_id: str) -> bool:
         """Returns True if a pytest node id belongs to one of the suite's items."""
-        return pytest_.item_of(node_id) in self.orders.named
+        return pytest_.item_of(node_id) in self.items
 
     def stop(self, error: ConformError) -> NoReturn:
         """Ends the run because of an error."""
@@ -186,7 +192,7 @@ def pytest_configure(config: pytest.Config) -> None:
     run = config.stash[_RUN] = _Run(session, session.orders(), junitxml)
     config.pluginmanager.register(_Reports(run, config), "conform-reports")
     if config.stash.get(_AUTO, False):
-        limit_workers(config.option, len(run.orders.named))
+        limit_workers(config.option, len(run.items))
     if has_workers(config.option):
         _watch_workers(config, run)
 
@@ -195,7 +201,7 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
     from conformance.run.worker import write_orders
     from conformance.run.xdist_adapter import XdistHooks
 
-    known = run.orders.named
+    known = run.items
 
     def collected(items: Iterable[str]) -> None:
         run.session.keep(known[item] for item in items)

@@ -109,7 +109,7 @@ class Runner:
     @cached_property
     def items(self) -> Mapping[str, Item]:
         """The items of the run, by their id."""
-        return self._orders.named
+        return self._orders.items_by_id()
 
     @cached_property
     def _alone(self) -> frozenset[str]:

@@ -208,7 +208,7 @@ class Session:
         found = Controller(
             folder=self.folder / "journal",
             results=self.folder,
-            items=orders.named,
+            items=orders.items_by_id(),
             limits=self.limits,
             indices=range(max(1, self.descriptor.device_count())),
             judge=self.unexpected,
