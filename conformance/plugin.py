@@ -61,9 +61,8 @@ class _Run:
 _RUN: pytest.StashKey[_Run] = pytest.StashKey()
 _WORKER: pytest.StashKey[Worker | Runner] = pytest.StashKey()
 _SERVER: pytest.StashKey[ForkServer] = pytest.StashKey()  # starts workers
-_BARE = pytest.StashKey[
-    bool
-]()  # only the suite's items run, and no plugin waits for setup and teardown
+# Only the suite's items run, and no plugin waits for setup and teardown.
+_BARE = pytest.StashKey[bool]()
 _AUTO = pytest.StashKey[bool]()  # -n auto: only as many workers as are worth their start
 _CHECKED = pytest.StashKey[bool]()  # the command line was checked
 
