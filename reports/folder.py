@@ -26,7 +26,8 @@ _FILES: Final = (
     *(RECORD_FILE, EARLIER_FILE, PROGRESS_FILE, MANIFEST_FILE, "junit*.xml", "missing.txt"),
     *("failures.json", "failures.md", "explore.json", "explore.jsonl"),
 )
-_FOLDERS: Final = ("repro", "explore", "journal")
+#: With Python's own: a descriptor in the current folder leaves its bytecode there.
+_FOLDERS: Final = ("repro", "explore", "journal", "__pycache__")
 #: By-products of people and CI systems, such as the log of the command. No run deletes them.
 _HARMLESS: Final = (".*", "*.log", "*.txt")
 

@@ -112,12 +112,14 @@ def asking(folder: Path, cache: Path, *arguments: str) -> Iterator[Ask]:
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """What is in a folder; of large and special files only that they are there."""
+    """What is in a folder, without Python's bytecode of descriptors; of large and special files only that they are
+    there."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         if path.is_file() and path.name != "huge"
         else None
         for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
     }
 
 
