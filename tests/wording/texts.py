@@ -21,12 +21,17 @@ _ENGLISH = {"a", "an", "and", "are", "at", "by", "for", "from", "has", "in", "is
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text and where it stands. ``kind`` is ``docstring``, ``message`` or ``file`` (one line of a file)."""
+    """A text and where it stands. ``kind`` is ``docstring``, ``message`` or ``file`` (one line of a file).
+
+    ``shown`` is the text as its reader meets it: a docstring below the signature of its function, a message with the
+    names of the values that are filled in. It is empty for a line of a file.
+    """
 
     path: Path
     line: int
     kind: str
     text: str
+    shown: str = ""
 
     @property
     def place(self) -> str:
@@ -67,10 +72,10 @@ def python_texts(path: Path) -> Iterator[Text]:
     """Docstrings, and literals that read like a sentence."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings: set[int] = set()
-    for node in ast.walk(tree):  # a string that is a statement documents what it follows
-        if isinstance(node, ast.Expr) and (text := _literal(node.value)):
-            docstrings.add(id(node.value))
-            yield Text(path, node.lineno, "docstring", inspect.cleandoc(text))
+    for owner, node in _documented(tree):
+        docstrings.add(id(node.value))
+        text = inspect.cleandoc(_literal(node.value))
+        yield Text(path, node.lineno, "docstring", text, f"{owner}\n{text}".strip())
     joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     parts = {id(part) for node in joined for part in node.values}
     for node in ast.walk(tree):
@@ -79,15 +84,42 @@ def python_texts(path: Path) -> Iterator[Text]:
         text = _literal(node)
         words = text.split()
         if len(words) >= SENTENCE and not _ENGLISH.isdisjoint(words):
-            yield Text(path, getattr(node, "lineno", 0), "message", text)
+            yield Text(
+                path, getattr(node, "lineno", 0), "message", text, _literal(node, names=True)
+            )
 
 
-def _literal(node: ast.AST) -> str:
-    """The text of a literal; each expression of an f-string is written as ``{…}``."""
+def _documented(tree: ast.Module) -> Iterator[tuple[str, ast.Expr]]:
+    """Each string that is a statement, with what it documents: the definition around it, or the field before it."""
+    for parent in ast.walk(tree):
+        body: list[ast.stmt] = getattr(parent, "body", [])
+        for place, node in enumerate(body if isinstance(body, list) else []):
+            if isinstance(node, ast.Expr) and _literal(node.value):
+                yield _signature(body[place - 1] if place else parent), node
+
+
+def _signature(node: ast.AST) -> str:
+    """The line that a reader sees above the text; empty for a module."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        return f"def {node.name}({ast.unparse(node.args)}){returns}:"
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        return f"class {node.name}({bases}):" if bases else f"class {node.name}:"
+    return ast.unparse(node) if isinstance(node, ast.Assign | ast.AnnAssign) else ""
+
+
+def _literal(node: ast.AST, names: bool = False) -> str:
+    """The text of a literal; each expression of an f-string is written as ``{…}``, with ``names`` as in the source."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(
-            str(part.value) if isinstance(part, ast.Constant) else "{…}" for part in node.values
+            str(part.value)
+            if isinstance(part, ast.Constant)
+            else ast.unparse(ast.JoinedStr([part]))[2:-1]
+            if names
+            else "{…}"
+            for part in node.values
         )
     return ""
