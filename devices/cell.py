@@ -190,5 +190,5 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observed(self) -> Observed:
-        """The observation of the cell with which a manifest is compared."""
+        """The observation of the cell, as it is compared with a manifest."""
         return self.observed_as(self.outcome, self.declared)

@@ -422,8 +422,8 @@ class _Sorting:
     def _widths(
         self, ways: Mapping[int, _Way], roots: Mapping[int, int], red: Collection[str]
     ) -> dict[int, CauseKey]:
-        """Returns the cause of each root, that is, of each cell whose failure no other failure of its op explains. The
-        cause is that of one op, of a family of ops, or of all ops."""
+        """Returns the cause of each root, that is, of each cell whose failure no other failure of its op explains. A
+        cause covers one op, a family of ops, or all ops."""
         alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for place in set(roots.values()):
             op = self.results[place].key.op

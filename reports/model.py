@@ -475,6 +475,6 @@ def evidence_of(run: Run, name: str) -> Evidence:
 
 
 def seen_of(result: CellResult) -> Seen:
-    """Returns the observation of one cell in a run, in the form in which a manifest is updated from it."""
+    """Returns the observation of one cell in a run, as it is needed to update a manifest."""
     observed = result.observed_as(result.outcome, by_declaration(result))
     return Seen(observed, frozenset(result.ran_layouts))

@@ -97,7 +97,9 @@ DESCRIPTOR = Descriptor(
     concurrent_launches=16,  # each stream has a thread of its own
     busy=lambda milliseconds: lent("torch.simulated").busy(milliseconds),
     gate=lambda: lent("torch.simulated").Gate(),
-    fail=lambda: lent("devices.simulated.backend").library.fail("planned by the suite"),
+    fail=lambda: lent("devices.simulated.backend").library.fail(
+        "a failure that the suite asked for"
+    ),
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     assertions_are_fatal=False,  # an index is checked on the host

@@ -70,7 +70,7 @@ def steered(
     begin: Callable[[Random], tuple[Walk[Instruction], Any]],
 ) -> Iterator[tuple[Any, list[Instruction]]]:
     """Yields further programs of at most ``length`` instructions that together cover the missing pairs and states. Each
-    program is yielded after the second value that ``begin`` returned for it."""
+    item is a pair: the second value that ``begin`` returned for the program, and the program."""
     random, missing = Random(seed), set(reach.missing)
     for _ in range(_MOST):
         if not missing:

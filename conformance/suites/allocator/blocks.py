@@ -103,9 +103,7 @@ def kept_through_split(context: Context) -> None:
         context.settle()
         others = [context.bytes_of(4 * KIB) for _ in range(8)]
         context.settle()
-        keeps(
-            context, first, 1, "splitting the memory after a block changed the bytes of the block"
-        )
+        keeps(context, first, 1, "the bytes of a block changed when the memory behind it was split")
         del others
 
 

@@ -226,7 +226,7 @@ def limits(context: Context) -> None:
     reserved, (_, total) = context.counters().reserved, memory_info(context)
     with _fraction(context) as (get, change):
         change((reserved + 1.5 * size) / total)
-        text = "the memory fraction (times the total) differs from the value that was set"
+        text = "the memory fraction differs from the value that was set (both multiplied by the total memory)"
         context.same(round(get() * total), round(reserved + 1.5 * size), text)
         block = context.bytes_of(size)
         context.check(

@@ -121,7 +121,7 @@ def region_of_another_dtype(context: Context) -> None:
                     context.same(
                         _dtype(context),
                         FLOAT32,
-                        "mm has a wrong dtype in the disabled region after an inner one",
+                        "mm has a wrong dtype in the disabled region after the end of a region inside it",
                     )
                 with torch.autocast(context.kind, other):
                     context.same(

@@ -630,7 +630,7 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
         if made is not None and made.device != device:
             yield Wrong("device", str(device), str(made.device), reference.subjects[place])
     for subject, damage in changed(call, answer, reference.mutable):
-        yield Wrong("bytes", "memory that backward does not change", str(damage), subject)
+        yield Wrong("bytes", "no change by backward", str(damage), subject)
 
 
 def least_of(reference: Any, place: int) -> torch.Tensor | None:

@@ -395,7 +395,8 @@ _OPTIMISERS = ("SGD", "Adam", "AdamW", "Adagrad")
 
 @cases("autograd.version_counter", over={"optimisers_foreach": (True,), "optimisers": (False,)})
 def optimisers(context: Context, foreach: bool) -> None:
-    """Run the step of an optimiser: a backward that needs a parameter must raise RuntimeError."""
+    """Compute a result that saves a parameter for backward, then run the step of an optimiser, which changes the
+    parameter: backward of the result must raise RuntimeError."""
     # Fused optimisers are left out: torch does not count their writes.
     for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop"):
         for place in (0, 1):

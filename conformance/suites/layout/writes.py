@@ -248,8 +248,8 @@ def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer | None:
 
 
 def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
-    """Return a list of the (shape, dtype) of each ``out=`` tensor for a result, and the type in which ``out=`` takes
-    them."""
+    """Return a list of the (shape, dtype) of each ``out=`` tensor for a result, and what ``out=`` takes: one tensor, a
+    tuple or a list."""
     outputs = outputs_of(result) or ()
     return [(tuple(each.shape), each.dtype) for each in outputs], form_of(result)
 

@@ -144,7 +144,7 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
     if values.dtype == torch.float32 and not law.whole:
         # Of float32 numbers with 24 significant bits, a share of 2^-13 is exact in float16.
         coarse = float((values == values.half()).double().mean())
-        digits = f"{text}: more than half of the samples are exact in float16, so digits are missing (share of the samples)"
+        digits = f"{text}: more than half of the float32 samples have no more digits than float16 (share of such samples)"
         context.check(coarse <= 0.5, digits, found=coarse)
     found = distance(law, values)
     context.check(
