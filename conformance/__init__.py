@@ -37,8 +37,8 @@ class _Ours:
 
 
 def _put_ours_first() -> None:
-    """Makes Python look for the packages of the suite before any other. Raises ImportError if another package of the
-    same name is imported already, because Python cannot hold both."""
+    """Makes Python search for the packages of the suite in their own folder first. Raises ImportError if a foreign
+    package with the name of one of them is imported already, because Python cannot import both."""
     for name in sorted(_OURS & sys.modules.keys()):
         folders = [*getattr(sys.modules[name], "__path__", ())]
         if os.path.realpath(folders[0] if folders else "") != str(_ROOT / name):

@@ -35,7 +35,7 @@ class Conform(click.Group):
     suite."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Runs a command like click's ``main``, but exits with 4 after a usage error, and with the error's own exit
+        """Runs a command as click's ``main`` does, but exits with 4 after a usage error, and with the error's own exit
         code after a ConformError.
 
         If ``standalone_mode`` is False, errors are raised and the exit code is returned.

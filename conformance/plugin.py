@@ -2,7 +2,7 @@
 
 If the arguments do not include the ``conformance`` package, the plugin only adds options to ``--help``. The code of
 ``run/session.py`` runs in the process that the user started. The code of ``run/worker.py`` runs in each process that
-runs items, which are the workers of pytest-xdist, or with ``-n 0`` the process that the user started.
+runs items: in the workers of pytest-xdist, or with ``-n 0`` in the process that the user started.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""The suite's version: part of every plan's hash, and what ``conform --version`` says."""
+"""The suite's version, which ``conform --version`` prints. It is part of every plan's hash."""
 
 VERSION = "0.2.0"

@@ -27,8 +27,8 @@ def put_off() -> None:
 
 
 def is_put_off() -> bool:
-    """Returns True if the import of third-party backends was postponed. Code that opens a device must then import its
-    backend."""
+    """Returns True if the import of third-party backends was postponed. Code that opens a device must then import the
+    device's backend."""
     return os.environ.get(_PUT_OFF) == "1"
 
 

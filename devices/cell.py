@@ -75,13 +75,13 @@ class Verdict(Word):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observation of one cell, as far as a manifest can describe it.
+    """The observation of one cell: the facts about its outcome that are compared with a manifest.
 
     ``layouts`` are the stable ids of the layouts that failed; the set is empty if the clause has no layouts. ``raises``
     is the name of the exception type that decided the outcome, if there was one. ``said`` is the message of
     that exception as the device wrote it, or None if only ``message``, the text of the report, is known. ``declared``
-    is True for an unsupported cell that was not tried, because the descriptor does not declare a capability that the
-    clause requires.
+    is True for an unsupported cell that was not tried, either because the descriptor does not declare a capability that
+    the clause requires, or because the machine has too few devices.
     """
 
     outcome: Outcome
@@ -127,12 +127,12 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     largest absolute difference, or None if nothing was compared by value. ``ulps`` is the largest error in units in the
     last place, also of a passing cell, and ``ulps_at`` has the operands at which that error occurred; None if no error
     was measured. ``reached`` counts the pairs of instructions and the states that the random programs of a case
-    covered. ``failure`` is the failure that reports show; ``failed`` is the number of failing checks. ``also`` has one
-    failure of each other kind. ``note`` is the reason why a cell is unsupported or an error, or a remark. ``raises`` is
-    the type of the exception that decided the outcome; ``said`` is the message of that exception as the device wrote
-    it, and is set only if the cell has no failure. ``blocked_by`` is the clause that must pass before a blocked cell can be
-    checked. ``repro`` is a path in the results folder. ``seen`` are publicly known bugs of other devices that this cell
-    shows too. ``seconds`` is wall time.
+    covered. ``failure`` is the failure that reports show; ``failed`` is the number of failing checks. ``also`` has further
+    failures that differ from ``failure`` in kind, exception or check. ``note`` is the reason why a cell is unsupported
+    or could not be checked, or a remark. ``raises`` is the type of the exception that decided the outcome; ``said`` is
+    the message of that exception as the device wrote it, and is set only if the cell has no failure. ``blocked_by`` is
+    the clause that must pass before a blocked cell can be checked. ``repro`` is a path in the results folder. ``seen``
+    are publicly known bugs of other devices that this cell shows too. ``seconds`` is wall time.
     """
 
     checks: int = 0
@@ -177,7 +177,7 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     ``call`` is the call that ended the cell's process, if it is known. ``judged`` is True if that call had returned and
     its result was being judged. ``script`` is the text of the repro script if the worker is on another machine.
-    ``others`` are the further runs of a flaky cell.
+    ``others`` are the observations of the other runs of a flaky cell.
     """
 
     cell: CellKey
@@ -190,5 +190,5 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def observed(self) -> Observed:
-        """The observation of the cell, as it is compared with a manifest."""
+        """The observation of the cell, which is compared with a manifest."""
         return self.observed_as(self.outcome, self.declared)

@@ -59,7 +59,7 @@ def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
         if not stat.S_ISREG(state.st_mode):
             raise OSError(errno.EINVAL, "expected a file, found a device or a pipe", str(path))
         if state.st_size > most:
-            large = f"it has {state.st_size >> 20:,} MiB; expected at most {most >> 20:,} MiB"
+            large = f"the file has {state.st_size >> 20:,} MiB; expected at most {most >> 20:,} MiB"
             raise OSError(errno.EFBIG, large, str(path))
         return stream.read(state.st_size) if state.st_size else stream.read(most)
 

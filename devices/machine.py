@@ -15,7 +15,8 @@ from typing import Any
 
 
 def lent(name: str) -> Any:
-    """Imports a module when the call is made. The function is meant for code that runs only on the device."""
+    """Imports a module when the function is called, and returns the module. Descriptors use the function so that torch
+    and the device's modules are imported only when they are needed."""
     return importlib.import_module(name)
 
 

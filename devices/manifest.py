@@ -335,7 +335,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "match": "write a regular expression, or leave the key out",
     "when": "name at least one fact, or leave the key out",
     "kind": f"write one of {', '.join(repr(each.value) for each in CauseKind)}",
-    "reason": "write a sentence that says what causes it",
+    "reason": "write a sentence that says what causes the failures",
     "issue": "write the address in full, such as 'https://github.com/pytorch/pytorch/issues/1'",
     "expires": "write the last day on which the block is valid, such as expires = 2027-03-01",
     "min_pass_rate": "write the share of a cell's runs that must pass, such as min_pass_rate = 0.9",

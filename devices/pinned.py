@@ -172,6 +172,7 @@ def line_of(pinned: Pinned) -> str:
 
 
 def digest(pinned: Iterable[Pinned]) -> str:
-    """Returns the part of a plan's hash for pinned examples: ``none``, or 16 hexadecimal digits over their ids."""
+    """Returns the text by which pinned examples enter a plan's hash: a hash of their ids (16 hexadecimal digits), or
+    ``none`` if there are no pinned examples."""
     ids = " ".join(sorted(p.id for p in pinned))
     return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest() if ids else "none"

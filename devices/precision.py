@@ -73,8 +73,9 @@ def record_of(folder: Path | None) -> Record:
 def updated(
     record: Record, measured: Mapping[tuple[str, str], float], reason: str | None
 ) -> tuple[Record, list[str]]:
-    """Returns the record with the ``measured`` errors (by op and dtype), and a text for each maximum that would have to
-    be raised. A maximum is raised only if a ``reason`` is given. Errors are rounded up to four decimal places."""
+    """Returns the record with the ``measured`` errors (by op and dtype), and a text for each maximum that is too small
+    and was not raised. A maximum is raised only if a ``reason`` is given. Errors are rounded up to four decimal
+    places."""
     maxima = {name: dict(getattr(record, name)) for name in ("float32", "bfloat16", "float16")}
     raised, refused = list(record.raised), []
     for (op, dtype), error in sorted(measured.items()):

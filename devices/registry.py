@@ -57,8 +57,8 @@ class Registry:
 
         ``accelerator`` is the torch type of the machine's accelerator, or None. If several descriptors have this type
         (CUDA and ROCm are both "cuda"), the first that can be used on the current machine is chosen. If no descriptor
-        has this type, the device that declares itself the ``default`` is chosen; if there is none, one of the CPU.
-        Raises UnknownDevice if neither exists.
+        has this type, the device that declares itself the ``default`` is chosen; if no device does, a device of torch
+        type "cpu". Raises UnknownDevice if there is no such device either.
         """
         known = self.devices.values()
         fitting = [each for each in known if each.torch_type == accelerator != "cpu"]
@@ -178,7 +178,8 @@ def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
 
 
 def _placed(device: Descriptor, folder: Path) -> Descriptor:
-    """Returns a descriptor with its folder and manifest filled in, unless the descriptor names its own."""
+    """Returns a descriptor in which a missing folder is set to ``folder``, and a missing manifest to the file
+    ``expected.toml`` in the folder, if that file exists."""
     folder = device.folder or folder
     manifest = folder / "expected.toml"
     expectations = device.expectations or (manifest if manifest.is_file() else None)

@@ -2,7 +2,7 @@
 
 torch is not among the dependencies that pip installs with the suite, so that pip never replaces the torch that a
 backend is built for. The suite uses private names of torch, which differ between minor versions. Without this check,
-another version would lead to an AttributeError somewhere.
+an unsupported version would lead to an AttributeError somewhere.
 """
 
 from __future__ import annotations

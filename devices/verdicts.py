@@ -40,7 +40,7 @@ class Expectation:
 
     @property
     def min_pass_rate(self) -> float | None:
-        """The share of its runs that a flaky cell must pass: the largest share that a deciding block demands."""
+        """The share of runs in which a flaky cell must pass: the largest share that a deciding block demands."""
         rates = [each.min_pass_rate for each in self.deciding if each.min_pass_rate is not None]
         return max(rates, default=None)
 
@@ -66,7 +66,7 @@ class Matcher:
     """Finds the expectations of cells by the blocks of a manifest.
 
     ``manifest`` should be the active manifest (``Manifest.active``), because the matcher does not evaluate conditions.
-    Cells that the same blocks match in the same way share one result.
+    Cells that the same blocks match with the same specificity share one result.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -84,7 +84,7 @@ class Matcher:
         return match.expectation
 
     def match(self, key: CellKey) -> Match:
-        """Returns all blocks that match a cell, with the two blocks that conflict if any do. Conflicts are not
+        """Returns all blocks that match a cell. If two of them conflict, the result names these two; no error is
         raised."""
         clauses, ops, dtypes = self._clauses[key.clause], self._ops[key.op], self._dtypes[key.dtype]
         matching = ops.keys() & clauses.keys() & dtypes.keys()

@@ -174,8 +174,8 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A name of torch that the device's module replaced. ``own`` is True if ``home`` defined the name itself, and False
-    if it inherited the name."""
+    """A name of torch that the device's module replaced. ``own`` is True if ``home``, the
+    module or class with the name, defined the name itself, and False if it inherited the name."""
 
     home: Any
     where: str
@@ -318,8 +318,8 @@ class LeftBehind:
     _replaced: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Finds the changes since the last look, restores defaults, and confines modes and replaced ops to calls on the
-        device."""
+        """Finds the changes since the previous call, restores defaults, and confines modes and replaced ops to calls on
+        the device."""
         functions, dispatches = take_modes()
         sorting = self.sorting or Sorting(self.kind)
         functions = [*sorting.modes[0], *(each for each in functions if each is not sorting)]

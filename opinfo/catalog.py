@@ -47,8 +47,8 @@ _Value = TypeVar("_Value")
 
 
 class _Field(Generic[_Value]):
-    """A descriptor for a field of a database entry, which is read once and then stored. A field that only some classes
-    of entries have needs a default."""
+    """A descriptor for a field of a database entry, which is read once and then stored. A default is required if only
+    some classes of entries have the field."""
 
     def __init__(self, upstream: str, *default: _Value) -> None:
         self._upstream, self._default = upstream, default
@@ -108,7 +108,7 @@ class Op:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The names of the dtypes that torch's CPU implements."""
+        """The names of the dtypes that the op supports on the CPU, according to the database."""
         return frozenset(map(dtype_name, self.info.dtypes))
 
     def dtypes_on(self, torch_type: str) -> frozenset[str]:
@@ -131,7 +131,8 @@ class Op:
 
     @cached_property
     def ufunc(self) -> str:
-        """The text ``unary``, ``binary``, ``reduction`` or an empty one, by the class of the database entry."""
+        """The class of the database entry as a text: ``unary``, ``binary``, ``reduction``, or empty for other
+        classes."""
         from torch.testing._internal.opinfo import core
 
         for kind, cls in (
@@ -260,7 +261,8 @@ def database_entry(op_id: str) -> Any:
 
 
 def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
-    """Returns the database's sample with a given number. Repro scripts may contain a copy of the function."""
+    """Returns the sample at position ``index`` among the database's samples for an op and dtype. Repro scripts may
+    contain a copy of the function."""
     info = database_entry(op_id)
     drawn = info.sample_inputs_func(info, "cpu", getattr(torch, dtype), False)
     return next(islice(drawn, index, None))
@@ -341,11 +343,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def host_generator_kept() -> Iterator[None]:
-    """Makes functions of the database that fix the random state save and restore only the CPU's generator within the
-    context.
+    """Some functions of the database save the random state and restore it afterwards. Within the context, they do so
+    only for the CPU's generator.
 
-    By default these functions also read the availability and the random state from the device's module. A vendor's
-    module need not have functions for that, and a missing one would make the call raise on the CPU as well.
+    By default, these functions also call the device's module, to learn whether the device is available and to read its
+    random state. If a vendor's module lacks such a function, the call would raise on the CPU as well.
     """
 
     @contextmanager

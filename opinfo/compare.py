@@ -234,9 +234,9 @@ def difference(
 ) -> Wrong | None:
     """Returns the difference between ``actual`` (on the CPU) and ``expected``; None if they are equal. NaN equals NaN.
 
-    ``tolerances`` maps dtype names to (rtol, atol). A dtype that is not listed must be equal bit for bit, except for
-    the bits of NaN. With ``roundings``, each element may also differ by that many times rtol times the largest element,
-    because the rounding error of a sum depends on its largest terms even where they cancel.
+    ``tolerances`` maps dtype names to (rtol, atol). Elements of a dtype that is not listed must be equal. If
+    ``roundings`` is not 0, each element may also differ by ``roundings`` * rtol * the largest element, because the
+    rounding error of a sum depends on its largest terms even where they cancel.
     """
     if isinstance(actual, torch.Tensor) and isinstance(expected, torch.Tensor):
         return tensor_difference(actual, expected, tolerances, roundings)

@@ -48,7 +48,7 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that a call changed although it must not, counted by their position relative to the view."""
+    """The numbers of bytes that a call must not change, but changed, by their position relative to the view."""
 
     inside: int  # bytes of the view's own elements
     between: int  # bytes between its first and last element that belong to no element
@@ -163,8 +163,9 @@ class Guarded:
         return held.shape == seen.shape and not differing(held, seen).any()
 
     def _elements(self, base: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns the elements of the view in a storage, each once. They are read as integers, so that no bit of a NaN
-        or a bool changes."""
+        """Returns a view of ``base`` (a storage) with each element of the guarded view once, also if a dimension is
+        expanded. If no ``dtype`` is given, the elements are read as integers, so that no bit of a NaN or a bool
+        changes."""
         view = strided_view(base, dtype or _BITS[self.itemsize], self.geometry)
         return _once(view, self.geometry)
 
@@ -262,8 +263,9 @@ def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
     """Returns the data from which a view can be made by slicing: the dimensions that have a stride, from outermost to
-    innermost in memory, and the shape of the contiguous memory to slice. That shape has the size of the first
-    dimension, then the number of times that each next stride fits into the stride before, down to single elements."""
+    innermost in memory, and the shape of the contiguous memory to slice. The first size in that shape is the size of
+    the first dimension. The next sizes say, for each following stride and at last for stride 1, how many times it fits
+    into the previous stride."""
     shape, stride = geometry.shape, geometry.stride
     walked = [d for d in range(len(shape)) if shape[d] > 1 and stride[d]]
     walked.sort(key=lambda d: -stride[d])
@@ -344,8 +346,9 @@ class Device:
 
     @property
     def fake_only(self) -> bool:
-        """True if FakeTensor is the only stride reference, as for the CPU, where eager CPU is the device itself. A
-        device of type "cpu" that has its own ``to_device`` counts as another device."""
+        """True for the CPU: eager CPU cannot be a stride reference, because it is the device under test, so FakeTensor
+        is the only one. False for every other device, also for a device of type "cpu" that has its own
+        ``to_device``."""
         return is_fake_only(self.descriptor)
 
     @property
@@ -394,8 +397,8 @@ class Device:
             self.synchronise()
 
     def let_go(self) -> None:
-        """Consumes the late error of a failed call. A device may report the error twice (lazy does), and the second
-        report would be blamed on the next call."""
+        """Consumes the late error of a failed call. A device may report the error twice, as torch's lazy backend does,
+        and the second report would be blamed on the next call."""
         if self.descriptor.settle is not None:
             with suppress(Exception):
                 self.settle(())
@@ -598,7 +601,8 @@ def first_index(device: Device) -> Iterator[Device]:
 
 
 def _make_current(descriptor: Descriptor, device: torch.device) -> None:
-    """Makes a device the current one of its type, which calls without an index use. Raises DeviceUnusable."""
+    """Makes ``device`` the current device of its type: the device that calls use if they give no index. Raises
+    DeviceUnusable."""
     choose = getattr(getattr(torch, device.type, None), "set_device", None)
     if choose is not None:
         what = f"device {descriptor.name!r}: {device} cannot be made the current device"

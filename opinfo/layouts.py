@@ -185,8 +185,8 @@ _FILE = Path(__file__).with_name("layouts.toml")
 
 @cache
 def covering_set(path: Path = _FILE) -> CoveringSet:
-    """Returns the covering set of layout cases from ``layouts.toml``: each combination without and with an offset, then
-    the free and the mixed layouts."""
+    """Returns the covering set of layout cases from ``layouts.toml``: each combination once without and once with an
+    offset, then the free layouts, then the mixed cases, in which the tensors have different layouts."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []
     for memory, step, expand in data["combinations"]:
@@ -200,8 +200,8 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
 
 
 def _mixed(parts: Sequence[str]) -> Case:
-    """Returns the case with a layout for the first tensor, one for the second tensor if three layouts are given, and
-    one for all other tensors."""
+    """Returns the case for two or three layouts. The first layout is for the first tensor and the last layout for all
+    other tensors; if there are three layouts, the middle one is for the second tensor."""
     first, *second, rest = map(parse_layout, parts)
     return Case("/".join(parts), first, rest, *second)
 
@@ -283,8 +283,8 @@ def forget_geometries() -> None:
 
 
 class Operand(NamedTuple):
-    """The properties of a tensor on which its layout depends: its shape, the number of its first dimensions that may
-    have stride 0, and whether it is strided at all."""
+    """The properties of a tensor on which its layout depends: its shape, how many of its leading dimensions may have
+    stride 0, and whether it is strided at all."""
 
     shape: tuple[int, ...]
     expandable: int

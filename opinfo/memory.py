@@ -1,4 +1,4 @@
-"""Fills memory that the CPU's allocator returns with a known byte. Repro scripts contain copies of the functions."""
+"""Fills new memory from the CPU's allocator with a known byte. Repro scripts contain copies of the functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 @contextmanager
 def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
-    """Fills memory from the allocator with ``byte`` within the context. The function works for the CPU with glibc,
+    """Within the context, fills new memory from the allocator with ``byte``. The function works for the CPU with glibc,
     through mallopt(3) and M_PERTURB, and does nothing elsewhere.
 
     Raises ValueError for 0xFF, because mallopt fills with the complement of its argument, and the argument 0 turns

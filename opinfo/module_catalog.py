@@ -42,7 +42,8 @@ class ModuleEntry:
         return self.upstream.module_cls
 
     def samples(self, *, training: bool) -> list[ModuleSample]:
-        """Returns the database's float32 samples that call the module, in its order."""
+        """Returns the database's float32 samples that have arguments to call the module with, in the database's order.
+        ``training`` is the mode of the module for which the samples are made."""
         drawn = self.upstream.module_inputs_func(
             self.upstream,
             device="cpu",

@@ -91,7 +91,8 @@ class Sample:
 
     @property
     def drawn(self) -> int:
-        """The index of the database's sample that the sample is or from which it was made."""
+        """The index of a sample of the database: of the sample from which an axis made this sample, otherwise of this
+        sample itself."""
         return self.index if self.origin is None else self.origin
 
     @property
@@ -128,8 +129,8 @@ def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[
 
 
 def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples with their keyword arguments in a fixed order among samples of equal shapes. The
-    database iterates over a set to make these samples, and the order of a set differs between processes."""
+    """Returns the samples. Among consecutive samples of equal shapes, the keyword arguments are put in a fixed order.
+    The database iterates over a set to make these samples, and the order of a set differs between processes."""
     found: list[Sample] = []
     for _, alike in groupby(samples, key=lambda each: [t.shape for t in each.tensors]):
         group = list(alike)
@@ -152,8 +153,8 @@ def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
     new features.
 
     Features are the rank and size class (0-d, size 0, size 1, small, odd) of each tensor, and the other arguments. Of
-    equally good samples, one of ordinary size is preferred, then the earlier one, so that the choice depends on the
-    samples only.
+    equally good samples, those with at most 2^20 elements are preferred, then the earliest sample, so that the choice
+    depends on the samples only.
     """
     if len(samples) <= count:
         return list(samples)

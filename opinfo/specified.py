@@ -63,7 +63,7 @@ def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
     own generator.
 
     The call is also tried with negated inputs, because rrelu draws only for negative numbers, and a layout may negate
-    them. A call that raises does not depend on the seed.
+    the inputs. A call that raises does not depend on the seed.
     """
     floats = [each.is_floating_point() and each.layout == torch.strided for each in call.tensors]
     negated = [-each if turn else each for each, turn in zip(call.tensors, floats, strict=True)]

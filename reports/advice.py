@@ -36,7 +36,7 @@ _WHERE: Final = {
 }
 _WRONG: Final = {
     "values": "wrong values",
-    Kind.BYTES.value: "bytes are overwritten that the call must not change",
+    Kind.BYTES.value: "the call overwrites bytes that it must not change",
     Kind.STRIDES.value: "an output has the wrong strides",
     Kind.NOT_DETERMINISTIC.value: "two equal calls give different results",
     Kind.NOT_ALIASED.value: "a result does not share the memory that it must share",

@@ -94,8 +94,8 @@ class Cause:
     @property
     def example(self) -> CellResult:
         """The cell that represents the cause in reports. It belongs to the clause on which the other clauses of the
-        cause rest. Among the cells of that clause it is the one with the smallest minimised example. If there is none,
-        it is the first with a repro script, otherwise the first cell."""
+        cause rest. Among the cells of that clause it is the one with the smallest minimised example. If no cell has a
+        minimised example, it is the first cell with a repro script, otherwise the first cell."""
         return min(self.results, key=self._telling)
 
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
@@ -146,8 +146,8 @@ def _factors(layout: str) -> str:
 
 
 def _place_of_derivative(layouts: Iterable[str]) -> str:
-    """``place_of`` for a check of derivatives: it does not matter which of its tensors has the layout. ``batched`` if
-    only the derivatives that are computed in one batch are wrong."""
+    """Returns the result of ``place_of`` for a check of derivatives, whichever of its tensors has the failing layout.
+    Returns ``batched`` if only the derivatives that are computed in one batch are wrong."""
     bare = set()
     for layout in layouts:
         prefix = next((each for each in _LAID if layout.startswith(each)), "")
@@ -159,7 +159,7 @@ def _place_of_derivative(layouts: Iterable[str]) -> str:
 def _covers(simple: str, other: str) -> bool:
     """Returns True if a failure in the layout ``simple`` explains a failure in the layout ``other``.
 
-    vmap lays its tensors out as it likes: a failure in any layout explains the failure of a batch.
+    vmap itself chooses the layouts of its tensors, so a failure in any layout explains the failure of a batch.
     """
     if simple == PLAIN or other == BATCHED:
         return True
@@ -245,8 +245,8 @@ class _Way(NamedTuple):
     place: str
 
     def explains(self, other: _Way) -> bool:
-        """Returns True if a cell of the same op that fails as ``self`` describes explains a cell that fails as
-        ``other`` describes."""
+        """Returns True if the failure that ``self`` describes explains the failure that ``other`` describes. Both must
+        be failures of the same op."""
         covers = _covers(self.place, other.place)
         if other.form == DERIVATIVE and self.form == "call":
             differs = self.wrong == Kind.NOT_DETERMINISTIC.value
@@ -263,7 +263,8 @@ class _Way(NamedTuple):
 
     @property
     def overwrites(self) -> bool:
-        """True for plain calls that change bytes that they must not: those of an input spoil what comes after."""
+        """True if a call on contiguous tensors overwrites bytes that it must not change. If the bytes belong to an
+        input, later checks read wrong values."""
         return tuple(self) == ("bytes", "call", PLAIN)
 
 
@@ -347,8 +348,8 @@ def _told(
 def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
-    """Returns the causes of the cells, with one change: a crash in another layout gets the cause of the crash of the
-    same op's plain call, if that call crashes too."""
+    """Returns the causes of the cells, with one change: if an op crashes in some layout, and in the same way on
+    contiguous tensors (the plain call), both crashes have the cause of the plain call."""
     plain = {
         (result.key.op, key.about[:3]): key
         for result, key in zip(results, keys)
@@ -406,7 +407,8 @@ class _Sorting:
             yield key
 
     def _roots(self, ways: Mapping[int, _Way]) -> dict[int, int]:
-        """Maps the position of each cell to that of the cell of the same op whose failure explains it, or to itself."""
+        """Maps the position of each cell to the position of the cell of the same op whose failure explains the cell's
+        failure. If there is no such cell, maps the position to itself."""
         of_op: dict[str, list[int]] = defaultdict(list)
         for place in ways:
             of_op[self.results[place].key.op].append(place)
@@ -472,8 +474,8 @@ class _Sorting:
 
 
 def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
-    """The order in which ways are tried as explanations: an overwritten input comes after wrong values of plain calls,
-    and before those in other layouts."""
+    """Returns the key to sort failures by, so that each failure can be explained only by an earlier one. An overwritten
+    input comes after wrong values of calls on contiguous tensors, and before wrong values of calls in other layouts."""
     simple, overwrites = way.place == PLAIN, way.overwrites
     wrong = 0 if overwrites else {"values": 0, "bytes": 1}.get(way.wrong, 2)
     return (
@@ -515,8 +517,8 @@ def causes(
     come before improvements, and large causes before small ones.
 
     ``families`` gives the family of each op; an op that is not in it is a family of its own. ``every`` has all results
-    of the run, because the cells that pass show how wide a cause is. ``not_gating`` has the ids of the provisional
-    clauses.
+    of the run, which show how many ops of each family ran for each clause. ``not_gating`` has the ids of the
+    provisional clauses.
     """
     ops: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in every:

@@ -334,8 +334,8 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
 
 
 def nothing_checked(results: Sequence[CellResult]) -> str | None:
-    """Returns a text that says why no cell could be checked, or None if any cell was checked. If no cell could be
-    checked, the machine is at fault and not the device."""
+    """Returns a text that says why no cell was checked; None if at least one cell was checked or if there are no
+    results. Unless all cells are unsupported by declaration, the machine is at fault and not the device."""
     unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
     if not results or any(r.outcome not in unchecked and not by_declaration(r) for r in results):
         return None

@@ -50,8 +50,8 @@ def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
 
 
 def _copy_repros(runs: Sequence[Run], merged: Merged, folder: Path) -> None:
-    """Copies the repro scripts of the shards into the folder of the merged run. A script that its shard's folder lacks
-    is left out."""
+    """Copies the repro scripts of the shards into the folder of the merged run. Scripts that are missing from the
+    folder of their shard are left out."""
     for run in runs:
         for cell, result in run.results.items():
             if result.repro is None or merged.results[cell].repro != result.repro:

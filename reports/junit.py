@@ -198,7 +198,8 @@ def suites_as_xml(suites: Sequence[TestSuite]) -> bytes:
 
 
 def seconds_in(path: Path) -> dict[CellKey, float]:
-    """Returns the time of each cell, in seconds, from a JUnit file of a run. Raises RunError if the file is not one."""
+    """Returns the time of each cell, in seconds, from a JUnit file of a run. Raises RunError if the file is not a JUnit
+    file of a run or cannot be read."""
     try:
         with explained(RunError, path, "cannot be read"):
             read = JUnitXml.fromfile(str(path))

@@ -46,8 +46,8 @@ def block(lines: Iterable[str]) -> list[str]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> list[str]:
-    """Returns the lines of a table. Its first ``texts`` columns are aligned left, the other ones right, as numbers. The
-    header is escaped; the rows must already be markdown."""
+    """Returns the lines of a table. The first ``texts`` columns are aligned left, for texts, and the other columns
+    right, for numbers. The header is escaped; the rows must already be markdown."""
     rule = ["---"] * texts + ["---:"] * (len(header) - texts)
     return [f"| {' | '.join(row)} |" for row in (list(map(md, header)), rule, *rows)]
 

@@ -307,8 +307,8 @@ class Example:
 class CellResult(CellFacts, frozen=True, gc=False):
     """The result of one cell with its verdict, in the form in which the record stores it.
 
-    ``why`` is the reason that the manifest's block gives, otherwise the reason for the verdict. ``example`` is the
-    minimised failure, or None if the failure was not minimised.
+    ``why`` says why the cell has its verdict; for an expected failure it is the reason that the manifest gives.
+    ``example`` is the minimised failure, or None if the failure was not minimised.
     """
 
     key: CellKey
@@ -331,11 +331,10 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
 
 def by_declaration(result: CellResult) -> bool:
-    """Returns True if a cell was not tried because the descriptor does not declare a capability that the clause
-    requires.
+    """Returns True if a cell was not tried because it needs more than the descriptor declares or the machine has.
 
     Only such an unsupported cell can have the verdict ``ok``. ``Run`` refuses such a result if the plan declares every
-    capability that its clause requires.
+    capability that its clause requires, and has no reason why the case was not tried.
     """
     return result.outcome is Outcome.UNSUPPORTED and result.verdict is Verdict.OK
 
@@ -406,7 +405,7 @@ class Run:
 
     ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, if the provenance belongs to another
     plan, or if a result is impossible: its cell is not planned, or the result is unsupported by declaration although
-    the plan declares everything that its clause requires.
+    the plan declares everything that its clause requires, and has no reason why the case was not tried.
     """
 
     folder: Path
@@ -427,7 +426,7 @@ class Run:
             if by_declaration(result) and not (plan.undeclared(key.clause) or plan.untried(key)):
                 raise RunError(
                     f"{key} is recorded as unsupported by declaration, but the plan declares "
-                    "everything that its clause requires"
+                    "everything that its clause requires, and has no reason why the case was not tried"
                 )
 
     @property

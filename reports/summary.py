@@ -99,7 +99,8 @@ def summarise(
 
 
 def _report(run: Run) -> str:
-    """Returns a line with the path of the file that lists all causes, or the folder of a run without such a file."""
+    """Returns a line with the path of the file that lists all causes; if there is no such file, with the path of the
+    run's folder."""
     report = run.folder / MARKDOWN_FILE
     return f"report: {_from_here(report if report.is_file() else run.folder)}"
 

@@ -248,8 +248,8 @@ class Recorder:
     record.
 
     ``undeclared`` maps a clause to the capabilities that the clause requires and the device does not declare.
-    ``untried`` maps a clause to another reason for not trying the clause. ``get`` returns None for the clauses of both,
-    so no check runs for them.
+    ``untried`` maps a clause to another reason for not trying the clause. ``get`` returns None for the clauses in
+    these two mappings, so no check runs for them.
     """
 
     def __init__(

@@ -58,9 +58,9 @@ def could_run_elsewhere(
     seconds: float, before: Mapping[int, float], now: Mapping[int, float]
 ) -> float:
     """Returns an estimate of the elapsed ``seconds`` in which a process could run, for systems that do not report
-    waiting times: the processor time that was used, but at least the fraction LEAST_ELSEWHERE of ``seconds``.
-    ``before`` and ``now`` map each process id to the processor time in seconds that the process had used, at the start
-    and at the end of the period."""
+    waiting times: the most processor time that one of the processes used, but at least the fraction LEAST_ELSEWHERE of
+    ``seconds``. ``before`` and ``now`` map each process id to the processor time in seconds that the process had used,
+    at the start and at the end of the period."""
     used = max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
     return max(used, seconds * LEAST_ELSEWHERE)
 
@@ -181,8 +181,8 @@ class Clock:
 
 
 class Turns:
-    """A detector of whether every other thread of this process had a chance to run: each thread is asleep, or has run
-    since it was first seen ready to run."""
+    """Detects when every other thread of this process had a chance to run, that is, when each of them is asleep or has
+    run since it was first seen ready to run."""
 
     def __init__(self, look: Callable[[int], Mapping[int, int]] = ready) -> None:
         self._look, self._process, self._me = look, os.getpid(), threading.get_native_id()
@@ -195,8 +195,9 @@ class Turns:
 
 
 def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
-    """Returns True if ``done()`` becomes true before every thread of this process had a chance to run and the process
-    could run for ``seconds``. Work that nothing blocks is done by then, however busy the machine is."""
+    """Waits until ``done()`` is true, and returns True. Returns False if ``done()`` is still false after the process
+    could run for ``seconds`` and every other thread of the process had a chance to run. By then, work that nothing
+    blocks is done, however busy the machine is."""
     clock, turns = Clock(), Turns()
     while not done():
         now, over = clock.now(), turns.over()

@@ -1,5 +1,5 @@
-"""The interface by which a check tells the process that runs it which clauses begin, which call comes next, and when
-the clauses are done."""
+"""The interface through which a check reports its progress to the process that runs the check: the clauses that begin,
+the next call, and the end of the clauses."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _show_bugs(word: str, as_json: bool) -> None:
         if bug.imitated:
             click.echo(f"    imitated by: {bug.imitated}")
         if bug.missed:
-            click.echo(f"    its imitation is not noticed yet: {bug.missed}")
+            click.echo(f"    the suite does not notice this imitation yet: {bug.missed}")
         if bug.why:
             click.echo(f"    {bug.why}")
         click.echo(f"    {bug.url}")

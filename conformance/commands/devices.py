@@ -191,10 +191,10 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
 def init(fast: bool, quick: bool, **given: Any) -> int:
     """Describe a new device in a folder of its own.
 
-    Probes the capabilities, dtypes and facts of the device and writes descriptor.py. Then runs plan quick, twice
-    in order to find flaky cells, and writes the failing cells to expected.toml, in blocks by clause and failing
-    layouts. Each block is marked `triage:`; replace that with the cause. To continue after an interruption, run
-    the same command again.
+    Probes the capabilities, dtypes and facts of the device and writes descriptor.py. Then runs plan quick (twice, to
+    find flaky cells) and writes the failing cells to expected.toml, in blocks by clause and failing layouts. Each
+    block is marked `triage:`; replace that with the cause. To continue after an interruption, run the same command
+    again.
     """
     from conformance.onboarding.init import InitOptions, begin
 

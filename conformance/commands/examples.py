@@ -45,14 +45,14 @@ def minimise(
     key = known_cell(cell, loaded.results if loaded is not None else ())
     if suite_of(key.clause) not in SEARCHED:
         raise ConformError(
-            f"{key} cannot be minimised: its clause is not about calls in layouts. Its repro script is in the "
+            f"{key} cannot be minimised: only cells that the suite `layout` checks can be. Its repro script is in the "
             "results folder of the run in which it failed"
         )
     task, plan = Task(key), "quick"
     if loaded is not None:
         result = loaded.results.get(key)
         if result is None:
-            raise ConformError(f"{run}: has no result for {key}")
+            raise ConformError(f"{run} has no result for {key}")
         if not result.layouts:
             raise NotMinimised(
                 f"{run}: {key} has the outcome '{result.outcome}': only failures can be minimised"
@@ -65,7 +65,9 @@ def minimise(
     try:
         (answer,) = minimised(bench, [task])
     except ChildDied as death:
-        raise ConformError(f"the process that minimises {death}") from None
+        raise ConformError(
+            f"the subprocess that searches for the smallest example {death}"
+        ) from None
     if answer.example is None:
         raise NotMinimised(answer.why)
     folder = output or run or Path("conform-results") / "minimised"

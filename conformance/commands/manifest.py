@@ -172,8 +172,9 @@ def _given(command: Callable[..., int]) -> Callable[..., int]:
 def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
     """Check the form and the dates of a manifest, and find contradictions and blocks that match no cell.
 
-    Blocks are compared with the cells of --run RUN, or with plan `full`, which is made now. Exits 1 if there are
-    problems, 4 if the manifest cannot be read.
+    Blocks are compared with the cells of --run RUN. Without --run and --no-plan, the command makes a plan (`full`, or
+    the one that --plan names) and compares the blocks with its cells. Exits 1 if there are problems, 4 if the manifest
+    cannot be read.
     """
     from devices.lifecycle.inspection import lint as find
     from devices.lifecycle.text import canonical
@@ -247,9 +248,9 @@ def update(
 def explain(given: Given, cell: str) -> int:
     """Explain what is expected of a cell, and why.
 
-    CELL is written as in reports, such as 'layout.values::add[float32]'. Shows the blocks that decide, the blocks that
-    they override, and the blocks whose conditions are not met; with --run also the verdict on the cell's outcome in
-    that run.
+    CELL is written as in reports, such as 'layout.values::add[float32]'. Shows the blocks that decide what is
+    expected, the blocks that they override, and the blocks whose conditions are not met; with --run also the verdict on
+    the cell's outcome in that run.
     """
     from devices.lifecycle.evidence import comparable, judged
     from devices.lifecycle.inspection import explain as why
@@ -373,7 +374,7 @@ def _report(done: Update, path: Path, *, written: bool) -> None:
         (
             "not recorded: unexpected failures",
             done.unrecorded,
-            "--reason TEXT or --triage records known failures, from two runs that agree",
+            "to record the failures on which two runs agree, give --reason TEXT or --triage",
         ),
     ):
         if cells:

@@ -29,7 +29,7 @@ def precision() -> None:
 @RUN
 @options("precision")
 def update(run: Path, device: str | None, descriptor: Path | None, reason: str | None) -> int:
-    """Store the largest errors that RUN measured in the device's precision.toml.
+    """Store in the device's precision.toml the largest errors that RUN measured.
 
     Without --reason, an error that is larger than the stored error is not stored, and the command exits 1.
     """
@@ -48,7 +48,9 @@ def update(run: Path, device: str | None, descriptor: Path | None, reason: str |
         )
     record, refused = updated(record_of(named.folder), measured, reason)
     path = write(named.folder, record)
-    click.echo(f"{path}: stored {number(len(measured) - len(refused), 'largest error')} of the run")
+    click.echo(
+        f"{path}: stored the largest errors of {number(len(measured) - len(refused), 'cell')}"
+    )
     if refused:
         click.echo(
             f"not stored, because larger than the stored error: {number(len(refused), 'error')}. Fix the device, or give --reason"

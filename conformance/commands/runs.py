@@ -71,9 +71,9 @@ def results(run: Path, as_json: bool, verbose: bool) -> None:
 def diff(before: Path, after: Path, as_json: bool, limit: int) -> int:
     """Compare two runs.
 
-    Lists the cells that newly fail, are fixed, newly crash, are missing, or have another expectation. BEFORE and AFTER
-    are results folders, of one device or of two. Exits 1 if a cell newly fails, newly crashes or is missing, else 0;
-    4 if a run cannot be read.
+    Lists the cells that newly fail, are fixed, newly crash, are missing, or have a different expectation. BEFORE and
+    AFTER are results folders, of one device or of two. Exits 1 if a cell newly fails, newly crashes or is missing, else
+    0; 4 if a run cannot be read.
     """
     found = compare(load_run(before), load_run(after))
     if as_json:

@@ -82,7 +82,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.status is Status.CHECKED and not self.faults:
             raise ValueError(
                 "no planted fault makes this clause fail: declare one in devices/simulated/faults.toml,"
-                " or name one of the wrapped device in 'wrapped_faults'"
+                " or name a fault of the wrapped device in 'wrapped_faults'"
             )
         if self.status is Status.PLANNED and self.provisional:
             raise ValueError(
@@ -218,10 +218,10 @@ def read(folder: Path, families: Sequence[str]) -> Contract:
 
 
 def misdated(clauses: Iterable[Clause], version: str) -> list[str]:
-    """Returns one sentence for each clause that may not be provisional in this version of the suite.
+    """Returns one sentence for each clause whose ``provisional_since`` is wrong in this version of the suite.
 
-    A clause is provisional in one minor version only. A clause that is written after the release of ``version`` may
-    name the next minor version.
+    A clause is provisional in one minor version only: that of ``version``, or the next one if the clause was written
+    after the release of ``version``.
     """
     major, minor = (int(part) for part in version.split(".")[:2])
     wrong = []

@@ -1,7 +1,7 @@
 """Public bugs of real devices, and the clauses whose checks detect them. Needs no torch.
 
 ``bugs.toml`` holds the bugs. An entry says what was wrong, and names a fault that imitates the bug: a planted fault of
-the simulated device, or a fault that ``tests/bugs`` puts in front of an op.
+the simulated device, or a fault that ``tests/bugs`` adds to an op by wrapping the op's function.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ Then = Literal[
 
 
 class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault of one op that imitates a bug. ``tests/bugs/imitations.py`` puts the fault in front of the op.
+    """A fault of one op that imitates a bug. ``tests/bugs`` adds the fault by wrapping the op's function.
 
     The fault occurs in a call whose operand number ``arg`` (any operand if ``arg`` is None) meets every condition in
-    ``when``. If ``keyword`` names an argument, the call must also pass that argument. ``of`` says where the fault is:
-    in the result of the call, or in the gradient of an ``input`` or for a ``cotangent``; the conditions are then those
-    of the input or the cotangent. In a gradient, the condition ``alone`` means that at least one operand does not
-    require a gradient.
+    ``when``. If ``keyword`` names an argument, the call must also pass that argument. ``of`` says where the fault
+    occurs: "call" in the result of the call, "input" in the gradient of an input, "cotangent" where the backward pass
+    reads a cotangent. For "input" and "cotangent", the input or the cotangent must meet the conditions instead of the
+    operand, and the condition ``alone`` means that at least one operand does not require a gradient.
     """
 
     op: Text = ""  # of torch's database; by default the first of the entry's ops

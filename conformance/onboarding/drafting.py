@@ -43,8 +43,8 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
 
     def declared(known: Iterable[str], works: Container[str]) -> list[str]:
-        """Returns the names that the descriptor declares: those that work, and those that exist with a wrong result.
-        The clauses of the latter fail until the result is right."""
+        """Returns the names that the descriptor declares: those that work, and those that exist but give wrong
+        results. The clauses of the latter fail until the results are right."""
         return [each for each in known if each in works or each in reply.wrong]
 
     answers = reply.capabilities

@@ -195,7 +195,8 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     )
     if reply.wrong:
         say(
-            "  declared although their results were wrong; their clauses fail until the results are right:"
+            "  the descriptor also declares these, whose results were wrong; their clauses fail until the "
+            "results are right:"
         )
     for name, seen in reply.wrong.items():
         say(f"    {name}: {seen}")
@@ -320,7 +321,9 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     elif options.runs > 1:
         say("with this manifest the gate of the last run is green")
     else:
-        say("with this manifest the run is green; without --fast, a second run finds flaky cells")
+        say(
+            "with this manifest the run is green; without --fast and --quick, a second run finds flaky cells"
+        )
     say(f"Next: replace each 'triage:' with the cause. To run the suite again: `{command}`")
     return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value
 

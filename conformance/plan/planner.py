@@ -301,8 +301,8 @@ def untried_with(
     contract: Contract,
     clauses: Container[str] | None = None,
 ) -> dict[str, dict[str, str]]:
-    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by op and
-    then by clause. If ``clauses`` is given, only these clauses are included."""
+    """Returns, by op and then by clause, the reasons why clauses are not tried on the device although it declares their
+    capabilities. If ``clauses`` is given, only these clauses are included."""
     undeclared = undeclared_clauses(descriptor, contract)
     asked = [
         (check.clause, check.untried)
@@ -323,8 +323,8 @@ def untried(
     ops: Iterable[str] = (),
     clauses: Container[str] | None = None,
 ) -> Mapping[str, Mapping[str, str]]:
-    """Returns the reasons why clauses are not tried on the device although it declares their capabilities, by clause
-    and then by case or op. If ``clauses`` is given, only these clauses are included."""
+    """Returns, by clause and then by case or op, the reasons why clauses are not tried on the device although it
+    declares their capabilities. If ``clauses`` is given, only these clauses are included."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):

@@ -1,9 +1,9 @@
 """Runs items in forked copies of a worker, so that a crash ends only the copy and not the worker.
 
 A worker that may be forked keeps one idle fork of itself. Items run in the worker until a call has crashed a process in
-this run. After that, and for items that are expected to crash, the items run in forks of the idle fork, so that a crash
-costs only some tens of milliseconds. A cell that crashed is run again alone in a new fork. The cell counts as a crash
-only if the new fork crashes, too.
+this run, or has written outside of its output in this worker; after that they run in forks of the idle fork. Items that
+are expected to crash always run in such forks. A crash in a fork costs only some tens of milliseconds. A cell that
+crashed is run again alone in a new fork. The cell counts as a crash only if the new fork crashes, too.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Conne
 
 @dataclass
 class Runner:
-    """The runner of a worker's items. Items run in the worker's own process; after a crash they run in forked copies of
-    the process, if the process may be forked.
+    """The runner of a worker's items. Items run in the worker's own process or in forked copies of it, as the module's
+    docstring says.
     """
 
     _name: str
@@ -188,7 +188,7 @@ class Runner:
         if not isinstance(again, Ran):
             return lost.as_outcome
         (found,) = again.report.cells
-        note = f"once {lost.message}, but not when the cell ran alone"
+        note = f"in the first run {lost.message}, but not when the cell ran alone"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:

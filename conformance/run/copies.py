@@ -1,8 +1,8 @@
 """Forked copies of a process, in which code runs that may crash. All copies are forks of one idle fork of the process.
 
 A vendor's module may take seconds to import. After the first copy has run, the idle fork therefore forks itself, and
-this fork imports the module. The fork replaces the idle fork if it can still be forked: if the module has started no
-thread and holds no device, socket or shared memory, and if a further fork can open the device.
+the new fork imports the module. The new fork replaces the idle fork if it can itself be forked: if the module has
+started no thread and holds no device, socket or shared memory, and if a test fork can open the device.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class WorkerIO(Popen2IO):
 def start_through(server: ForkServer, group: Any, watcher: Controller) -> None:
     """Changes an execnet group so that the fork server starts its local workers, as long as the server responds.
 
-    The watchdog watches a worker from the fork on, because execnet waits for the worker without a time limit. A worker
+    The watchdog watches a worker as soon as it is forked, because execnet waits for it without a time limit. A worker
     that ends, or is killed by the watchdog, before it is ready is replaced by a new Python interpreter.
     """
     otherwise = group.makegateway

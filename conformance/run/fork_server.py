@@ -99,8 +99,8 @@ def _serve(control: socket.socket, can_copy: bool) -> None:
 
 
 def _branch() -> socket.socket | None:
-    """Forks a new worker before it runs any item. The fork becomes the worker's own fork server, which starts the
-    subprocesses of cases. Returns the socket of the server in the fork, and None in the worker."""
+    """Forks this process, a new worker that has run no item yet. The fork becomes the worker's own fork server, which
+    starts the subprocesses of cases. Returns the server's socket in the fork, and None in the worker."""
     ours, theirs = socket.socketpair()
     worker = os.getpid()
     if pid := os.fork():

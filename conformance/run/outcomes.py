@@ -47,7 +47,7 @@ def write_report(report: ItemReport) -> str:
 
 
 class GroupCall(msgspec.Struct, frozen=True):
-    """A call that several clauses share, named by the first of these clauses and the call itself."""
+    """A call that several clauses share, identified by the first of these clauses and the key of the call."""
 
     group: str
     call: CallKey
@@ -156,8 +156,8 @@ def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
 
 
 def fails_its_item(matcher: Matcher, found: CellOutcome, clause: Clause) -> bool:
-    """Returns True if the outcome of a cell makes its item fail. A cell of a provisional clause never does, and is only
-    reported in the summary of the run."""
+    """Returns True if the outcome of a cell makes its item fail. A cell of a provisional clause never makes its
+    item fail; it is only reported in the summary of the run."""
     return verdict_of(matcher, found)[0] in BAD and not clause.provisional
 
 

@@ -85,8 +85,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class Doubt(msgspec.Struct, frozen=True, tag="doubt"):
-    """A line of a progress file for a cell in which pytest's own process ended. The cell may not be the reason, because
-    somebody may have killed the process."""
+    """A line of a progress file for a cell in which pytest's own process ended. The cell is not
+    necessarily the cause, because somebody may have killed the process."""
 
     cell: CellKey
 
@@ -264,7 +264,7 @@ def read_nothing(folder: Path) -> NoReturn:
 
 def _lesser(folder: Path, request: Request) -> str | None:
     """Returns a phrase for the requested run, such as "a shard", if the run must not replace the complete run in the
-    folder. Returns None if it may."""
+    folder; None if it may replace that run."""
     narrow = bool(request.selection)
     if not (folder / RECORD_FILE).exists():
         return None
@@ -279,7 +279,8 @@ def _lesser(folder: Path, request: Request) -> str | None:
         return "a shard" if held.provenance.shard != request.shard else None
     plans = _plans()
     if plans.index(request.plan) < plans.index(held.provenance.plan):
-        return f"a run of the smaller plan {request.plan} (it is of plan {held.provenance.plan})"
+        larger = held.provenance.plan
+        return f"a run of the smaller plan {request.plan} (the complete run is of plan {larger})"
     return None
 
 

@@ -196,7 +196,7 @@ class Session:
     def waits_for(self) -> str:
         """Returns a text about the processes for which an interrupted run must wait, such as "2 workers"."""
         count = len(self._watched.watched) if self._watched is not None else 0
-        return number(count, "worker") if count else "the call that runs"
+        return number(count, "worker") if count else "the running call"
 
     def kill_workers(self) -> None:
         """Kills all workers of the run."""
@@ -297,8 +297,8 @@ class Session:
         return {cell: _with_bugs(result) for cell, result in results.items()}
 
     def _plan_document(self, wanted: Iterable[CellKey]) -> PlanDocument:
-        """Returns the plan in the form in which it is stored in the results, so that reports can be made without torch
-        and without the suite."""
+        """Returns the plan as it is stored in the results, so that reports can be made without torch and without the
+        suite."""
         plan = self.plan
         answers = {} if self.partial else self._answers()
         asked = {"strides": self.survey.strides, "storage": self.survey.storage}
@@ -328,7 +328,7 @@ class Session:
         )
 
     def _unfinished(self, results: Mapping[CellKey, CellResult]) -> list[Unfinished]:
-        """Returns the cells without a repro script that ended their process or whose check raised an error."""
+        """Returns the cells that ended their process, or whose check raised an error, and that have no repro script."""
         return [
             Unfinished(cell, result.message, self.limits.at_first(cell), made.call, made.judged)
             for cell, result in results.items()
@@ -458,8 +458,9 @@ class Known(NamedTuple):
 
 
 def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
-    """Collects the facts about a device in another process if a fork server runs; otherwise opens the device in this
-    process. Raises ConformError if the device cannot be opened."""
+    """Collects the facts about a device: in another process if a fork server runs and the device has code from outside
+    torch and this project; otherwise in this process, which opens the device. Raises ConformError if
+    the device cannot be opened."""
     found = device = None
     if server is not None and is_foreign(descriptor):
         found = surveyed(server, descriptor.name, path)
@@ -475,8 +476,10 @@ def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) 
 def prepare(
     request: Request, server: ForkServer | None = None, files_of_user: Collection[Path] = ()
 ) -> Session:
-    """Prepares a run: makes the plan, selects the cells and locks the results folder, in which nothing is changed yet.
-    Returns the session. With a fork server the device is opened only in other processes. Raises ConformError."""
+    """Prepares a run: makes the plan, selects the cells and locks the results folder. No results of an earlier run are
+    deleted yet. Returns the session. With a fork server, a device with code from outside torch and
+    this project is opened only in other processes. Raises ConformError if the request, the device, the manifest or the
+    folder does not allow a run."""
     spec = plan_spec(request.plan)
     contract = load()
     clauses = None

@@ -21,8 +21,9 @@ _PATIENCE: Final = 600.0
 
 @cache
 def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
-    """Returns the facts about the device of a name, or of the descriptor at a path. The device is opened once for each
-    fork server, in another process. Raises ConformError if the device cannot be opened."""
+    """Returns the facts about the device with this name, or about the device whose descriptor is at ``path``. The
+    device is opened once for each fork server, in another process. Raises ConformError if the device cannot be
+    opened."""
     orders = [name, path and str(path)]
     said, ended = ask(Child(f"{__name__}:answer", orders, Limits(_PATIENCE), copied=True))
     if said is None:
@@ -36,7 +37,7 @@ def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
 
 
 def answer(orders: list[Any], tell: Tell) -> None:
-    """Opens a device in the other process, and sends the facts about the device to the caller."""
+    """Runs in a fork of the fork server: opens a device, and sends the facts about the device to the caller."""
     name, path = orders
     try:
         found = Survey.of(open_device(registry.find(name, path)))

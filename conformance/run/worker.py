@@ -1,5 +1,5 @@
-"""The part of a run in a process that runs items: a worker of pytest-xdist, or pytest's own process. The code of the
-controller is in session.py."""
+"""The code of a process that runs items: a worker of pytest-xdist, or pytest's own process. The code of the controller
+is in session.py."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def manifest_of(orders: WorkerOrders) -> Manifest:
 
 def prepare(orders: WorkerOrders) -> None:
     """Loads the data that all forks of this process need and that can be loaded without a device: the op database and
-    the manifest. Raises ConformError."""
+    the manifest. Raises ConformError if the manifest is not valid."""
     catalogue()
     manifest_of(orders)
     if any("autograd.forward_ad" in item.clauses for item in orders.items):
@@ -215,8 +215,8 @@ class Worker:
     def _again(
         self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
     ) -> tuple[CellOutcome, ...]:
-        """Runs the flaky cells of an item again. Returns the outcomes of all cells; that of a flaky cell includes its
-        further runs."""
+        """Runs the flaky cells of an item again. Returns the outcomes of all cells; the outcome of a flaky cell
+        includes its further runs."""
         times = runs_of(self.matcher, item.cells)
         if not times:
             return cells
@@ -257,8 +257,8 @@ class Worker:
         return ItemReport(self._outcomes(item, recorder))
 
     def _run_lost(self, item: Item) -> ItemReport:
-        """Returns the report for a case or an op that does not exist in this version and was planned only because of a
-        pinned example."""
+        """Returns the report for a case that this version of the suite does not have, or for an op that this version of
+        torch does not have. Such an item is planned only because of a pinned example."""
         return ItemReport(self._outcomes(item, unknown_here(*item, self._pins(item))))
 
     def _pins(self, item: Item) -> Sequence[Pinned]:

@@ -183,7 +183,7 @@ class XdistHooks:
 
     def _unreachable(self, error: Exception, session: pytest.Session) -> NoReturn:
         absent = isinstance(error, execnet_adapter.HostNotFound)
-        text = f"no host answers at {error}" if absent else str(error)
+        text = f"no host can be reached at {error}" if absent else str(error)
         self._stop(
             ConformError(
                 f"a worker of {', '.join(session.config.option.tx)} cannot be started: {text}. Each --tx must name a "
@@ -222,8 +222,8 @@ class XdistHooks:
             self._stop(given_up)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """Sets the report of an item in which a worker died to the cell that caused the death, and schedules the rest
-        of the item again."""
+        """Changes the report of an item in which a worker died, so that it names the cell that caused the death, and
+        schedules the rest of the item again."""
         config = report.node.config
         item_id = crashitem.partition("[")[2].removesuffix("]")
         found = self._controller.crashed(item_id, self._nodes[str(report.node.gateway.id)])

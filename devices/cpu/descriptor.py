@@ -77,7 +77,7 @@ _AUTOCAST = (
     Autocast(
         "composed",
         names("bilinear tensordot lstm_cell gru_cell chain_matmul linalg_multi_dot"),
-        f"{_OWN_LISTS} do not name these ops, but mm and linear, which these ops call",
+        f"{_OWN_LISTS} do not name these ops, but name mm and linear, which these ops call",
     ),
 )
 

@@ -1,5 +1,5 @@
 """The descriptor of Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). It was
-written from documentation and has never been run; a first run may show corrections."""
+written from documentation and has never been run; the first run may show that it needs corrections."""
 
 from __future__ import annotations
 

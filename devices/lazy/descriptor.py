@@ -25,10 +25,10 @@ def settle(tensors: Sequence[Any]) -> None:
     such error behind.
 
     The error of a failed graph is raised by the barrier that waits for the graph, and once more by the next barrier
-    (torch 2.13), so an innocent op is blamed. Barriers are therefore repeated until one raises no error.
+    (torch 2.13), where it seems to come from another op. Barriers are therefore repeated until one raises no error.
 
     The function does not use ``mark_step``, which computes all live tensors in one graph: the cache of compiled graphs
-    confuses operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` behind ``(a - b) * a`` gives ``(a -
+    confuses operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` after ``(a - b) * a`` gives ``(a -
     b) * a``), so the result of a call would depend on all live tensors.
     """
     lazy = lent("torch._lazy")
@@ -48,8 +48,8 @@ def settle(tensors: Sequence[Any]) -> None:
 
 
 def from_device(tensor: Any) -> Any:
-    """Returns the value of a tensor as a CPU tensor. Errors of delayed computations are raised here, so that no later
-    op is blamed."""
+    """Returns the value of a tensor as a CPU tensor. Errors of delayed computations are raised here, not in
+    a later op that did not cause them."""
     try:
         return tensor.cpu()
     except RuntimeError:
@@ -62,7 +62,7 @@ def _unavailable() -> str | None:
     if not is_installed("torch"):
         return "torch is not installed"
     if platform.system() == "Windows":  # caffe2/CMakeLists.txt: BUILD_LAZY_TS_BACKEND is for others
-        return "torch is built without the TorchScript backend of lazy tensors on Windows"
+        return "on Windows, torch is built without the TorchScript backend of lazy tensors"
     return None
 
 
@@ -74,8 +74,8 @@ DESCRIPTOR = Descriptor(
         "torch/csrc/lazy/tutorial.md",
         "torch/_lazy/__init__.py",
         "torch/_lazy/ts_backend.py",
-        "torch/csrc/lazy/core/tensor_impl.cpp: strides are those of a contiguous tensor, no storage",
-        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: ops without a node run on the CPU",
+        "torch/csrc/lazy/core/tensor_impl.cpp: always the strides of a contiguous tensor, and no storage",
+        "torch/csrc/lazy/ts_backend/ts_eager_fallback.cpp: ops that have no lazy node run on the CPU",
     ),
     module="torch._lazy.ts_backend",
     init="init",

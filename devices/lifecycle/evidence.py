@@ -125,9 +125,10 @@ def weigh(
     today: date,
     wanted: Callable[[CellKey], bool] = lambda key: True,
 ) -> Findings:
-    """Judges every cell of the runs by the manifest, which must be active for the machine of the runs.
+    """Judges the cells of the runs for which ``wanted`` returns True by the manifest, which must be active for the
+    machine of the runs.
 
-    Raises EvidenceError if no cell is selected, and ManifestConflict if blocks conflict.
+    Raises EvidenceError if no such cell has an outcome, and ManifestConflict if blocks conflict.
     """
     matcher = Matcher(manifest)
     found = Findings()
@@ -183,7 +184,8 @@ def _sort_in(
 
 
 def _left(key: CellKey, by_run: Sequence[tuple[str, Seen | None]]) -> Left:
-    """Returns the cell with the observation of each run, or that the run has no outcome for the cell."""
+    """Returns a cell that an update does not change. The reason lists the observation of the cell in each run, and says
+    so if a run has no outcome for the cell."""
     saw = (f"{name}: {each or 'no outcome'}" for name, each in by_run)
     return Left(key, "; ".join(saw))
 
@@ -195,8 +197,8 @@ def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgemen
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """Returns the joint observation of runs that agree. A layout passes if one of the runs ran it and it failed in
-    none."""
+    """Returns one observation for runs that agree. If the runs ran different layouts, a layout passes if at least one
+    run ran it and it failed in no run."""
     if all(each.ran == seen[0].ran for each in seen):
         return seen[0]
     failed = frozenset().union(*(each.observed.layouts for each in seen))

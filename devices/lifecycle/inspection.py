@@ -39,8 +39,9 @@ def lint(
 ) -> list[Problem]:
     """Returns the problems of a manifest that was read without error, in the order of the file.
 
-    If ``cells`` (all planned cells) are given, the blocks whose conditions ``facts`` meet are checked against the
-    cells: lint finds blocks and names that match no cell, and blocks that conflict. Expired blocks are always reported.
+    If ``cells`` (all planned cells) are given, the blocks that apply on a machine with these ``facts`` are checked
+    against the cells: lint finds blocks and names that match no cell, and blocks that conflict. Expired blocks are
+    always reported.
     If the ``text`` of the manifest is given, its form is checked too. Raises ManifestError if cells are given and a
     block needs a fact that is not among ``facts``.
     """
@@ -80,8 +81,8 @@ def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
 
 
 def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[str]:
-    """Yields a text for each part of a block that matches no cell: the whole block, or single names, with suggestions
-    for unknown ops."""
+    """Yields one text if a whole block matches no cell, otherwise a text for each of its names that matches no cell.
+    For unknown ops, the texts suggest similar names."""
     unknown = {
         op: f"unknown op '{op}'{suggestion(op, ops)}"
         for op in block.op
@@ -119,8 +120,8 @@ def _form(manifest: Manifest, text: str) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The expectation of a cell and the blocks of the manifest behind it. ``elsewhere`` are blocks that match but do
-    not apply on the current machine, each with the conditions that are not met."""
+    """The expectation of a cell and the blocks of the manifest that match the cell. ``elsewhere`` are matching blocks
+    that do not apply on the current machine, each with the conditions that are not met."""
 
     key: CellKey
     match: Match
@@ -146,8 +147,8 @@ def _rank(pattern: str) -> tuple[bool, int]:
 
 
 def _matched_by(block: Block, key: CellKey) -> list[str]:
-    """Returns for each of clause, op and dtype the most specific pattern of a block that matches the cell; an empty
-    text if none matches."""
+    """Returns, for each of clause, op and dtype, the most specific of the block's patterns that match the cell; an
+    empty text if none matches."""
     return [
         max((each for each in patterns if pattern_matches(each, name)), key=_rank, default="")
         for patterns, name in zip(block.axes, key, strict=True)

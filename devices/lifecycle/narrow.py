@@ -29,7 +29,7 @@ class Box:
 
 
 class Forbidden:
-    """Cells that no product may contain."""
+    """Cells that no product may contain, because no block made from a product may match them."""
 
     def __init__(self, cells: Iterable[CellKey]) -> None:
         self._by_op: dict[str, list[tuple[str, str]]] = {}
@@ -120,8 +120,9 @@ def narrowed(
     """Returns the narrower blocks that replace a block; an empty list if the block is to be removed.
 
     ``covered`` are the planned cells that the block matches, ``gone`` the cells that the block should no longer match.
-    ``overridden`` returns True for a cell about which another block decides. ``unseen_dtypes`` are the dtypes that no
-    run planned; the block keeps them. ``strangers`` are the ops that the manifest names and no run planned.
+    ``overridden`` returns True for a cell for which another block overrides this block. ``unseen_dtypes`` are the
+    dtypes that no run planned; the block keeps them. ``strangers`` are the ops that the manifest names and no run
+    planned.
     """
     leaving = set(gone)
     cells = {key: bounds.get(key) for key in covered if key not in leaving}
@@ -159,8 +160,8 @@ def narrowed(
 def _with_prefix(
     block: Block, pieces: list[Block], prefix: str, clauses: Sequence[str], dtypes: set[str]
 ) -> list[Block]:
-    """Returns the narrower blocks, extended so that a prefix in the original block still applies to ops that have none
-    of the planned dtypes."""
+    """Returns the narrower blocks, extended if necessary so that they still match all ops of a prefix of the original
+    block at the given ``dtypes``, which no run planned."""
     lost = [
         clause
         for clause in clauses
@@ -240,8 +241,8 @@ def _piece(
 ) -> Block:
     """Returns a copy of a block that covers a product, with the block's own patterns if possible.
 
-    A prefix is kept if the product may grow by all ``known`` names that the prefix matches; otherwise the names are
-    written out. An exact name that no plan has is kept in the ``first`` copy.
+    A prefix is kept if all ``known`` names that it matches can be added to the product without a forbidden cell;
+    otherwise the names are written out. A pattern that matches no known name is kept only in the ``first`` copy.
     """
     patterns: dict[str, tuple[str, ...]] = {}
     for axis in ("op", "dtype", "clause"):

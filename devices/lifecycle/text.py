@@ -29,7 +29,7 @@ from devices.manifest import AXES, KEYS, Block, Manifest, comment_lines, comment
 
 WIDTH: Final = 100
 _HEADER: Final = "[[expect]]"
-_PREAMBLE: Final = "# Expected failures, one block a root cause."
+_PREAMBLE: Final = "# Expected failures, one block for each root cause."
 
 
 # -- a file taken apart ---------------------------------------------------------------------------
@@ -141,8 +141,8 @@ def canonical(text: str, manifest: Manifest) -> str:
 
 
 def _canonical(entry: Entry) -> Entry:
-    """Returns one block in canonical form. Parsing is slow, so a text that equals a newly rendered one is not
-    parsed."""
+    """Returns one block in canonical form. Parsing is slow, so the text is not parsed if it equals that of a
+    newly rendered block."""
     comments = "\n".join(line.strip() for line in entry.comments.splitlines())
     plain = render(entry.block)
     text = plain if entry.text == plain else edited(entry.text)
@@ -347,8 +347,8 @@ class Editing:
 
 
 def _place(sections: list[Section], entry: Entry) -> None:
-    """Inserts an entry under the heading of blocks with the same reason. If there is none, inserts it under a new
-    heading in sorted order.
+    """Inserts an entry under the heading of blocks with the same reason. If no block has the same reason, inserts the
+    entry under a new heading in sorted order.
 
     Headings differ from cause to cause. Without headings, git may match the first lines of one block with the first
     lines of the next one, and report a conflict between neighbours that does not exist.

@@ -1,8 +1,8 @@
 """Updates a manifest from runs.
 
-Cells that pass in every run are removed from their blocks without further conditions. New failures are added only with
-a reason, and only from two runs that agree. Cells on which the runs disagree are reported and not changed; cells that
-no run ran are not changed either.
+Cells that pass in every run are removed from their blocks, except from blocks with the outcome ``flaky``. New failures
+are added only with a reason, and only from two runs that agree. Cells on which the runs disagree are reported
+and not changed; cells that no run ran are not changed either.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def update(
 def _two_for_one_plan(runs: Sequence[Evidence]) -> None:
     if len(runs) < 2:
         raise EvidenceError(
-            f"failures are added only from two runs that agree, and {runs[0].name} is one run: run the same plan"
+            f"failures are added only from two runs that agree, but only {runs[0].name} was given: run the same plan"
             " again with --results=RUN2, and give both folders"
         )
     for other in runs[1:]:
@@ -241,8 +241,8 @@ class _Work:
     unseen: set[str] = field(default_factory=set)
 
     def narrow(self, dtypes: Collection[str]) -> None:
-        """Removes the cells that are better than expected, and those whose failures are added anew, from their
-        blocks."""
+        """Removes two sorts of cells from their blocks: cells that are better than expected, and cells whose failures
+        are added in new blocks."""
         touched: dict[int, Block] = {}
         for case in self.moving.values():
             for block in case.match.blocks:
@@ -338,13 +338,13 @@ class _Work:
                 verdict = judged(new.expectation, case.seen, today).verdict
                 wanted = _wanted(case, recorded=key in self.additions)
                 if verdict not in wanted:
-                    raise _fault(key, f"it would be judged '{verdict}'")
+                    raise _fault(key, f"the cell would be judged '{verdict}'")
             elif _says(old) != _says(new):
-                raise _fault(key, "its expectation would change")
+                raise _fault(key, "the expectation of the cell would change")
 
 
 def _decides(match: Match, block: Block) -> bool:
-    """Returns True if a block that matches a cell is not overridden for that cell."""
+    """Returns True unless a block matches a cell and another block overrides it for that cell."""
     if not any(each is block for each in match.blocks):
         return True  # the block does not match the cell, so nothing overrides it there
     return match.expectation is None or any(each is block for each in match.expectation.blocks)

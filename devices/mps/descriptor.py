@@ -1,5 +1,5 @@
 """The descriptor of Apple GPUs through Metal Performance Shaders. It was written from documentation and has never been
-run; a first run may show corrections."""
+run; the first run may show that it needs corrections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DESCRIPTOR = Descriptor(
         "https://docs.pytorch.org/docs/stable/mps.html",
         "ATen/mps/MPSAllocator.h: alignUp to the page, kMaxScalarAlloc",
         "ATen/mps/MPSGuardImpl.h: a new stream is the default one",
-        "torch.testing._internal.common_mps: dtypes by op that its tests leave out",
+        "torch.testing._internal.common_mps: the dtypes of each op that torch's tests leave out on MPS",
     ),
     # Not streams: a new stream is the default stream. Not multi_device: there is only one device.
     # Not allocator_statistics: torch.mps counts allocated and driver bytes, nothing else.

@@ -1,5 +1,5 @@
 """The descriptor of Meta's MTIA. Its backend is not public, so the descriptor describes torch's public module
-torch.mtia. It has never been run; a first run may show corrections."""
+torch.mtia. The descriptor has never been run; the first run may show that it needs corrections."""
 
 from __future__ import annotations
 

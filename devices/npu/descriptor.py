@@ -1,5 +1,5 @@
 """The descriptor of Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). It was written from documentation and
-has never been run; a first run may show corrections."""
+has never been run; the first run may show that it needs corrections."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _unavailable() -> str | None:
 
 
 def _facts() -> dict[str, str]:
-    """Returns the facts of the machine. The driver's version is in a file of the driver. The runtime is CANN, whose
-    folder its script set_env.sh states in the environment."""
+    """Returns the facts of the machine. The driver's version is in a file of the driver. The runtime is CANN,
+    whose script set_env.sh sets an environment variable to the folder of CANN."""
     home = os.environ.get("ASCEND_HOME_PATH") or os.environ.get("ASCEND_TOOLKIT_HOME")
     runtime = version_in(Path(home) / "compiler" / "version.info", _VERSION) if home else ""
     return common_facts(

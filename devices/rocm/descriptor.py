@@ -1,5 +1,5 @@
-"""The descriptor of AMD GPUs through ROCm. torch calls these devices "cuda" as well. It was written from documentation
-and has never been run; a first run may show corrections."""
+"""The descriptor of AMD GPUs through ROCm. torch calls these devices "cuda" as well. The descriptor was written from
+documentation and has never been run; the first run may show that it needs corrections."""
 
 from __future__ import annotations
 

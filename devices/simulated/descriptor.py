@@ -21,13 +21,13 @@ def _count() -> int:
 
 
 def missing_tools() -> str | None:
-    """Returns one line that says which tool of the build is missing on the current machine and how to get it; None if
-    none is missing."""
+    """Returns one line that says what is missing on the current machine to build the simulated device, and what to do;
+    None if nothing is missing."""
     if not sys.platform.startswith("linux"):
         return f"the simulated device needs Linux (memfd_create), this is {sys.platform}"
     if not torch_has_header(_HEADER):
         return (
-            f"the simulated device needs torch 2.13: the installed one lacks a header that it is built with ({_HEADER}). "
+            f"the simulated device needs torch 2.13: the installed torch lacks a header that the build needs ({_HEADER}). "
             "Install it, or test another device, such as --device cpu"
         )
     compiler = os.environ.get("CXX", "c++")

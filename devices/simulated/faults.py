@@ -3,10 +3,10 @@ switches.
 
     SIMULATED_FAULTS=values.ignore_strides,out.restride pytest --device simulated
 
-switches two faults on for a run, as does ``with planted("values.ignore_strides"): ...`` for a block. ``faults.toml``
-lists all faults. The C++ enumeration is generated from that file when the library is built:
+switches two faults on for a run. ``with planted("values.ignore_strides"): ...`` switches one fault on for a block.
+``faults.toml`` lists all faults. The C++ enumeration is generated from that file when the library is built:
 ``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. The contract names each fault at the clauses
-that fail while the fault is on. A fault that is off costs one load.
+that fail while the fault is on. To check a switch that is off, the library loads one word from memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     radius: tuple[_Text, ...] = ()
 
     def allows(self, clause: str, op: str) -> bool:
-        """Returns True if a cell of the given clause and op may differ from a run without faults."""
+        """Returns True if the result of a cell of the given clause and op may change while the fault is on."""
         if clause in self.clauses and op in self.ops:
             return True
         return any(fnmatchcase(f"{clause}::{op}", pattern) for pattern in self.radius)

@@ -1,5 +1,5 @@
-"""The descriptor of Intel GPUs through SYCL and Level Zero. It was written from documentation and has never been run; a
-first run may show corrections."""
+"""The descriptor of Intel GPUs through SYCL and Level Zero. It was written from documentation and has never been run;
+the first run may show that it needs corrections."""
 
 from __future__ import annotations
 

@@ -82,6 +82,8 @@ def follow(
     for number, step in enumerate(found, 1):
         output = ""
         for command, wanted in step.commands:
+            if ops:  # partial runs have a default folder of their own
+                command = re.sub(r"-quick$", "-quick-partial", command)
             print(f"--- step {number}: {command}", flush=True)
             start = time.monotonic()
             done = subprocess.run(

@@ -82,9 +82,9 @@ def _made(
 
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
-    """Returns the samples with fewer layouts for most of them. The ``count`` samples that differ most keep all layouts
-    of the covering set. Each other sample gets three layouts: contiguous, an expanded layout, and one of the remaining
-    kinds in turn."""
+    """Returns the samples, most of them with fewer layouts. The ``count`` samples that differ most from each other keep
+    all layouts of the covering set. Every other sample gets three layouts: a contiguous layout, an expanded layout, and
+    a layout of another kind, which changes from sample to sample."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
     found = []
     for number, sample in enumerate(chosen):

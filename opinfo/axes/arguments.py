@@ -112,7 +112,7 @@ def _values(value: Any, extents: list[int]) -> Iterator[Any]:
 ENDS = Axis(
     number=7,
     name="arguments",
-    finds="A kernel that ignores an argument, that is wrong if it is 0, negative, or as large as a dimension, or that returns its operand itself if there is nothing to do.",
+    finds="A kernel that ignores an argument, that is wrong if an argument is 0, negative, or as large as a dimension, or that returns its operand itself if there is nothing to do.",
     bugs=("pytorch/pytorch#189664",),
     budget=5,
     layouts=("contiguous", "transposed+step_outer+offset"),
@@ -199,8 +199,8 @@ OPERANDS = Axis(
 
 
 def _counts(basis: Basis) -> Variations:
-    """Yields calls without tensor arguments that return a large tensor. Each number among the arguments is made large
-    in turn, in calls with each combination of argument types."""
+    """Yields calls without tensor arguments that return a large tensor, because a number among their arguments is
+    larger than in the database's samples. Calls with each combination of argument types are used."""
     by_type: dict[tuple[type, ...], list[Sample]] = {}
     for base in basis.drawn:
         by_type.setdefault(tuple(map(type, base.call.args)), []).append(base)
@@ -248,7 +248,7 @@ def _many(value: Any) -> Iterator[Any]:
 COUNTS = Axis(
     number=17,
     name="counts",
-    finds="A kernel that creates a tensor from numbers, and is wrong beyond a block of elements.",
+    finds="A kernel that creates a tensor from numbers, and is wrong if the tensor has more elements than one block processes.",
     bugs=("pytorch/pytorch#58551", "pytorch/pytorch#18363"),
     budget=4,
     layouts=("contiguous",),
@@ -264,7 +264,8 @@ COUNTS = Axis(
 
 
 def _refused(basis: Basis) -> Variations:
-    """Yields one call of each kind that must raise, with operands, numbers, names or ranks that do not fit."""
+    """Yields calls that must raise an error, at most one for each reason: an operand, a number, a name or a rank does
+    not fit."""
     every = [_unknown, _other_ranks]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every]
@@ -323,7 +324,7 @@ def _unknown(base: Sample) -> Iterator[Call]:
 
 
 def _other_ranks(base: Sample) -> Iterator[Call]:
-    """Yields copies of a sample's call in which the first operand has no dimensions, or seven."""
+    """Yields copies of a sample's call in which the first operand has no dimensions or seven dimensions."""
     first, *others = base.tensors or [torch.empty(0)]
     if base.tensors:
         for shape in ((), [1] * 7):

@@ -1,4 +1,4 @@
-"""The starting point of the axes: an op at a dtype with the database's samples, and functions that check whether the
+"""The starting point of the axes: an op and a dtype with the database's samples, and functions that check whether the
 CPU accepts a new call."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UPSTREAM = 16
 
 @dataclass
 class Basis:
-    """An op at a dtype, the database's samples, and facts about them. Axes get the values for new calls from it, and
+    """An op and a dtype, the database's samples, and facts about them. Axes get the values for new calls from it, and
     use it to check whether new calls are usable."""
 
     op: Op
@@ -142,7 +142,7 @@ class Basis:
 
     def _fullest(self, held: Sequence[Sample]) -> Sample | None:
         """Returns a sample with the largest number of tensors, if possible one with several elements in each tensor;
-        None if no samples are given. Few samples have optional operands, and the returned sample has most of them."""
+        None if no samples are given. The function is needed because few samples have optional operands."""
         most = max((len(s.tensors) for s in held), default=0)
         full = [s for s in held if len(s.tensors) == most]
         whole = [s for s in full if all(t.numel() > 1 for t in s.tensors)]
@@ -197,8 +197,8 @@ class Basis:
 
     @cached_property
     def orders(self) -> bool:
-        """True if the result contains indices of elements by rank, as for ``argsort``. Devices may break ties
-        differently, so the values of an input must all differ."""
+        """True if the result contains indices that depend on the order of the elements, as for ``argsort``. Devices may
+        order equal elements differently, so the values of an input must all differ."""
         if self.elementwise or self.dtype == "bool":
             return False
         drawn = self.drawn
@@ -216,7 +216,7 @@ class Basis:
 
     @cached_property
     def shape_free(self) -> bool:
-        """True if the op's tensors may have any other shape, as for elementwise ops and copies."""
+        """True if the op accepts tensors of any shape, as elementwise ops and copies do."""
         return self.elementwise or self.op.takes_memory_format
 
     @staticmethod
@@ -239,7 +239,8 @@ class Basis:
         """Returns a tensor of the given shape with values like those that the database uses for tensor number ``place``
         of a call: within the domain of the op, and sorted if the database's values are sorted.
 
-        If negative values are allowed, ops that move elements get fractions, and ops that may sum get whole numbers.
+        If negative values are allowed, ops that are not elementwise get fractions if they only move elements, and
+        otherwise whole numbers, whose sums are exact.
         """
         given = base.tensors[place]
         signed = not given.is_complex() and given.is_floating_point() and place in self._signed
@@ -409,8 +410,8 @@ class Basis:
         return True
 
     def steady(self, call: Call) -> bool:
-        """Returns True if the CPU's result stays the same, within tolerances, when each operand element changes by one
-        rounding."""
+        """Returns True if the CPU's result stays the same, within tolerances, when operand elements change by one rounding
+        error."""
         if not (self.kind.is_floating_point or self.kind.is_complex):
             return True
         return self.decisions.decide(lambda: self._stays(call))
@@ -430,7 +431,7 @@ class Basis:
 
     @staticmethod
     def rebound(call: Call, tensors: list[torch.Tensor]) -> Call:
-        """Returns a call with other tensors in place of its own."""
+        """Returns a call with the given tensors in place of its own tensors."""
         args, kwargs = call.bind(tensors)
         return Call(args, kwargs)
 
@@ -461,7 +462,7 @@ def asking() -> Iterator[None]:
 
 
 def _paired(call: Call) -> bool:
-    """Returns True if the second and third tensors of a call have the same number of keys and values."""
+    """Returns True if a call of attention has as many values (in its third tensor) as keys (in its second tensor)."""
     return len({each.shape[-2:-1] for each in call.tensors[1:3]}) == 1
 
 
@@ -475,7 +476,7 @@ def flushed(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 def exactly(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor in float64. A float64 tensor is returned with gaps between its elements, so that the kernel
-    takes another code path, element by element. If the result then changes, the result is not reliable."""
+    uses its code for strided elements. If the result then changes, the result is not reliable."""
     if tensor.dtype == torch.float64:
         return torch.stack((tensor, tensor), -1)[..., 0]
     return tensor.double()

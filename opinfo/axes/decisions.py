@@ -95,8 +95,8 @@ def kept_in(root: Path, op: str, dtype: str) -> Decisions:
 
 @lru_cache(maxsize=1)
 def _folder(root: Path) -> Path:
-    """Returns the folder of cached answers for the present torch, machine and source code. Removes the folders that
-    were not used for the longest time."""
+    """Returns the folder of cached answers for the present torch, machine and source code. Keeps the folders that
+    were used last, and removes older folders."""
     facts = hashlib.blake2b(digest_size=12)
     for fact in (
         *(torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability()),

@@ -122,7 +122,7 @@ def _of_schemas(op: Op) -> Iterator[tuple[str, Argument]]:
 
 
 def _others(kind: str, default: Any) -> tuple[Any, ...]:
-    """Returns values other than the default, for a type as named by Python or a schema."""
+    """Returns values other than the default. ``kind`` is the name of the argument's type in Python or in a schema."""
     if kind == "bool" and isinstance(default, bool):
         return (not default,)
     among = _INTS if kind == "int" and type(default) is int else _FLOATS if kind in _NUMBERS else ()

@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Gap(NamedTuple):
-    """A property of the first operand's shape that no call may have had yet, and sizes for rows and columns that give
-    the shape this property."""
+    """A property that the first operand's shape may lack in all calls so far, and sizes of rows and columns that give a
+    shape this property."""
 
     name: str
     holds: Callable[[Shape], bool]
@@ -85,8 +85,8 @@ def _gaps(basis: Basis) -> Variations:
 
 
 def _shaped(basis: Basis, gap: Gap) -> Variations:
-    """Yields calls whose first operand has the shape that a gap describes. Two groups of dimensions get new sizes; the
-    other dimensions keep theirs or get size 1."""
+    """Yields calls whose first operand has the shape that a gap describes. One or two groups of dimensions get new
+    sizes; the other dimensions keep their sizes or get size 1."""
     steady = basis.op.ufunc or basis.elementwise
     for base in basis.bases[:_FROM]:
         for assigned in islice(_assigned(basis, base, gap), _TRIES):
@@ -103,8 +103,8 @@ Assigned = dict[frozenset[Any], int]
 
 
 def _assigned(basis: Basis, base: Sample, gap: Gap) -> Iterator[Assigned]:
-    """Yields sizes for the groups of dimensions that give the first operand the shape that a gap describes, the
-    smallest first."""
+    """Yields sizes of groups of dimensions with which the first operand has the shape that a gap describes. Sizes that
+    make the operand small come first."""
     first = tuple(base.tensors[0].shape)
     groups = [group for group, _ in groups_of(basis, base)]
     of_first = [group for group in groups if any(d[0] == 0 for d in group if isinstance(d, tuple))]
@@ -146,8 +146,8 @@ def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
 
 
 def _valued(basis: Basis) -> Variations:
-    """Yields calls in which an operand contains the ordinary values that it has not had in any call, if the CPU's
-    result is reliable."""
+    """Yields calls in which one operand contains the ordinary values that it has not contained in any call so far.
+    Calls for which the CPU's result is not reliable are left out."""
     if not basis.kind.is_floating_point or basis.kind.itemsize < 2:
         return
     tensors = [call.tensors for call in basis.made]

@@ -25,8 +25,8 @@ _MOST = 110_000
 
 def _grown(basis: Basis) -> Variations:
     """Yields calls with matrices composed of blocks. Each block is scaled by a different factor, so that triangular,
-    definite and regular matrices stay so. Then it yields calls with more columns in other operands, with long and short
-    batches, and with single rows and columns."""
+    definite and regular matrices keep these properties. Then it yields calls with more columns in other operands, with
+    long and short batches, and with single rows and columns."""
     seen: set[str] = set()
     blocks = (partial(_blocks, extent=_TILE), partial(_blocks, extent=_HALF))
     many, few = (partial(_batches, count=count) for count in (_BATCH, _FEW))
@@ -47,8 +47,8 @@ def _grown(basis: Basis) -> Variations:
 
 
 def _smallness(base: Sample) -> tuple[bool, bool, int]:
-    """Returns the key by which basis samples are sorted: small samples that have a matrix come first, single rows and
-    columns last."""
+    """Returns the key by which basis samples are sorted: samples with a matrix come first, then samples with a single
+    row or column, then samples without a matrix. Within each of these groups, small samples come first."""
     vectors = all(t.dim() < 2 for t in base.tensors)
     thin = any(not t.numel() or min(t.shape[-2:]) < 2 for t in base.tensors if t.dim() > 1)
     return vectors, thin, base.numel
@@ -152,8 +152,8 @@ def _repeated_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns the vector that belongs to a matrix, repeated for each of its blocks. Integers, which are row numbers,
-    continue to count."""
+    """Returns a vector that belongs to a matrix, repeated ``count`` times, once for each block of the larger matrix.
+    Integers are row numbers, so in each block they are increased by the number of rows before it."""
     copies = [*_scaled(tensor, count)]
     if not (tensor.is_floating_point() or tensor.is_complex()):
         copies = [each + n * tensor.shape[-1] for n, each in enumerate(copies)]

@@ -82,7 +82,7 @@ def roomy(basis: Basis, base: Sample) -> Sample:
 
 def starting_at(bases: Sequence[Sample], first: int) -> list[Sample]:
     """Returns the samples in cyclic order, starting at number ``first``. The samples have different arguments, so
-    another start gives a call other arguments."""
+    a different ``first`` gives a call different arguments."""
     first = first % len(bases) if bases else 0
     return [*bases[first:], *bases[:first]]
 
@@ -161,7 +161,7 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
 
 def stacked(tensor: torch.Tensor, lead: Sequence[int]) -> torch.Tensor:
     """Returns copies of a tensor along new leading dimensions. Each copy is scaled by a different factor, so that
-    triangular, definite and regular matrices stay so."""
+    triangular, definite and regular matrices keep these properties."""
     copies = tensor.expand(*lead, *tensor.shape).clone(memory_format=torch.contiguous_format)
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return copies
@@ -383,7 +383,7 @@ def _longest(basis: Basis) -> Variations:
 
 def _alone(basis: Basis) -> Variations:
     """Yields calls with one dimension as long as possible. All other dimensions have size 1 if the CPU accepts that;
-    otherwise only those for which it does."""
+    otherwise only the dimensions that can grow have size 1."""
     seen: set[str] = set()
     of_bases = [[(b, group) for group in _growing(basis, b)] for b in basis.bases]
     count = len(of_bases)
@@ -434,8 +434,9 @@ def _stretched(
 
 
 def _among(basis: Basis) -> Variations:
-    """Yields calls with a tensor of more than 65,536 elements whose other dimensions keep their sizes. Dimensions that
-    grow together with other tensors are skipped, because some kernels process each pair of elements."""
+    """Yields calls in which one dimension of a tensor is so long that the tensor has more than 65,536 elements. The
+    other dimensions keep their sizes. Dimensions that must grow together with dimensions of other tensors are skipped,
+    because some kernels process each pair of elements."""
     for base in basis.bases:
         for group, growth in groups_of(basis, base):
             if len(group) > 1 or not (dims := dims_of(group)):
@@ -450,7 +451,7 @@ def _among(basis: Basis) -> Variations:
 LONG = Axis(
     number=12,
     name="long",
-    finds="A kernel that counts elements, rows or the steps of a dimension in 16 bits, or as blocks of a grid.",
+    finds="A kernel that counts elements, rows or the steps of a dimension in 16 bits, or that needs a block of a grid for each of them.",
     bugs=("pytorch/pytorch#129207", "pytorch/pytorch#195163", "pytorch/pytorch#40022"),
     budget=_LONGEST,
     layouts=("contiguous",),
@@ -563,8 +564,9 @@ def _square(basis: Basis, base: Sample) -> Iterator[Call]:
 
 
 def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
-    """Yields a copy of a sample's call in which several of the last two dimensions of its tensors are longer than a
-    tile, so that the last tile of each row, of each column and in the corner is incomplete."""
+    """Yields a copy of a sample's call in which at least two groups of dimensions are longer than a tile, so that the
+    last tile of each row, of each column and in the corner is incomplete. Only groups with one of the last two
+    dimensions of a tensor are made longer."""
     last = {(p, d) for p, t in enumerate(base.tensors) for d in range(max(t.dim() - 2, 0), t.dim())}
     grown, call = 0, None
     for group, _ in groups_of(basis, base):
@@ -584,7 +586,7 @@ def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
 EQUAL = Axis(
     number=13,
     name="equal extents",
-    finds="A kernel that mistakes a matrix for its transpose, or a dimension of size 1 for the last one, because the sizes do not distinguish them; or that is wrong if tiles fill a matrix exactly or leave an incomplete corner.",
+    finds="A kernel that mistakes a matrix for its transpose if the matrix is square, or a dimension of size 1 for the last dimension, or that is wrong if tiles fill a matrix exactly or if the tile in its corner is incomplete.",
     bugs=("pytorch/pytorch#116333", "pytorch/pytorch#78611"),
     budget=10,
     layouts=(

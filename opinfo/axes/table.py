@@ -32,8 +32,8 @@ def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
 
 
 def rows(samples: Mapping[tuple[str, str], Iterable[Sample]]) -> list[str]:
-    """Returns the lines of the table. For each op family and axis, a cell has the number of samples and the number of
-    ops with a sample."""
+    """Returns the lines of the table. For each op family and axis, a cell of the table has the number of samples and
+    the number of ops with a sample."""
     families = {op: op_family(op, catalogue()[op].ufunc) for op, _ in samples}
     sizes = Counter(families.values())
     counts: dict[str, Counter[str]] = {}

@@ -55,7 +55,7 @@ def _specials(basis: Basis) -> Variations:
 
 
 def _one_by_one(basis: Basis) -> Variations:
-    """Yields a call with each of the special values, for ops that read a single element."""
+    """Yields one call for each special value, for ops that read a single element. All tensors have that value."""
     for base in basis.bases[:1]:
         for value in special_values(basis.kind):
             call = basis.rebuilt(
@@ -134,8 +134,8 @@ _FIRST, _LAST = (0, 11, 10), (11, 0, 9)
 def _arranged(
     basis: Basis, base: Sample, places: Sequence[int], values: torch.Tensor, turn: int
 ) -> dict[int, torch.Tensor]:
-    """Returns a vector for each operand, by position. Special values are first, last and among ordinary values, in
-    another order in each turn. With several operands, every pair of special values occurs."""
+    """Returns a vector for each operand, by position. Special values are first, last and among ordinary values, in a
+    different order for each ``turn``. With several operands, every pair of special values occurs."""
     count = len(values)
     if len(places) == 1:
         ends = [torch.roll(values, -_FIRST[turn]), torch.roll(values, count - 1 - _LAST[turn])]
@@ -163,8 +163,9 @@ def _documented(
     basis: Basis, base: Sample, places: Sequence[int], tensors: dict[int, torch.Tensor]
 ) -> Call | None:
     """Returns a call with the special values for which the CPU's result is reliable, and ordinary values in place of
-    the other special values; None if too few special values are left. A result is reliable if it equals the result in
-    float64, also with subnormal numbers set to zero and large numbers rounded."""
+    the other special values; None if too few special values are left. A result is reliable if it equals three results
+    in float64: that for the same values, that for subnormal numbers set to zero, and that for large numbers made
+    smaller by one rounding."""
     rest = {
         place: basis.fill(base, place, (len(tensors[places[0]]),))
         for place, tensor in enumerate(base.tensors)
@@ -202,9 +203,9 @@ def _agreeing(basis: Basis, call: Call) -> Call | None:
 
 
 def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
-    """Returns a mask of the elements for which the CPU's result equals the result in float64. Returns None if no mask
-    can be made: the call is rejected, the result has another shape, or the result has only integers, since casts of NaN
-    to integers are undefined."""
+    """Returns a mask of the elements for which the CPU's result is reliable (see ``_documented``). Returns None if no
+    mask can be made: the call is rejected, the result has another shape, or the result has only integers, since casts
+    of NaN to integers are undefined."""
     shape = call.tensors[places[0]].shape
     found = basis.answer(call)
     if not found or any(each.shape != shape for each in found):
@@ -243,8 +244,8 @@ def _unchanged(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def _rounded(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    """Returns a tensor with large numbers made smaller by one rounding. If the result of an op changes with this
-    rounding, as for the sine of a large number, the result is not reliable."""
+    """Returns a copy of a tensor in which numbers above 1000 are made smaller by one rounding (the dtype's ``eps``). If
+    this changes the result of an op, as for the sine of a large number, the result is not reliable."""
     large = (tensor.abs() > 1000) & tensor.isfinite()
     return torch.where(large, tensor * (1 - torch.finfo(kind).eps), tensor)
 
@@ -362,8 +363,8 @@ def _integers(basis: Basis) -> Variations:
 def _picked(
     basis: Basis, base: Sample, place: int, values: torch.Tensor, shape: Sequence[int]
 ) -> torch.Tensor:
-    """Returns a tensor of the given shape with some of the values in random order. All its elements differ if the op
-    orders elements."""
+    """Returns a tensor of the given shape with some of the values in random order. If the op orders elements, all
+    elements of the tensor differ."""
     count = torch.Size(shape).numel()
     if basis.orders:
         if count > len(values):
@@ -441,7 +442,7 @@ def _indices(basis: Basis) -> Variations:
 
 
 def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
-    """Yields index tensors that name the last place, count from the end, repeat one place, or are in reverse order."""
+    """Yields index tensors with the last index, with negative indices, with one index repeated, or in reverse order."""
     given = base.tensors[place]
     extents = sorted({n for p, t in enumerate(base.tensors) if p != place for n in t.shape})
     if not basis.unique_indices:
@@ -464,7 +465,7 @@ def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
 INDICES = Axis(
     number=6,
     name="indices",
-    finds="A kernel that drops or doubles the element of a repeated index, or that misreads a negative index or the last one.",
+    finds="A kernel that drops or doubles the element of a repeated index, or that misreads a negative index or the last index.",
     bugs=("pytorch/pytorch#97574", "pytorch/pytorch#39227", "pytorch/pytorch#111669"),
     budget=5,
     layouts=(
@@ -513,8 +514,8 @@ _ALIKE = ((4099, 17), (131, 137), (5, 3, 7), (17,))
 
 def _alike(basis: Basis) -> Variations:
     """Yields calls with two equal operands, and with operands that differ only in the last, first or middle element.
-    They are for ops that return one value for two whole tensors, because the value is the same for nearly all random
-    operands."""
+    They are for ops that return one value for two whole tensors. For random operands, nearly all calls of such an op
+    would return the same value."""
     pairs = [base for base in basis.bases if [t.dim() > 0 for t in base.tensors] == [True, True]]
     for number, shape in enumerate(_ALIKE if pairs else ()):
         first = basis.fill(pairs[0], 0, shape)
@@ -598,7 +599,7 @@ def _two(count: int) -> torch.Tensor:
 SIGNS = Axis(
     number=14,
     name="one sign",
-    finds="A kernel that starts a maximum at zero, or that has a faulty short cut for sorted or equal elements.",
+    finds="A kernel that initializes a maximum with zero, or that has a faulty shortcut for sorted or equal elements.",
     bugs=("uxlfoundation/oneDNN#1094",),
     budget=3,
     layouts=("contiguous",),

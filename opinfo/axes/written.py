@@ -21,8 +21,9 @@ Make = Callable[..., Call | None]
 
 
 def _written(basis: Basis) -> Variations:
-    """Yields a call for each handwritten size that the CPU accepts and whose result is numerically steady. The basis
-    samples take turns."""
+    """Yields one call for each handwritten size, made from the first sample that gives a call which the CPU accepts and
+    whose result is numerically stable (not tested for functions in ``_EXACT``). The search starts three samples further
+    for each next size."""
     bases = _by_arguments(basis)
     for number, (make, sizes) in enumerate(recipes(basis.op.id)):
         for base in starting_at(bases, 3 * number):
@@ -43,15 +44,16 @@ def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
 
 
 def _by_arguments(basis: Basis) -> list[Sample]:
-    """Returns the database's samples with the most tensors, one for each combination of the other arguments."""
+    """Returns those of the database's samples that have the most tensors: one sample for each combination of tensor
+    ranks and other arguments."""
     held = [base for base in basis.drawn if base.numel]
     most = max((len(base.tensors) for base in held), default=0)
     return [*{basis.arguments(s): s for s in held if len(s.tensors) == most}.values()]
 
 
 def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor of the given shape with random elements of the database's values for tensor number ``place`` of
-    a call. Unlike ``fill``, the function keeps fractions."""
+    """Returns a tensor of the given shape. Its elements are picked at random from the values that the database uses for
+    tensor number ``place`` of a call. Unlike ``fill``, the function does not replace fractions by whole numbers."""
     pool = basis.pool(base, place)
     return pool[basis.choice(len(pool), shape)].contiguous()
 
@@ -152,7 +154,7 @@ def _stepped(basis: Basis, base: Sample, steps: int) -> Call:
 
 def _dominant(basis: Basis, base: Sample, shape: Shape, turned: bool = True) -> torch.Tensor:
     """Returns matrices with one large element in each row, each in a different column, so that a factorization is
-    numerically steady. If ``turned`` is true, the rows are permuted, so that the factorization has to pivot."""
+    numerically stable. If ``turned`` is true, the rows are permuted, so that the factorization has to pivot."""
     *_, rows, columns = shape
     made = _picked(basis, base, 0, shape)
     order = basis.permutation(rows) if turned else torch.arange(rows)
@@ -187,7 +189,7 @@ def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int
 
 
 def _systems(basis: Basis, base: Sample, *shape: int) -> Call:
-    """Returns a call with a tensor that is regular when viewed as a matrix, and a right-hand side of the given
+    """Returns a call with a tensor that is invertible when viewed as a matrix, and a right-hand side of the given
     shape."""
     size = math.prod(shape)
     matrix = _dominant(basis, base, (size, size)).view(*shape, size)
@@ -348,7 +350,7 @@ _EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
 WRITTEN = Axis(
     number=19,
     name="written",
-    finds="Faults of the kinds that the axes size, extent, rank and grown find, in ops of which these axes make few calls, because arguments must fit each other or few values have a reliable result.",
+    finds="The faults that the axes size, extent, rank and grown find, in ops for which these axes make few calls. The arguments of such ops must fit each other, or only few values have a reliable result.",
     bugs=("pytorch/pytorch#27442", "pytorch/pytorch#1059", "pytorch/pytorch#36921"),
     budget=8,
     layouts=("contiguous", "transposed+step_outer+offset"),

@@ -75,8 +75,9 @@ class Cause(msgspec.Struct, frozen=True):
 
     ``cells`` is the number of cells that fail for the reason, ``checks`` the number of checks that failed in them,
     ``clauses`` the clauses of the cells, and ``example`` the cell to read first. ``outcome`` is the outcome of the
-    example, and ``positions`` are the positions of the cells in the run's axis; documents of suite 0.1 have neither.
-    ``gating`` is false if all cells belong to provisional clauses, which do not fail the gate.
+    example, and ``positions`` are the positions of the cells in the run's axis; documents of suite 0.1 have neither
+    ``outcome`` nor ``positions``. ``gating`` is false if all cells belong to provisional clauses, which do not fail the
+    gate.
     """
 
     verdict: str
@@ -123,8 +124,8 @@ class ContractDocument(msgspec.Struct, frozen=True):
 
 class Count(msgspec.Struct, frozen=True):
     """Numbers of cells, counted in the same way as by the gate. ``judged`` is the denominator: the planned cells
-    without the ``ambiguous`` and the ``declared`` cells. ``declared`` cells were not tried because the device does not
-    declare a capability that they need."""
+    without the ``ambiguous`` and the ``declared`` cells. ``declared`` cells were not tried because they need more than
+    the descriptor declares or the machine has."""
 
     passed: int
     judged: int

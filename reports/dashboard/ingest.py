@@ -157,8 +157,8 @@ def _date(text: str, source: Path) -> datetime:
 
 
 class Judged(NamedTuple):
-    """The manifest of a run in its published form. ``deciding`` has an entry for each cell that did not pass and to
-    which blocks apply: the positions of the blocks that decide its verdict."""
+    """The manifest of a run in its published form. ``deciding`` maps the position of a cell that did not pass to the
+    positions of the blocks that decide its verdict; it has no entry for a cell to which no block applies."""
 
     manifest: documents.Manifest
     deciding: Mapping[int, list[int]]

@@ -205,7 +205,7 @@ def test_update_drafts_a_reason_for_each_cause(tmp_path: Path) -> None:
     told = call("update", *runs, "--manifest", file, "--triage", "--kind", "device-bug")
     assert told.exit_code == 0 and "3 blocks added" in told.stdout
     assert sorted(line for line in file.read_text().splitlines() if line.startswith("# ")) == [
-        "# Expected failures, one block a root cause.",
+        "# Expected failures, one block for each root cause.",
         "# triage: raises RuntimeError: no such mode 7 (nn.functional.conv2d, add)",
         "# triage: wrong values if an input is not contiguous (add)",
     ]

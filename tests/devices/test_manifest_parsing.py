@@ -131,11 +131,11 @@ REFUSED = {
     ),
     "no reason": (
         block_with(reason=""),
-        "the key 'reason' is missing: write a sentence that says what causes it",
+        "the key 'reason' is missing: write a sentence that says what causes the failures",
     ),
     "blank reason": (
         block_with(reason='" \\t"'),
-        "'reason' is blank: write a sentence that says what causes it",
+        "'reason' is blank: write a sentence that says what causes the failures",
     ),
     "number as reason": (block_with(reason="7"), "'reason' must be a string, got 7: write a"),
     "unknown clause": (

@@ -97,7 +97,9 @@ def test_a_cell_that_does_not_die_alone_has_the_outcome_that_was_seen_alone(tmp_
     copies = Scripted(passed(OTHER), passed(CELL), passed(CELL), Ran(ItemReport(), []))
     found = outcomes(tmp_path, copies, CRASH)[CELL]
     assert found.outcome is Outcome.PASS
-    assert found.note == ("once its worker was killed by SIGSEGV, but not when the cell ran alone")
+    assert found.note == (
+        "in the first run its worker was killed by SIGSEGV, but not when the cell ran alone"
+    )
 
 
 def test_a_second_call_of_a_cell_that_died_is_left_out_too_and_confirmed_once(

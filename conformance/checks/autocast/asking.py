@@ -91,8 +91,8 @@ def observed(device: Device, op: str, region: torch.dtype) -> str | None:
 
 def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[str]]:
     """Returns the ops whose policy on the device differs from torch's common lists, grouped by the observed policy.
-    Only policies that are the same for all of ``lowers`` count. An op of the promote list that also promotes without
-    autocast looks like an unlisted op, so it is not reported."""
+    An op is left out if its policy is not the same for all dtypes in ``lowers``. An op of the promote list that also
+    promotes without autocast looks like an unlisted op, so it is left out too."""
     found: dict[str, list[str]] = {}
     alike = {("float32_by_default", "float32"), ("promote", "unlisted")}
     for op, policy in POLICY.items():

@@ -1,7 +1,7 @@
 """The ops in torch's autocast lists for all devices (ATen/autocast_mode.h), and some ops that are in none of the lists.
 
-A descriptor declares where a device's own lists differ. tests/autocast/test_lists.py compares this module with torch's
-header.
+A descriptor declares the ops for which a device differs from these lists. tests/autocast/test_lists.py compares this
+module with torch's header.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def attempt(
     case: Case, device: Device, where: Where, search: ProgramSearch | None = None
 ) -> Attempt:
     """Runs the check of a case and returns the result. The check runs in a subprocess if the case requires one. With
-    ``search``, its programs are drawn as part of that random search."""
+    ``search``, the programs of the case are drawn as part of that random search."""
     if case.own_process:
         made = in_its_own_process(case, where, device.descriptor.first_time)
     else:

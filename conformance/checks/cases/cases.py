@@ -60,7 +60,8 @@ class Case:
             raise ValueError(f"{self.clause}::{self.name}: environment= requires own_process=True")
         if self.drawn and [type(each) for each in self.arguments[-2:]] != [int, int]:
             raise ValueError(
-                f"{self.clause}::{self.name}: a drawn case ends its arguments with two ints, seed and programs"
+                f"{self.clause}::{self.name}: expected the arguments of a drawn case to end with two "
+                "ints, seed and programs"
             )
 
     def anew(self, seed: int, programs: int) -> Case:
@@ -82,7 +83,7 @@ class Case:
 class OpCheck:
     """The checks of a clause that is judged for every op and dtype to which it applies.
 
-    ``applies`` takes :class:`opinfo.samples.Traits` and needs no run of the device. ``checks`` take the
+    ``applies`` takes :class:`opinfo.samples.Traits` and does not use the device. ``checks`` take the
     :class:`conformance.checks.ops.context.ItemContext` of an op and dtype; one check may serve several clauses.
     ``untried`` takes the descriptor and the name of an op and returns the declared reason for not trying the op on the
     device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
@@ -115,7 +116,8 @@ class Suite:
 
 
 class Cases(list[Case]):
-    """A list that collects the cases of a module. ``kind`` is the kind of failures for which a check names none::
+    """A list that collects the cases of a module. ``kind`` is the kind of every failure for which the check
+    names no kind::
 
         cases = Cases(Kind.ORDER)
 

@@ -364,13 +364,13 @@ class Context:
 
         A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
         opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
-        the stream for a fixed time, ``patience`` milliseconds; if that work had already finished when the case looked,
-        the case is tried again with more patience.
+        the stream for a fixed time, ``patience`` milliseconds; if that work finishes before the case has made its
+        checks, the case is tried again with more patience.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
-        ``hold.waits`` and ``hold.check`` do nothing. Of two holds, the one that is ``released_first`` gets the shorter
-        time.
+        ``hold.waits`` and ``hold.check`` do nothing. If a case uses two holds, ``released_first=True`` gives the hold
+        that is released first a shorter time.
         """
         limit *= self.descriptor.time_scale
         milliseconds = self.patience / _SHORTER if released_first else self.patience
@@ -426,7 +426,7 @@ class Context:
 
     @property
     def granularity(self) -> int:
-        """The number of bytes to a multiple of which the allocator rounds up a request, as declared in the descriptor."""
+        """The allocator rounds up each request to a multiple of this number of bytes, as the descriptor declares."""
         return self.descriptor.granularity or self.descriptor.alignment
 
     def bytes_of(self, count: int, index: int = 0) -> torch.Tensor:
@@ -537,7 +537,8 @@ def in_process(
     ``first_time`` is the descriptor's function of that name, which extends a time limit for the first use of the
     device.
 
-    Waits until the process ends, even after its answer, because a case may check that the process exits cleanly.
+    Waits until the process ends, even if the result has arrived, because a case may check that the process exits
+    cleanly.
     """
     module = SCRIPT if function.__module__ == "__main__" else function.__module__
     name = function.__qualname__

@@ -39,7 +39,8 @@ class Blocked(NotShown):
 
 
 class NotInFlight(Blocked):
-    """The exception raised if queued work had finished before the check looked. The case is tried again with longer work."""
+    """The exception raised if queued work finished before the check could observe it. The case is tried again with
+    longer work."""
 
     def __init__(self, text: str) -> None:
         super().__init__("streams.query", text)

@@ -1,9 +1,9 @@
-"""Work in flight (queued and not yet finished): a stream that is kept occupied, evidence that it is still occupied, and
-calls in threads that may have to wait for the stream.
+"""Work in flight (queued and not yet finished): keeps a stream occupied, verifies that the stream is still occupied,
+and makes calls, each in its own thread, that may have to wait for the stream.
 
-For an event that must happen, the time limit counts only time in which the process could run. An event that must not
-happen is watched for until every other thread of the process had a chance to run. So no verdict depends on how busy the
-machine is.
+A check that something happens has a time limit, which counts only time in which the process could run. A check that
+something does not happen waits until every other thread of the process had a chance to run. So no verdict depends on
+how busy the machine is.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Hold:
     def __init__(
         self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
     ) -> None:
-        """Prepares to occupy a stream. Without a gate the stream is then occupied for ``milliseconds``, which
-        ``release`` does not shorten."""
+        """Prepares to occupy a stream. Without a gate, the stream will be occupied for ``milliseconds``, even if
+        ``release`` is called earlier."""
         self._device, self._milliseconds, self._limit = opened, milliseconds, limit
         self._check, self.stream = check, stream
         self.holds = opened.descriptor.gate is not None or opened.descriptor.busy is not None
@@ -81,8 +81,8 @@ class Hold:
         """Verifies that the stream is still occupied, or that it was occupied until its release. Raises NotInFlight
         otherwise.
 
-        A stream held by a gate needs no query; other clauses judge a wrong ``query``. Raises CheckFailed if the gate
-        opened by itself because the host was blocked.
+        If a gate holds the stream, ``query`` is not called, because other clauses judge whether ``query`` is right.
+        Raises CheckFailed if the gate opened by itself because the host was blocked.
         """
         if self._opened_late:
             subject = "the host was blocked by work in flight"
@@ -192,7 +192,7 @@ class WaitingCall:
             self.join()
 
     def is_early(self) -> bool:
-        """Returns True if the call returns once its thread had a chance to run, that is, without waiting."""
+        """Returns True if the call returns without waiting, that is, by the time its thread had a chance to run."""
         return comes_to_be(lambda: not self.thread.is_alive())
 
     def ended(self, seconds: float) -> bool:

@@ -2,7 +2,8 @@
 programs that cover the missing entries.
 
 A few programs drawn at random miss rare pairs. So a case counts what its programs cover, and then adds steered
-programs: among several random instructions, the next one is always the one that covers the most missing entries.
+programs. To choose the next instruction of a steered program, several instructions are drawn at random, and the one
+that covers the most missing entries is taken.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def steered(
 
 
 def without(table: Iterable[Key], impossible: Mapping[Key, str]) -> frozenset[Key]:
-    """Returns a coverage table without the entries that no program can cover; ``impossible`` maps each of those to the
-    reason. Raises ValueError if one of those is not in the table."""
+    """Returns a coverage table without the entries that no program can cover; ``impossible`` maps each such entry to
+    the reason. Raises ValueError if an entry in ``impossible`` is not in the table."""
     whole = frozenset(table)
     if not whole.issuperset(impossible):
         raise ValueError(

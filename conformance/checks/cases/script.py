@@ -204,7 +204,7 @@ def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
 
 
 def _quiet(text: str) -> str:
-    """Makes a text safe to stand in a docstring, and wraps it."""
+    """Replaces the characters of a text that would break a docstring, and wraps the lines."""
     plain = text.replace("\\", "/").replace('"""', "'''")
     return "\n".join(part for line in plain.split("\n") for part in textwrap.wrap(line, 100)) or "."
 
@@ -292,8 +292,8 @@ def carried(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _written_out(module: str, found: re.Match[str]) -> str:
-    """Returns the source of a literal that replaces the reading of a TOML file next to the module, because a script has
-    no other files."""
+    """Returns source code with the content of a TOML file that stands next to the module. The code replaces the call
+    that reads the file, because a script cannot read other files."""
     path = _ROOT.joinpath(*module.split(".")).with_name(found["file"])
     return f"msgspec.convert({tomllib.loads(path.read_text(encoding='utf-8'))!r}, {found['kind']})"
 

@@ -38,8 +38,8 @@ class Setting(Protocol):
 
 
 class Expected(Protocol):
-    """The part of a Reference (the expected result of a call) that a script needs: the call's inputs, and the source
-    code of each part."""
+    """The attributes of a Reference (the expected result of a call, in named parts) that a script needs: the call's
+    inputs, and a method that returns the source code of a part."""
 
     @property
     def laid(self) -> Laid: ...

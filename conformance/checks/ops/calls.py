@@ -90,7 +90,8 @@ def views(inputs: Iterable[Guarded | torch.Tensor]) -> list[torch.Tensor]:
 
 
 def container(form: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """Returns the tensors in the form in which ``out=`` takes them: ``form`` is "tensor", "list" or "tuple"."""
+    """Returns the tensors as a value for ``out=``. ``form`` says whether ``out=`` takes a single "tensor", a "list" or
+    a "tuple"."""
     if form == "tensor":
         return tensors[0]
     return list(tensors) if form == "list" else tuple(tensors)
@@ -109,10 +110,10 @@ def address(call: Call, tensor: torch.Tensor) -> int | None:
 def called(
     call: Call, read: bool = True, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
 ) -> Answer:
-    """Makes the call and waits for its result, so that a late exception counts as the call's. Returns the result or the
-    exception. If ``read``, the result is copied to the CPU; callers that do not judge values pass False, because
-    reading a result that extends past its storage can end the process. If ``form`` is given, the targets are passed as
-    ``out=``."""
+    """Makes the call and waits for its result. An exception raised during this wait counts as an exception of the call.
+    Returns the result or the exception. If ``read``, the result is copied to the CPU; callers that do not judge values
+    pass False, because reading a result that extends past its storage can end the process. If ``form`` is given, the
+    targets are passed as ``out=``."""
     given = views(targets) if targets else []
     answer = Answer(targets=targets)
     if given:

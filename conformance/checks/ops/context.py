@@ -193,7 +193,7 @@ class Reference:
 
     @property
     def exact(self) -> ValueAnswer:
-        """The CPU's result in float64; NO_ANSWER if the dtype is not a floating-point one."""
+        """The CPU's result in float64 or complex128; NO_ANSWER if the dtype is neither floating-point nor complex."""
         if not self.ctx.has_exact:
             return NO_ANSWER
         sample = self.laid.sample

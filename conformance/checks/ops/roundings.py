@@ -32,10 +32,11 @@ def allowance(
     """Returns the accepted error of each tensor of a result, element by element. If ``process`` is given, it is applied
     to the result first, to get the part that is unique.
 
-    The accepted error is a multiple of the largest change when each operand and each fractional number is perturbed by
-    one rounding, plus a multiple of the CPU's largest error in the operands' dtype, limited to the size of a rounding
-    error. Integer operands are not perturbed; for them, the CPU's result for another order of the dimensions in memory
-    serves as the exact result. The list is empty if the CPU raises.
+    The accepted error is the sum of two terms. The first is a multiple of the largest change of the element when each
+    operand and each fractional number is perturbed by one rounding. The second is a multiple of the CPU's largest error
+    in the operands' dtype, but at most one rounding error of the largest element. Integer operands are not
+    perturbed; for them, the CPU's result for another order of the dimensions in memory serves as the exact result. The
+    list is empty if the CPU raises.
     """
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:
@@ -121,9 +122,9 @@ def _widest(given: Any) -> Any:
 
 
 def as_exact(read: Any, want: Any, exact: Any, tolerances: Tolerances, roundings: float) -> bool:
-    """Returns True if each element is as close to the exact result as the CPU's, or within tolerance of either. If the
-    exact result is not finite, only the CPU's result counts. Integer results must equal the CPU's or the exact
-    results."""
+    """Returns True if each element is as close to the exact result as the CPU's result is, or within tolerance of one
+    of the two results. If the exact result is not finite, only the CPU's result counts. Integer results must equal the
+    CPU's or the exact results."""
     three = densified(read), densified(want), densified(exact)
     if len({*map(len, three)}) != 1 or not any(map(floats, three[1])):
         return False

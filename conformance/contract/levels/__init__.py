@@ -2,8 +2,8 @@
 
 A verdict such as "level 1: 3,100 of 3,250" means something only if 3,250 is the same for everybody. So the cells of a
 level are listed in ``<number>.toml`` beside this module, under a version. A listed cell that a device does not declare,
-that its plan leaves out, or that was not run counts as not passed. Cells that a later version of the suite, or another
-torch, adds to a plan change no level until the level's file is written again:
+that its plan leaves out, or that was not run counts as not passed. A later version of the suite, or a different
+version of torch, may add cells to a plan. These cells belong to no level until the level's file is written again:
 
     conform freeze-levels VERSION
 """
@@ -84,11 +84,11 @@ def read(path: Path, number: int) -> Level:
 
 
 def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> list[dict[str, Any]]:
-    """Returns the levels in the form in which the record of a run contains them.
+    """Returns the levels as the record of a run contains them.
 
     Each level has the number of cells that it lists, including those of lower levels, and the positions of those cells
-    in the plan, as (first, length) pairs. The positions follow the order in which the document is read back: clause by
-    clause, op by op.
+    in the plan, as (first, length) pairs. The positions count the cells in the order in which the record lists the
+    plan: clause by clause, op by op.
     """
     found: list[dict[str, Any]] = []
     listed: set[CellKey] = set()

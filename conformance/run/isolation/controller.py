@@ -3,8 +3,8 @@ hang. If a worker dies, the controller finds the cell that caused the death, and
 
 If a worker dies in a cell, the cell counts as a crash or hang, and the other cells of its item run again in the next
 free worker. If a worker dies outside of any cell, its item runs a second time. If a worker is killed by a signal such
-as SIGKILL or SIGTERM, which may come from outside of the run, the cell counts as a crash only if the worker is killed
-in the same cell again. If several workers in a row die before they run anything, the run ends.
+as SIGKILL or SIGTERM, which may come from outside of the run, the cell counts as a crash only if a
+worker is killed in this cell a second time. If several workers in a row die before they run anything, the run ends.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class NoProgress(ConformError):
 @dataclass(frozen=True, slots=True)
 class Node:
     """The data and functions that the controller needs of a worker. ``where`` names the place in which the worker runs,
-    for messages. ``process`` is known if the controller started the process on this machine (a worker over ssh has the
-    process of ssh). ``start`` gets the data that the worker needs at its start, and a function that receives the
-    messages of the worker."""
+    for messages. ``process`` is known if the controller started the process on this machine (for a worker over ssh,
+    it is the process of ssh). ``start`` gets the data that the worker needs at its start, and a function that receives
+    the messages of the worker."""
 
     name: str
     where: str
@@ -194,12 +194,14 @@ class Controller:
             self._doubts.add(item_id)
             text = f"worker {name} {end}, outside of any cell; its item runs again"
             return Death(text, False, True)
-        why = f"its worker {end}, twice before any cell of its item began"
+        why = (
+            f"its worker {end}; it is the second worker that died outside of the cells of the item"
+        )
         gone = [Lost(c, Outcome.CRASH, why) for c in item.cells if not self.is_done(c)]
         for each in gone:
             self._lose(each, name)
         self.progress()
-        text = f"worker {name} {end}, twice before any cell of {item_id} began"
+        text = f"worker {name} {end}; it is the second worker that died outside of the cells of {item_id}"
         return Death(text, any(map(self.judge, gone)), False)
 
     def _rest(self, item: Item | None) -> bool:
@@ -220,8 +222,8 @@ class Controller:
         return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:
-        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if it was killed from
-        outside of the run in this cell for the first time."""
+        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if this is the
+        first time that a worker was killed in this cell by a signal that may come from outside of the run."""
         worker, process = node.name, node.process
         if process is None:
             return self._in_remote_cell(worker, end)

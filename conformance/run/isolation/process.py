@@ -114,23 +114,23 @@ def read_note(folder: Path, worker: str) -> Lost | Unable | None:
 
 
 class RemoteJournal(Journal):
-    """The journal of a worker on another machine. In addition to its file, the journal sends messages to the
-    controller, and ends the process if a cell hangs. Its time limits are longer, because the time in which the process
-    waits for a processor counts, too."""
+    """The journal of a worker on another machine. In addition to writing its file, the journal sends messages
+    to the controller, and ends the process if a cell hangs. Its time limits are longer, because the time in which the
+    process waits for a processor counts, too."""
 
     def __init__(self, folder: Path, worker: str, say: Callable[[bytes], None]) -> None:
         super().__init__(folder, worker)
         self._say = say
 
     def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
-        """Names the cell that is about to run, reports it to the controller and starts a timer that ends the
-        process."""
+        """Writes the cell that is about to run to the journal, reports it to the controller and starts a timer that
+        ends the process."""
         super().begin(cell, limit, clauses)
         self._say(encode(Begun(cell if cell.clause else None)))
         faulthandler.dump_traceback_later(limit / LEAST_ELSEWHERE, exit=True)
 
     def end(self) -> None:
-        """Removes the name of the cell, reports its end to the controller and stops the timer."""
+        """Removes the cell from the journal, reports its end to the controller and stops the timer."""
         super().end()
         faulthandler.cancel_dump_traceback_later()
         self._say(encode(Begun(None)))
@@ -139,9 +139,10 @@ class RemoteJournal(Journal):
 def begin_worker(
     start: Start, name: str, channel: Any, pipes: Iterable[int]
 ) -> tuple[Place, Callable[[Lost | Unable], NoReturn]]:
-    """Prepares this process, a worker of pytest-xdist. Returns the resources that running items needs, and a function
-    that writes a note with a reason and ends the process. ``channel`` is the execnet channel over which the cells
-    arrive that ended other workers; ``pipes`` are the file descriptors that connect the worker to the controller."""
+    """Prepares this process, a worker of pytest-xdist. Returns the resources that are needed to run items, and a
+    function that writes a note with a reason and ends the process. ``channel`` is the execnet channel over which the
+    controller sends the cells that ended other workers; ``pipes`` are the file descriptors that connect the worker to
+    the controller."""
     lost = LostCells(start.lost)
     scratch = Path(tempfile.mkdtemp(prefix="conform-")) if start.remote else None
     journals = scratch or Path(start.results) / "journal"

@@ -92,19 +92,19 @@ class Journal:
         self._write(None, 0.0)
 
     def begin(self, cell: CellKey, limit: float, clauses: tuple[str, ...] = ()) -> None:
-        """Names the cell that is about to run, the number of seconds that it may take, and the clauses that share its
-        calls."""
+        """Writes to the journal: the cell that is about to run, the number of seconds that it may take, and the clauses
+        that share its calls."""
         self._write(cell, limit, clauses)
 
     def call(self, call: GroupCall, charged: int = 0) -> None:
-        """Names the next call of the cell. ``charged`` is the index of the clause that counts as crashed if the call
-        ends the process."""
+        """Writes the next call of the cell to the journal. ``charged`` is the index, in the ``clauses`` of ``begin``,
+        of the clause that counts as crashed if the call ends the process."""
         self._map[_CHARGED] = charged
         self._put(_CALL, _encode(call))
 
     def charge(self, charged: int, *, judged: bool = False) -> None:
-        """Sets the index of the clause that counts as crashed if the process ends now. ``judged`` is True if the call
-        has returned and its result is being checked."""
+        """Sets the index, in the ``clauses`` of ``begin``, of the clause that counts as crashed if the process ends
+        now. ``judged`` is True if the call has returned and its result is being checked."""
         self._map[_CHARGED] = charged | _JUDGED if judged else charged
 
     def end(self) -> None:
@@ -476,12 +476,16 @@ class Watch(Guard):
             text = f"blocked by {by}: {why}, see {cells}"
             given = {"outcome": Outcome.BLOCKED, "blocked_by": by, "note": text}
             return msgspec.structs.replace(found, **given)
-        many = f"{len(left_out)} call{'s were' if len(left_out) > 1 else ' was'} skipped"
-        text = f"{many} because a process ended in the same call before, see {cells}"
+        text = (
+            f"{len(left_out)} calls were skipped because these or other calls"
+            if len(left_out) > 1
+            else "1 call was skipped because this or another call"
+        )
+        text = f"{text} ended a process before, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
-        """Names the item without a cell in the journal, because it is about to do other work such as drawing
+        """Writes to the journal that the item is about to do work other than running a cell, such as drawing
         samples."""
         self._journal.begin(CellKey("", *self._item), self._limits.of(""))
 

@@ -179,7 +179,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode_program(case: Case, program: Sequence[Any]) -> Program:
-    """Returns the program of encoded data. Raises NotRebuilt if it is not a valid program of the case."""
+    """Returns the program that encoded data describes. Raises NotRebuilt if it is not a valid program of the case."""
     if case.drawn is None:
         raise NotRebuilt(f"{case.clause}::{case.name} no longer draws programs")
     found: Program = _literal(list(program))

@@ -1,4 +1,4 @@
-"""Random search in the controller process: the order of turns, the subprocess, and the findings in the results folder.
+"""Random search in the controller process: the order of items, the subprocess, and the findings in the results folder.
 
 Call number ``k`` of item ``i`` in pass ``p`` depends only on the seed, ``p``, ``i`` and ``k``; the same is true of
 programs. So a longer search finds everything that a shorter one found, and possibly more.
@@ -208,8 +208,9 @@ _WRITING = frozenset(
 
 def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
     """Returns the items without the cells that the manifest expects to fail, because further failing layouts of those
-    cells add no information. If stray writes are expected, all clauses that write are left out: in random layouts the
-    op would write past the guard bytes and crash the subprocess elsewhere."""
+    cells add no information. If the manifest expects stray writes of an op, all clauses whose checks
+    write are left out: in random layouts the op would write past the guard bytes, and the subprocess would crash at
+    some later point."""
     kept: list[Item] = []
     for op, dtype, clauses in items:
         broken = {c for c in clauses if matcher.expect(CellKey(c, op, dtype)) is not None}
@@ -326,7 +327,7 @@ def explore(
 def _done(effort: Effort, items: Sequence[Item]) -> str:
     ops = sum(bool(item.dtype) for item in items)
     calls = f"{effort.candidates:,} random calls of {ops:,} op-dtype pairs"
-    unshown = f" ({effort.unshown:,} of them proved nothing)" if effort.unshown else ""
+    unshown = f" ({effort.unshown:,} of them inconclusive)" if effort.unshown else ""
     programs = f"{effort.programs:,} programs of {len(items) - ops:,} cases{unshown}"
     return " and ".join([calls] * bool(ops) + [programs] * (ops < len(items))) or "nothing"
 
@@ -339,7 +340,7 @@ def description(finding: Finding, repro: Path | None) -> str:
     elif finding.text:
         lines = [f"smallest failing program: {finding.text}"]
     else:
-        return f"{head} (item {finding.number}; an earlier call may have caused it)"
+        return f"{head} (pass:item {finding.number}; an earlier call may be the cause)"
     return "\n    ".join([head, *lines, *([f"python {repro}"] if repro is not None else [])])
 
 

@@ -256,7 +256,7 @@ def random_candidate(random: Random, pool: Sequence[Sample], *, may_resize: bool
 
 
 def random_layout(random: Random) -> AnyLayout:
-    """Returns a random layout: a named layout, or any order, steps, expanded dimension and offset."""
+    """Returns a random layout: a named layout, or one with random order, steps, expanded dimension and offset."""
     kind = random.random()
     if kind < 0.1:
         return CONTIGUOUS
@@ -271,7 +271,7 @@ def random_layout(random: Random) -> AnyLayout:
 
 
 def _resized(random: Random, candidate: Candidate) -> Candidate:
-    """Returns a candidate whose sizes are changed at random. Equal sizes stay equal, and values repeat if a tensor
+    """Returns the call with its sizes changed at random. Equal sizes stay equal, and values repeat if a tensor
     grows.
 
     Calls with integer tensors are not resized. Their values are indices, offsets and lengths, which would no longer
@@ -295,8 +295,8 @@ def _resized(random: Random, candidate: Candidate) -> Candidate:
 
 
 def _scaled(random: Random, candidate: Candidate) -> Candidate:
-    """Returns a candidate whose floating-point values are multiplied by a power of two below 1, which is exact and
-    stays in the domain of the op."""
+    """Returns the call with its floating-point values multiplied by a power of two below 1. The products are exact,
+    and the values stay in the domain of the op."""
     factor = random.choice((0.5, 0.25, 0.125))
 
     def scaled(tensor: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,8 @@ from opinfo.samples import draw
 
 
 def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
-    """Checks the pinned examples of an op and dtype, as far as their clauses are selected, and records the results in
-    the cells of ``ctx``."""
+    """Checks those pinned examples of an op and dtype whose clauses are selected, and records the results in the cells
+    of ``ctx``."""
     subject = Subject(ctx.op, ctx.dtype, ctx.device, 0, ctx.known)
     subject.__dict__.update(samples=ctx.samples, traits=ctx.traits, strides=ctx.strides)
     applying = set(SUITE.applying(ctx.traits))

@@ -46,7 +46,7 @@ _SHOWN = 8
 
 def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
     """Returns the smallest sample of the plan that fails as ``wanted`` did, in the same layout, with its failure; None
-    if none fails now."""
+    if no sample fails in this way now."""
     for sample in sorted(subject.samples, key=lambda s: s.numel):
         record = subject.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
@@ -108,7 +108,7 @@ class Search:
         return self
 
     def _simplify(self, aspect: Aspect) -> bool:
-        """Moves to the simplest variant in one aspect that still fails. Returns True if a simpler one was found."""
+        """Simplifies the call in one aspect as long as it still fails. Returns True if a simpler call was found."""
         simpler = False
         while not self.over:
             space = aspect(self.candidate)
@@ -169,8 +169,8 @@ class Search:
 
 
 def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failed | None:
-    """Returns the failure of a candidate that has these properties (kind, exception type and check); None if the
-    candidate has no such failure."""
+    """Returns the failure of a call if the failure has the kind, exception type and check of ``sign``; None if the call
+    has no such failure."""
     try:
         record = subject.run(candidate, [clause])[clause]
     except Exception:  # the harness cannot lay out or compare this form; the op did not fail

@@ -26,7 +26,7 @@ Vector = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class Space:
     """A space of simpler calls: the integer vectors from all zeros to ``bounds``. ``build`` returns the call that
-    belongs to a vector, or None if the vector has none."""
+    belongs to a vector, or None if no call belongs to it."""
 
     bounds: Vector
     build: Callable[[Vector], Candidate | None]
@@ -43,18 +43,19 @@ def complexity(sample: Sample) -> tuple[int, ...]:
 
 
 def other_samples(drawn: Sequence[Sample], current: Candidate) -> Space:
-    """Returns the space of calls in which the sample is replaced by a simpler one of the database."""
+    """Returns the space of calls in which the sample is replaced by a simpler sample of the database."""
     mine = complexity(current.sample)
     simpler = sorted((each for each in drawn if complexity(each) < mine), key=complexity)
     return Space((len(simpler),), lambda vector: replace(current, sample=simpler[vector[0]]))
 
 
 def fewer_dimensions(current: Candidate) -> Space:
-    """Returns the space of calls in which one dimension is dropped, of all tensors of the largest rank or of one
-    tensor.
+    """Returns the space of calls in which one dimension is dropped, either from all tensors of the largest rank or from
+    one tensor.
 
-    The second number of a vector selects what happens to lists of integers among the arguments: nothing (0), or the
-    entry of the dropped dimension is removed, because the list contains sizes (1) or dimensions (2).
+    The second number of a vector selects how lists of integers among the arguments are changed. 0: not at all. 1: they
+    are taken as sizes, and the size of the dropped dimension is removed. 2: they are taken as dimensions, the dropped
+    dimension is removed, and the others are renumbered.
     """
     tensors = current.sample.tensors
     rank = current.sample.rank
@@ -107,7 +108,7 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def smaller_sizes(current: Candidate) -> Space:
     """Returns the space of calls with smaller sizes; equal sizes stay equal. The last number of a vector says whether
-    integers among the arguments that equal a size change too."""
+    an integer argument that is equal to a size changes together with that size."""
     tensors = [t for t in current.sample.tensors if t.layout == torch.strided]
     sizes = sorted({n for t in tensors for n in t.shape if n > 1}, reverse=True)
 

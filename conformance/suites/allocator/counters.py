@@ -67,7 +67,8 @@ def one_block(context: Context, size: int) -> None:
 @cases("allocator.accounting")
 def many_blocks(context: Context) -> None:
     """64 blocks of random sizes are allocated and then freed in random order. `allocated` rises by the sizes of
-    the blocks, and each free lowers `allocated` and `requested` by the size of the freed block."""
+    the blocks, plus at most one allocation granule per block. Each free lowers `requested` by the size of the freed
+    block, and `allocated` by at least that size."""
     before = context.counters()
     sizes = [context.random.randrange(1, 256 * KIB) for _ in range(64)]
     blocks = {place: context.bytes_of(size) for place, size in enumerate(sizes)}

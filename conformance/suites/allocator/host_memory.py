@@ -1,6 +1,7 @@
 """Measures how much host memory the current process holds, and decides if repeated work makes the memory grow.
 
-Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's small objects.
+Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's allocator for
+small objects.
 Its size is known exactly, so an op without a leak does not change it. The *resident* memory is the anonymous
 memory that the system reports for the process. It includes pages that were mapped without malloc, and is
 imprecise.
@@ -9,8 +10,8 @@ A *window* is a number of repetitions of the work, before and after which memory
 a window without a leak, for example because pools fill or pages are mapped. So a CPU op that is known not to
 leak is first run for 20 windows, and the largest growth of one window is noted. The tested work leaks if, in
 each of 16 consecutive windows, memory grows by more than this noted growth and by more than a fixed lower
-limit. Growth is averaged over three windows, because memory that is freed late is missing in one window and
-counted in the next. A pool thus has 16 windows to fill. Random growth like that of the CPU op exceeds the bound
+limit. Growth is averaged over three windows, because memory that is freed late raises the growth of one window
+and lowers that of the next. A pool thus has 16 windows to fill. Random growth like that of the CPU op exceeds the bound
 in one window of 21, and practically never in 16 windows in a row.
 """
 
@@ -101,8 +102,8 @@ def _resident() -> int:
 
 @contextmanager
 def little_to_collect() -> Iterator[None]:
-    """Restricts garbage collection inside the ``with`` block to objects that were created in the block, because
-    every measurement collects garbage. Older garbage stays until the end of the block."""
+    """Restricts garbage collection inside the ``with`` block to objects that were created in the block. This saves
+    time, because every measurement collects garbage. Older garbage stays until the end of the block."""
     gc.freeze()
     try:
         yield

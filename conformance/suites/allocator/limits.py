@@ -187,7 +187,7 @@ _WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
 
 @cases("allocator.error_leak", over={name: (name,) for name in _WRONG})
 def op_raises(context: Context, name: str) -> None:
-    """An op that is called with invalid arguments and raises leaves the allocated bytes as they were."""
+    """An op is called with invalid arguments and raises an exception. The allocated bytes do not change."""
     before = context.counters().allocated
     for _ in range(3):
         error = context.raises(
@@ -367,8 +367,8 @@ def no_split(context: Context) -> None:
 
 @cases("allocator.settings", own_process=True, slow=True)
 def unsupported(context: Context) -> None:
-    """Setting an allocator setting that torch knows but the descriptor does not declare raises or warns. All
-    such settings are tried."""
+    """Each allocator setting that torch knows but the descriptor does not declare is set. Each time an error is
+    raised or a warning is given."""
     for key in sorted(SETTINGS - context.descriptor.settings):
         _told(context, f"{key}:{_VALUES[key]}")
     context.check(
@@ -378,7 +378,7 @@ def unsupported(context: Context) -> None:
 
 
 def _told(context: Context, text: str) -> None:
-    """Checks that setting an allocator setting that has no effect raises an error or warns."""
+    """Checks that an allocator setting that the descriptor does not declare raises an error or warns when it is set."""
     with warnings.catch_warnings(record=True) as told, _on_stderr() as said:
         warnings.simplefilter("always")
         try:

@@ -24,8 +24,8 @@ cases = Cases(Kind.MEMORY)
 
 
 def _comes_back(context: Context, size: int, before: int, text: str) -> None:
-    """Checks that a freed block marked with record_stream becomes available once its stream has finished, although
-    ``before`` blocks that were freed earlier still wait for another stream."""
+    """Checks that a freed block becomes available once the stream that it was marked for with record_stream has
+    finished, although other blocks, freed earlier, still wait for another stream. ``before`` is their number."""
     mine, busy, free = context.streams(3)
     fresh(context)
     with mine:
@@ -65,22 +65,23 @@ def _comes_back(context: Context, size: int, before: int, text: str) -> None:
     },
 )
 def behind_others(context: Context, size: int, before: int) -> None:
-    """Blocks marked with record_stream for two streams are freed while both streams are blocked. When one
-    stream has finished, its block serves the next request, although blocks that were freed earlier still wait for
-    the other stream."""
+    """Blocks are marked with record_stream, each for one of two blocked streams, and freed. When one stream has
+    finished, the block that was marked for it can be allocated again, although blocks that were freed earlier still
+    wait for the other stream."""
     _comes_back(
         context,
         size,
         before,
-        "a freed block was not reused after its marked stream had finished while earlier blocks waited for another stream",
+        "a freed block was not reused although the stream that it was marked for had finished "
+        "(blocks freed earlier still waited for another stream)",
     )
 
 
 @cases("allocator.pending", requires={"allocator_statistics"})
 def in_use(context: Context) -> None:
-    """Blocks marked with record_stream for two streams are freed while both streams are blocked. When one
-    stream has finished, its blocks are no longer counted as active, although a block that was freed earlier still
-    waits for the other stream."""
+    """Blocks are marked with record_stream, each for one of two blocked streams, and freed. When one stream has
+    finished, the blocks that were marked for it are no longer counted as active, although a block that was freed
+    earlier still waits for the other stream."""
     size = 2 * MIB
     mine, busy, free = context.streams(3)
     fresh(context)
@@ -107,8 +108,8 @@ def in_use(context: Context) -> None:
 
 
 def _occupied(context: Context, stream: Any) -> None:
-    """Queues work on a stream that takes a while and ends by itself. A gate, which the test would have to open,
-    cannot be used, because the test's thread waits inside the allocator."""
+    """Queues long work on a stream. The work ends by itself: a gate, which the test would have to open, cannot be
+    used, because the test's thread waits inside the allocator."""
     busy = context.descriptor.busy
     with stream:
         if busy is not None:

@@ -1,5 +1,5 @@
-"""Coverage of allocator programs: the pairs of steps and the states that a program covers, and steered
-programs, which are drawn so that they cover what random programs missed."""
+"""Coverage of allocator programs: the pairs of consecutive steps that a program covers, and the states in which it
+runs its steps. Steered programs are drawn so that they cover what random programs missed."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _own(own: bool) -> str:
 
 
 def table(descriptor: Descriptor) -> frozenset[Key]:
-    """Returns all pairs of steps and all states that allocator programs can cover on the device that the
-    descriptor describes."""
+    """Returns all pairs of consecutive steps, and all states of single steps, that allocator programs can cover on
+    the device that the descriptor describes."""
     model = Lowering(descriptor, "")
     names = set(NUMBERS)
     if not model.streams:

@@ -59,8 +59,9 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """Check that a call in an autocast region gives results of dtype ``computed``. If the device has no kernel for that
-    dtype, so that operands of the dtype are refused without autocast too, NotImplementedError is raised."""
+    """Check that a call in an autocast region gives results of dtype ``computed``. Raises
+    NotImplementedError if the device has no kernel for that dtype: the call raises it without autocast too, with
+    operands of the dtype."""
     answer = asked(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
         plain = asked(context.opened, op, given, None, computed=computed, **named)
@@ -77,8 +78,8 @@ def _dtypes(
 def _values(
     context: Context, op: str, answer: Answer, given: Sequence[torch.dtype], computed: torch.dtype
 ) -> None:
-    """Check that the results equal those of the op called without autocast on operands cast to ``computed``. Nothing is
-    checked if the call without autocast raises."""
+    """Check that the results agree, up to a few roundings, with those of the op called without autocast on operands
+    cast to ``computed``. Nothing is checked if the call without autocast raises."""
     want = asked(context.opened, op, given, None, computed=computed)
     if want.error is None:
         text = f"the result of {op} under autocast differs from the one for operands cast to {computed}"
@@ -140,7 +141,7 @@ def _promote(context: Context, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32, lower], [lower, FLOAT32], [lower, lower, FLOAT32], [FLOAT32]):
         if len({*_operands(context, op, given)}) < 2 and given != [FLOAT32]:
             continue  # the op has fewer operands
-        text = f"{op} of {_told(given)} does not run in the widest dtype"
+        text = f"{op} of {_told(given)} does not run in the widest dtype of its operands"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
     if asked(context.opened, op, [lower], None).error is None:
@@ -161,7 +162,7 @@ def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
 
 def _composed(context: Context, op: str, lower: torch.dtype) -> None:
     answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
-    text = f"{op} of float32 raises either only with autocast or only without autocast"
+    text = f"{op} of float32 raises with autocast but not without it, or the reverse"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
 

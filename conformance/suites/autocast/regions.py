@@ -102,7 +102,8 @@ def region_ends(context: Context) -> None:
 @cases("autocast.lists")
 def region_of_another_dtype(context: Context) -> None:
     """Nest autocast regions that are enabled, disabled or of another dtype: the dtype of mm must be that of the
-    innermost region. After an inner region, the dtype must be that of the outer region again."""
+    innermost region. After the end of the inner region, the dtype must be that of the
+    outer region again."""
     for lower in _each(context):
         for other in _each(context):
             with torch.autocast(context.kind, lower):
@@ -132,7 +133,7 @@ def region_of_another_dtype(context: Context) -> None:
                 context.same(
                     _dtype(context),
                     lower,
-                    "mm has a wrong dtype in the outer region after an inner one",
+                    "mm has a wrong dtype in the outer region after the end of a region inside it",
                 )
 
 
@@ -309,8 +310,10 @@ def weight_is_cast_once(context: Context) -> None:
             nodes = [_cast(each) for each in (first, second, third, fourth)]
             once = [each is nodes[0] for each in nodes]
             context.must(_cast(first) is not weight, "the weight was not cast")
-            kind = "with" if enabled else "without"
-            text = f"the wrong uses of the weight share one cast {kind} a cache"
+            if enabled:
+                text = "not all uses of the weight share one cast, although cache_enabled=True"
+            else:
+                text = "several uses of the weight share one cast, although cache_enabled=False"
             context.same(once, [True, enabled, enabled, enabled], text)
 
 
@@ -487,8 +490,8 @@ def checkpointed(context: Context, reentrant: bool) -> None:
 
 
 class Doubled(torch.autograd.Function):
-    """A Function that computes a matrix product and records the dtypes of its operands and the dtype in which mm runs
-    inside forward and backward."""
+    """A Function that computes a matrix product. In forward and in backward, it records the dtype of its first operand
+    and the dtype of the result of mm for float32 operands."""
 
     seen: list[Any] = []  # noqa: RUF012 - cleared by the case that uses it
 
@@ -521,7 +524,8 @@ def _function(context: Context, cast: torch.dtype | None) -> Callable[..., Any]:
 )
 def custom(context: Context, cast: bool) -> None:
     """Use a custom Function with custom_fwd and custom_bwd in an autocast region: backward must run under the autocast
-    state of forward. With cast_inputs, operands must be cast to that dtype and autocast must be off."""
+    state of forward. With cast_inputs, the operands must be cast to the dtype that cast_inputs names, and autocast must
+    be off in forward and backward."""
     for lower in _each(context):
         x, weight = _weight(context, 3, 3, first=2), _weight(context, 3, 3)
         Doubled.seen.clear()

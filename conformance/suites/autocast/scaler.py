@@ -36,8 +36,7 @@ def _values(context: Context, tensors: Sequence[torch.Tensor]) -> list[torch.Ten
 
 
 def _begin(context: Context, scaler: torch.amp.GradScaler, index: int = 0) -> torch.Tensor:
-    """Scale a tensor and return the result, so that the scaler creates its state, which happens at the first call of
-    scale."""
+    """Scale a tensor, because a scaler creates its state at the first call of scale. Returns the scaled tensor."""
     found: torch.Tensor = scaler.scale(context.to_device(torch.ones(1), index))
     return found
 
@@ -118,8 +117,8 @@ def scales(context: Context) -> None:
 
 @cases("autocast.grad_scaler")
 def steps(context: Context) -> None:
-    """Run GradScaler.step after backward of a scaled loss: the parameters must change as by the optimiser's step with
-    unscaled gradients."""
+    """Run GradScaler.step after backward of a scaled loss: the parameters must change as if the optimiser had made
+    its step with the unscaled gradients."""
     scaler, parameters = _scaler(context), _parameters(context, (3,), (2, 2))
     optimizer = torch.optim.SGD(parameters, lr=0.25)
     loss = 2 * parameters[0].sum() + (parameters[1] * 4).sum()
@@ -164,7 +163,7 @@ def anywhere(context: Context, value: str) -> None:
 def any_parameter(context: Context) -> None:
     """Put an infinity or NaN into the gradient of each of seven parameters of different shapes in turn: the step must
     be skipped. With finite gradients, the step must be made. Empty parameters and parameters without a gradient must
-    not matter."""
+    not make a difference."""
     shapes = [(3,), (2, 5), (1,), (), (0,), (4, 1, 3), (7,)]
     for place in [None, *range(len(shapes))]:
         if place == 4:
@@ -175,23 +174,23 @@ def any_parameter(context: Context) -> None:
             _steps(context, parameters, grads, "seven parameters with finite gradients")
             continue
         grads[place].view(-1)[-1] = float("inf" if place % 2 else "nan")
-        _skips(context, parameters, grads, f"a parameter of shape {shapes[place]}")
+        _skips(context, parameters, grads, f"inf or NaN in a gradient of shape {shapes[place]}")
     parameters = _parameters(context, (3,), (3,))
     _steps(context, parameters, [None, torch.ones(3)], "a parameter without a gradient")
 
 
 @cases("autocast.grad_scaler")
 def many_parameters(context: Context) -> None:
-    """Put an infinity into the gradient of one of 300 parameters, more than one launch of a multi-tensor kernel takes:
-    the step must be skipped. With finite gradients, the step must be made."""
+    """Put an infinity into the gradient of one of 300 parameters, which are too many for a single launch of a
+    multi-tensor kernel: the step must be skipped. With finite gradients, the step must be made."""
     for place in (None, 0, 64, 109, 150, 255, 299):
         parameters = _parameters(context, *[(3,)] * 300)
         grads = [torch.ones(3) for _ in parameters]
         if place is None:
-            _steps(context, parameters, grads, "no inf in 300 parameters")
+            _steps(context, parameters, grads, "300 parameters with finite gradients")
         else:
             grads[place][1] = float("inf")
-            _skips(context, parameters, grads, f"parameter {place} of 300")
+            _skips(context, parameters, grads, f"inf in the gradient of parameter {place} of 300")
 
 
 @cases("autocast.grad_scaler", requires={"strides"})
@@ -303,8 +302,8 @@ def found_in_a_region(context: Context) -> None:
 @cases("autocast.grad_scaler")
 def grows_and_backs_off(context: Context) -> None:
     """Compare the scale with the documented one over 17 steps: the scale must grow by growth_factor after
-    growth_interval successful steps in a row, and shrink by backoff_factor after each skipped step, which restarts the
-    count."""
+    growth_interval successful steps in a row, and shrink by backoff_factor after each skipped step. A skipped step
+    restarts the count of successful steps."""
     for options in (
         {"growth_interval": 3},
         {"growth_interval": 1},
@@ -437,7 +436,7 @@ def several_optimisers(context: Context) -> None:
         context.same(
             moved,
             [number != bad for number in (0, 1)],
-            "the wrong optimisers made or skipped their step",
+            "an optimiser wrongly made or wrongly skipped its step",
         )
         scale = _INIT if bad is None else _INIT / 2
         context.same(
@@ -458,7 +457,7 @@ def next_step_is_made(context: Context) -> None:
         scaler.step(optimizer)
         scaler.update()
         moved.append(float(context.from_device(x.detach())[0]) != before)
-    context.same(moved, [False, True, False, True], "the wrong steps changed the parameter")
+    context.same(moved, [False, True, False, True], "a step was wrongly made or wrongly skipped")
 
 
 @cases("autocast.grad_scaler")

@@ -186,8 +186,8 @@ def grad(ctx: ItemContext) -> None:
 
 def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
     """Check the gradients that three backward passes accumulate into a leaf. The first gradient must have the leaf's
-    strides if the leaf is dense and non-overlapping, otherwise be row-major. The second must be added in place. The
-    third pass runs with create_graph=True and must store the sum in a new tensor."""
+    strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second must be added in place.
+    The third pass runs with create_graph=True and must store the sum in a new tensor."""
     begun, again, anew = answer.before or ((), (), ())
     for place, one, two, three in zip(reference.places, begun, again, anew):
         if one is None or two is None or three is None:
@@ -201,8 +201,8 @@ def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
 
 
 def misplaced(shape: Sequence[int], stride: Sequence[int], found: Sequence[int]) -> Wrong | None:
-    """Return a failure if the strides of a leaf's first gradient are wrong, otherwise None. Expected are the leaf's
-    strides if the leaf is dense, otherwise row-major strides."""
+    """Return a failure if the strides of a leaf's first gradient are wrong, otherwise None. The leaf's
+    strides are expected if the leaf is dense, otherwise row-major strides."""
     told, wanted, step = "the strides of the leaf", list(stride), 1
     for place in sorted((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: stride[d]):
         if stride[place] != step:
@@ -240,7 +240,5 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
         if wrong is not None:
             return wrong.about(told)
     if three.kept or three.old is None:
-        return Wrong(
-            "alias", "the gradient in a new tensor with create_graph=True", "the previous tensor"
-        )
+        return Wrong("alias", "a new tensor, because create_graph=True", "the previous tensor")
     return tensor_difference(three.old, two.values, tolerances, 0.0)

@@ -119,7 +119,7 @@ def reads_storage(ctx: ItemContext) -> bool:
 
 
 def lays_of(ctx: ItemContext, sample: Sample, layouts: Iterable[str]) -> dict[str, Laid]:
-    """Return the sample laid out in each of the given layouts, by the name of the layout. For an op that addresses the
+    """Return a dictionary from the name of each given layout to the sample in this layout. For an op that addresses the
     storage of its input, only the contiguous layout is returned."""
     wanted = {PLAIN} if reads_storage(ctx) else set(layouts)
     return {laid.case.id: laid for laid in ctx.laid_out(sample, frozenset(wanted))}
@@ -129,8 +129,8 @@ def _asks(
     ctx: ItemContext, known: Known, lays: Mapping[str, Laid], few: Few | None
 ) -> Iterator[Ask]:
     """Yield the gradient computations for a sample: those that ``few`` lists, or all if ``few`` is None. If ``few`` is
-    given, a non-contiguous input is combined with a non-contiguous cotangent, because the first sample was already
-    computed with each of them alone."""
+    given, a non-contiguous input is combined with a non-contiguous cotangent, because the first sample covers
+    each of the two alone."""
     every = known.places
     strided = few.cotangents[-1] if few and few.cotangents else PLAIN
     strided = strided if ctx.device.takes(strided) else PLAIN

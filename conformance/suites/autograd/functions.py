@@ -105,7 +105,7 @@ def needs_input_grad(context: Context, name: str) -> None:
     x, w, b = values(3, 4), values(4, 3).t().contiguous() + 1, values(3, 4).flip(0)
     wanted = (2.5 * w, 2.5 * x, torch.ones(3, 4))
     for subset in product((True, False), repeat=3):
-        at = f"gradients of x, w, b: {subset}"
+        at = f"x, w, b require gradients: {subset}"
         inputs = [
             context.to_device(each.clone()).requires_grad_(on)
             for each, on in zip((x, w, b), subset)
@@ -195,7 +195,7 @@ class _Doubles(torch.autograd.Function):
 def mark_dirty(context: Context) -> None:
     """Change the input of a Function in place and call ctx.mark_dirty: apply must return the same tensor, the version of
     the tensor must rise, and the gradients must be right. Backward must raise if another op had saved the tensor
-    before, and a leaf that requires a gradient must be refused."""
+    before. A change of a leaf that requires a gradient must raise too."""
     x = leaf(context, 4, 6)
     y = x * 3
     before = y._version
@@ -266,8 +266,8 @@ class Tripled(torch.autograd.Function):
 
 
 class _WithIndices(torch.autograd.Function):
-    """A Function that returns the rows of x sorted, with the sort indices and the rounded rows as results marked
-    non-differentiable. Its backward appends the cotangents of the marked results to ``seen``."""
+    """A Function that returns x with sorted rows, the sort indices, and the sorted rows rounded. The last two results
+    are marked as non-differentiable; backward appends their cotangents to ``seen``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, seen: list[Any]) -> Any:
@@ -490,8 +490,9 @@ class _Returns(torch.autograd.Function):
 
 @cases("autograd.function")
 def returned_gradients(context: Context) -> None:
-    """Return gradients of unusual forms from backward: with unusual strides or another dtype, expanded tensors, the
-    cotangent itself, or one tensor for both inputs. The leaves must accumulate the right gradients."""
+    """Return unusual gradients from backward: tensors with unusual strides or in another dtype than the input,
+    expanded tensors, the cotangent itself, or one tensor for both inputs. The leaves must accumulate the right
+    gradients."""
     given = values(3, 4)
     ones = torch.ones(3, 4)
     ways: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {

@@ -129,7 +129,7 @@ def given_to(
 
 
 def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
-    """Wait for the gradients, and store them and their copies on the CPU in ``answer``."""
+    """Wait for the gradients. Store in ``answer`` the gradients and a CPU copy of each of them."""
     answer.grads = grads
     call.settle(grads)
     answer.read = [None if each is None else call.back(each.to_dense()) for each in grads]
@@ -290,7 +290,7 @@ def pulled_back_in_batch(call: Call, places: Sequence[int], cotangents: Cotangen
 def batched(
     ends: Sequence[torch.Tensor], starts: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor | None]:
-    """Return the gradients for the given cotangents and for half of them, stacked in dimension 0."""
+    """Return the gradients for the given cotangents and for these cotangents divided by 2, stacked in dimension 0."""
     both = [torch.stack([each, each / 2]) for each in given]
     if not ends:
         return [None] * len(starts)
@@ -384,8 +384,8 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts. All devices share the derivative
-    formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
+    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
+    share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
     host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]
@@ -521,8 +521,8 @@ def gradients_in_batch(
     cotangents: Cotangents,
     wide: bool = True,
 ) -> Grads:
-    """Return the gradients for the cotangents and for half of them, computed on the CPU one after the other and stacked
-    in dimension 0."""
+    """Return the gradients for the cotangents and for these cotangents divided by 2, computed on the CPU one after the
+    other and stacked in dimension 0."""
     graph = Graph(function, arguments, values, places, wide=wide)
     ends, given = graph.ends(cotangents)
     found = []
@@ -552,13 +552,15 @@ def sensitivity(
 ) -> Grads:
     """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
 
-    - a multiple of the largest change when the inputs are perturbed by one rounding of relative size ``epsilon``,
-    - a multiple of the CPU's largest error in the dtype of the inputs, limited to the size of a rounding error,
-    - one rounding of the sum of all terms' magnitudes, shared among the elements, because the CPU's order of
-      additions is only one of many.
+    - a multiple of the largest change of the element when each input value is changed by the factor ``1 + epsilon`` or
+      ``1 - epsilon``,
+    - a multiple of the CPU's largest error in the dtype of the inputs, but at most the largest error that counts as a
+      rounding error (``ROUNDING``),
+    - one rounding error of the sum of the cotangents' magnitudes, divided by the number of elements, because a device
+      may add the terms in another order than the CPU.
 
-    Inputs at the ``fixed`` places, such as labels, are not perturbed. Fewer ``draws`` of perturbed inputs give a smaller
-    result and take less time.
+    Inputs at the ``fixed`` places, such as labels, are not changed. The inputs are changed ``draws`` times at random;
+    fewer draws give a smaller result and take less time.
     """
     about = (function, arguments)
     exact = compute(*about, values, places, cotangents)
@@ -635,7 +637,7 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
 
 def least_of(reference: Any, place: int) -> torch.Tensor | None:
     """Return a lower estimate of the accepted rounding error of a gradient. The estimate takes less than half the time
-    of the full one (:func:`slack_of`) and nearly always suffices."""
+    of :func:`slack_of`, and most correct gradients differ from the reference by less than the estimate."""
     return summed(reference.least[place], reference.shared.get(place))
 
 
@@ -660,8 +662,8 @@ def other_gradient(
     tolerances: Any,
 ) -> Wrong | None:
     """Return a failure if a gradient differs from the reference by more than the accepted rounding error, otherwise
-    None. Each function in ``slacks`` returns an accepted error; a larger one is computed only if the smaller ones
-    before it do not suffice. A gradient of None counts as zeros."""
+    None. The functions in ``slacks`` return accepted errors in ascending order; each function is called only if the
+    difference exceeds the errors of the functions before it. A gradient of None counts as zeros."""
     there = want if got is None else got
     if there is None:
         return None

@@ -99,8 +99,8 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
 
 
 def _finite(ctx: ItemContext, sample: Sample) -> bool:
-    """Return True if the CPU's result is finite. The maximum over a window that contains only padding is infinite, and
-    torch's backward of the pooling op then writes past the end of the gradient."""
+    """Return True if the CPU's result is finite. The maximum over a pooling window that contains only padding is
+    infinite, and torch's backward of the pooling op then writes past the end of the gradient."""
     args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
     with torch.no_grad():
         answer = ctx.op.function(*args, **kwargs)
@@ -136,8 +136,9 @@ def is_long(sample: Sample) -> bool:
 
 
 def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
-    """Return the sort key of a sample. In descending order, samples with elements come first, then those to which
-    layouts make a difference, then torch's own samples, then those with the most dimensions."""
+    """Return the sort key of a sample, for descending order. Samples without empty tensors come first. Among equals,
+    the key prefers samples to which layouts make a difference, then torch's own samples, then samples with more
+    dimensions longer than 1, then samples with a lower index."""
     longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
     held = all(each.numel() for each in sample.tensors)
     return held, not is_long(sample), longest > 1, not sample.axis, longest, -sample.index
@@ -219,8 +220,8 @@ class Known:
     # -- cotangents
 
     def returns(self, geometries: Sequence[Geometry]) -> bool:
-        """Return True if the CPU can differentiate the call for the values that tensors of the given geometries
-        have."""
+        """Return True if the CPU can differentiate the call on inputs of the given geometries. An expanded input
+        repeats some of its values, and the CPU may raise for the repeated values."""
         try:
             repeats = any(each.expanded is not None for each in geometries)
             if repeats:  # expanded tensors hold different values than the sample
@@ -230,7 +231,8 @@ class Known:
             return False
 
     def outputs(self, geometries: Sequence[Geometry]) -> list[torch.Tensor]:
-        """Return the outputs of the call for the values that tensors of the given geometries have."""
+        """Return the outputs of the call on inputs of the given geometries. The values of the outputs depend on the
+        geometries, because an expanded input repeats some of its values."""
         return self._graph(self.places, geometries).outputs
 
     def cotangents(
@@ -262,7 +264,7 @@ class Known:
         return Cotangent(dtype, parsed.geometry(shape), None, conj, scale, turn)
 
     def kinds(self, geometries: Sequence[Geometry]) -> list[torch.dtype]:
-        """Return the dtypes of the outputs that the call has for values in the sample's own dtypes."""
+        """Return the dtypes of the outputs for inputs in the sample's own dtypes, not in higher precision."""
         key = ("kinds", *(each.expanded for each in geometries))
         if key not in self._made:
             values = repeated(self.sample.tensors, geometries)
@@ -345,8 +347,8 @@ class Known:
         }
 
     def _shared(self, places: Sequence[int], geometries: Sequence[Geometry]) -> dict[int, int]:
-        """Return the expanded dimension over which each gradient is summed before the comparison, by the position of
-        the gradient. The result is empty unless the op may select any of several equal elements."""
+        """Return a dictionary from the position of a gradient to the expanded dimension over which this gradient is
+        summed before the comparison. The result is empty unless the op may select any of several equal elements."""
         if "gradients.of_any" not in self.ctx.traits.families:
             return {}
         expanded = ((n, geometries[place].expanded) for n, place in enumerate(places))

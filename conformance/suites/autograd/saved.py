@@ -268,8 +268,8 @@ def twice(context: Context, name: str) -> None:
 
 @cases("autograd.saved")
 def dropout(context: Context) -> None:
-    """Change the result of dropout in place: backward must raise RuntimeError, or the gradient must have the mask of
-    the forward pass."""
+    """Change the result of dropout in place: backward must raise RuntimeError, or the gradient must be computed with
+    the mask of the forward pass."""
     x = context.to_device(torch.ones(400)).requires_grad_()
     y = functional.dropout(x * 1, 0.5)
     kept = context.from_device(y.detach()).clone()
@@ -532,8 +532,8 @@ def result_of_unpack(context: Context) -> None:
 
 @cases("autograd.saved")
 def nested_hooks(context: Context) -> None:
-    """Nest saved_tensors_hooks: an op must use the innermost hooks that are active when the op runs. After the inner
-    block, the outer hooks must be used again."""
+    """Nest saved_tensors_hooks: an op must use the innermost hooks that are active when the op runs. After the end
+    of the inner block, the outer hooks must be used again."""
     x = context.to_device(torch.full((4,), 2.0)).requires_grad_()
     factor = context.to_device(torch.full((4,), 5.0))
 
@@ -559,8 +559,8 @@ def nested_hooks(context: Context) -> None:
 
 @cases("autograd.saved")
 def disabled_hooks(context: Context) -> None:
-    """Use hooks inside disable_saved_tensors_hooks: RuntimeError with the given reason must be raised. Tensors packed
-    before must still be unpacked, and hooks must work again afterwards."""
+    """Use hooks inside disable_saved_tensors_hooks(message): RuntimeError with this message must be raised. Tensors
+    that were packed before the block must still be unpacked, and hooks must work again after the block."""
     x = context.to_device(values(4, 6)).requires_grad_()
     with saved_tensors_hooks(_cloned, _same):
         y = x.exp()

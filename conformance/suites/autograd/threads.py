@@ -78,8 +78,8 @@ def _index() -> int:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"index_0": (0,), "index_1": (1,)})  # fmt: skip
 def index(context: Context, where: int) -> None:
-    """Call backward while another device index is current: while a node or hook runs, the device index of its
-    tensors must be current, and the caller's current index must be unchanged afterwards."""
+    """Call backward for tensors on one device index while the other index is current: while a node or hook runs, the
+    device index of its tensors must be current, and the caller's current index must be unchanged afterwards."""
     seen: dict[str, int] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -107,8 +107,8 @@ def index(context: Context, where: int) -> None:
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
 def over_both_indices(context: Context) -> None:
-    """Run backward through a graph that spans two device indices: each node must run with its own index as the current
-    one, and the gradients on both indices must be right."""
+    """Run backward through a graph that spans two device indices: each node must run with its own device index as
+    the current index, and the gradients on both indices must be right."""
     seen: list[int] = []
     x, w = leaf(context, 0), leaf(context, 1, 2.0)
     y = noting(x, lambda: seen.append(_index())).to(context.at(1))
@@ -141,7 +141,7 @@ def roots_on_two_indices(context: Context) -> None:
             context,
             x.grad,
             5.0,
-            "the gradient is not the sum over both results",
+            "the gradient is not the sum of the gradients of both results",
             f"a leaf on index {where}",
         )
         for each in (x * 7, x.to(context.at(1 - where)) * 11):
@@ -150,7 +150,7 @@ def roots_on_two_indices(context: Context) -> None:
             context,
             x.grad,
             23.0,
-            "later gradients were not added correctly",
+            "the gradients of later backward passes were not added correctly",
             f"a leaf on index {where}",
         )
 
@@ -180,8 +180,8 @@ def of_the_device(context: Context) -> None:
 @cases("autograd.threads", requires={"streams"}, over={"hooks_on_the_stream": (0,)})
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2, over={"hooks_on_the_stream_of_index_1": (1,)})  # fmt: skip
 def hooks_on_the_stream(context: Context, where: int) -> None:
-    """Run the forward pass on a stream, and the backward pass outside of it: while the hooks of the node and of its
-    result run, this stream must be the current stream."""
+    """Run the forward pass on a stream, and call backward while another stream is current: while the hooks of the node
+    and of its result run, the stream of the forward pass must be the current stream."""
     seen: dict[str, Any] = {}
 
     def note(what: str, *_: Any) -> None:
@@ -413,7 +413,7 @@ def gradients_enabled(context: Context) -> None:
     context.same(
         seen,
         [False, True],
-        "torch.is_grad_enabled() in the node is wrong for create_graph=False or True",
+        "torch.is_grad_enabled() returned a wrong value in a node, with create_graph=False or True",
     )
 
 
@@ -511,7 +511,7 @@ def hooks_in_order(context: Context) -> None:
 @cases("autograd.threads", over={"hook_of_several": ("all",), "hook_of_any": ("any",)})
 def multi_grad(context: Context, mode: str) -> None:
     """Register a hook by register_multi_grad_hook: it must run once in each backward. With mode "all" it must receive
-    all gradients, with mode "any" the first one that was computed."""
+    all gradients, with mode "any" the first gradient that was computed."""
     x = leaf(context)
     several = [x * factor for factor in (2, 3, 4)]
     calls: list[Any] = []
@@ -613,7 +613,7 @@ def error_of_queued_work(context: Context) -> None:
         _backward(noting(leaf(context), failing))
         context.settle()
 
-    context.raises(RuntimeError, run, text="the error of queued work is lost")
+    context.raises(RuntimeError, run, text="the error of the queued work was not raised")
     x = leaf(context)
     _backward(x * 2)
     whole(context, x.grad, 2.0, "the gradient of the next backward is wrong")

@@ -25,8 +25,8 @@ RUNS = "backward raises although no tensor that it needs was changed"
 
 
 def numbers(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return a device tensor of the given shape with values in the domain of all functions below: numbers from 0.1 to
-    0.9 or, for integer dtypes, 1 to 3."""
+    """Return a device tensor of the given shape with values in the domain of all functions that the checks call:
+    numbers from 0.1 to 0.9 or, for integer dtypes, 1 to 3."""
     count = 1
     for extent in shape:
         count *= extent
@@ -50,7 +50,8 @@ def product_with(context: Context, saved: torch.Tensor) -> torch.Tensor:
 def goes_stale(
     context: Context, saved: torch.Tensor, write: Callable[[], object], what: str
 ) -> None:
-    """Check that backward runs before ``write`` changes a saved tensor, and raises afterwards."""
+    """Check that backward does not raise before the call of ``write``, which changes a saved tensor, but raises after
+    the call."""
     result = product_with(context, saved)
     result.backward(retain_graph=True)
     try:
@@ -260,8 +261,8 @@ def out(context: Context, group: str) -> None:
 
 @cases("autograd.version_counter")
 def several_outs(context: Context) -> None:
-    """Write to a saved tensor by passing it as one of two out= tensors: backward must raise RuntimeError, at either
-    place of the tensor."""
+    """Write to a saved tensor by passing it as one of two out= tensors: backward must raise RuntimeError, whether
+    the saved tensor is the first or the second of them."""
     x = numbers(context, 4, 4)
     of_two: dict[str, Callable[..., Any]] = {
         "max": partial(torch.max, x, 1),
@@ -591,8 +592,8 @@ def of_what_is_not_needed(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def data(context: Context) -> None:
-    """Write to the tensor that `.data` returns, then assign `.data`: neither may increase the tensor's version, and
-    backward must still run after the write."""
+    """Write to the tensor that `.data` returns, then assign `.data`: neither may increase the version of the original
+    tensor, and backward must still run after the write."""
     factor = numbers(context, 4, 4)
     result = product_with(context, factor)
     before = factor._version
@@ -602,7 +603,9 @@ def data(context: Context) -> None:
         factor._version, before, "a write to .data was counted as a write to the tensor", Kind.COUNT
     )
     factor.data = numbers(context, 4, 4)
-    context.same(factor._version, before, "assigning .data raised the tensor's version", Kind.COUNT)
+    context.same(
+        factor._version, before, "assigning .data increased the tensor's version", Kind.COUNT
+    )
 
 
 @cases("autograd.version_counter")

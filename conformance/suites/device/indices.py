@@ -53,8 +53,8 @@ def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
 def tensors_past_it(context: Context, more: int) -> None:
-    """Creating a tensor on a device index that is at or above the number of devices raises an error, and so
-    does moving a tensor there."""
+    """Creating a tensor on a device index that is equal to or greater than the number of devices raises an
+    error, and so does moving a tensor to such an index."""
     makers = {
         "torch.empty": lambda at: torch.empty(2, device=at),
         "torch.ones": lambda at: torch.ones(2, device=at),
@@ -350,8 +350,8 @@ def storages(context: Context) -> None:
 
 @cases("device.placement", requires={"multi_device", "allocator_statistics"}, indices=2)
 def memory_lies_there(context: Context) -> None:
-    """Creating a tensor on one device index raises the allocated bytes of that index, and does not change those
-    of the other index."""
+    """Creating a tensor on one device index increases the allocated bytes of that index, and does not change
+    those of the other index."""
     for index in (0, 1):
         before = [context.counters(each).allocated for each in (0, 1)]
         block: Any = context.bytes_of(100_000, index)
@@ -359,7 +359,7 @@ def memory_lies_there(context: Context) -> None:
         own = rise[index] >= 100_000
         context.check(
             own,
-            f"`allocated` of index {index} did not rise by the size of the block allocated there (rise on both indices, in bytes)",
+            f"`allocated` of index {index} did not rise by the size of a new block; rise of each index in bytes",
             found=rise,
         )
         context.same(rise[1 - index], 0, "`allocated` of the other index changed")

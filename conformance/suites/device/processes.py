@@ -46,9 +46,9 @@ def computes(device: torch.device) -> list[float]:
 
 
 def forked(function: Callable[[], str]) -> str:
-    """Runs a function in a fork of the current process. Returns ``returned TEXT`` or ``raised TYPE: TEXT``, or
-    a description of how the child process ended without an answer. The child process runs nothing but the
-    function."""
+    """Runs a function in a fork of the current process. Returns ``returned TEXT`` or ``raised TYPE: TEXT``. If
+    the function did not finish, returns a description of how the child process ended. The child process runs
+    nothing but the function."""
     if not hasattr(os, "fork"):
         raise NotShown("this system has no fork")
     reader, writer = os.pipe()
@@ -190,7 +190,9 @@ def imported(context: Context) -> None:
         text = f"torch.{context.kind}.is_initialized() is True after the import"
         context.check(told["initialized"] is not True, text)
     context.same(
-        told["child"], 0, "a process forked after the import could not use the device (exit status)"
+        told["child"],
+        0,
+        "a process forked after the import could not use the device; exit status",
     )
     # Counting devices may initialize the device, as with CUDA if NVML finds nothing. Then the fork must get
     # an error that says so.
@@ -237,8 +239,9 @@ told["own"] = load("conform_own") if {own!r} else None
 
 @cases("device.autoload", slow=True)
 def failing_backend(context: Context) -> None:
-    """A backend whose autoload entry point fails raises RuntimeError with the name of the entry point in the
-    message, also for the device's own entry point. TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading."""
+    """If the autoload entry point of a backend fails, loading the backend raises RuntimeError with the name of
+    the entry point in the message. The same holds for the device's own entry point.
+    TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading."""
     own = context.descriptor.autoload
     with tempfile.TemporaryDirectory() as folder:
         about = Path(folder, "conform_probe-1.0.dist-info")
@@ -256,13 +259,13 @@ def failing_backend(context: Context) -> None:
     reports = {
         "conform_probe": (
             told["reported"],
-            "a backend that fails to load did not raise RuntimeError with its name",
+            "a failing autoload entry point did not raise RuntimeError with its name",
         )
     }
     if own:
         reports["conform_own"] = (
             told["own"],
-            "the device's own backend, made to fail, did not raise RuntimeError with its name",
+            "the device's autoload entry point, which was made to fail, did not raise RuntimeError with its name",
         )
     for name, (said, text) in reports.items():
         context.check("RuntimeError" in said and name in said, text, found=said)

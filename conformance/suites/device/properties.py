@@ -238,7 +238,7 @@ def uuids_differ(context: Context) -> None:
     context.same(
         len(set(found)),
         len(found),
-        "several device indices have the same uuid (number of distinct uuids)",
+        "several device indices have the same uuid; number of distinct uuids",
     )
 
 
@@ -272,7 +272,7 @@ def copies(context: Context, here: int, there: int) -> None:
     for text, host in sources.items():
         base = host.to(context.at(here))
         context.equal(
-            base.to(context.at(there)), host, f"to() of another index gave wrong values ({text})"
+            base.to(context.at(there)), host, f"to() to another index gave wrong values ({text})"
         )
         target = torch.zeros(host.shape, dtype=host.dtype, device=context.at(there))
         context.equal(
@@ -283,8 +283,8 @@ def copies(context: Context, here: int, there: int) -> None:
 
 @cases("device.peers", indices=2, requires={"strides"})
 def into_a_view(context: Context) -> None:
-    """A tensor of another device index and dtype is copied into a view. The values are converted, and only the
-    elements of the view change."""
+    """A tensor is copied into a view of another dtype on another device index. The values are converted, and
+    only the elements of the view change."""
     target = torch.zeros(12, device=context.at(1))
     source = torch.arange(1, 5, device=context.at(0))
     target[1::3].copy_(source)

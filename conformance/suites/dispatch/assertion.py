@@ -1,5 +1,5 @@
 """Case of the clause dispatch.device_assert: an op that gets an index out of range raises an error instead of
-reading memory there."""
+accessing memory outside of the tensor."""
 
 from __future__ import annotations
 

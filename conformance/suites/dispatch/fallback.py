@@ -104,7 +104,8 @@ def stays_transposed(
 
 
 def went(op: Any, args: Any, kwargs: Any, key: Any) -> Any:
-    """Returns the ops of a call that fell back to the CPU, and the exception that the call raised, if any."""
+    """Makes a call. Returns the names of the ops that fell back to the CPU during the call, and the exception
+    that the call raised, or None."""
     names, found = set(), set()
     threads, error = profiled(lambda: op(*args, **kwargs))
     for events in threads:

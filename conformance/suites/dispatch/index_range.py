@@ -81,8 +81,8 @@ def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
 
 
 def _telling(ctx: ItemContext) -> list[Sample]:
-    """Returns up to three samples whose calls have different forms of arguments, those with the largest index
-    tensors first."""
+    """Returns up to three samples, no two of which have the same arguments apart from their tensors. Samples
+    with larger index tensors are preferred and come first."""
     held = [s for s in dense_samples(ctx) if 0 < s.numel <= _MOST]
 
     def indices(sample: Sample) -> int:
@@ -133,8 +133,8 @@ def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[st
 
 def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
     """Returns up to two indices out of range: the smallest of ``sizes`` that is refused as an index, and the
-    refused negative index closest to zero. Negative indices are derived from ``sizes`` too. If none is refused,
-    the index is left out."""
+    refused negative index closest to zero. The negative indices tried are -1 and, for each size n, -n - 1. If
+    no negative or no non-negative index is refused, the result contains no such index."""
     found = [next(filter(refused, sorted(n for n in sizes if n >= 0)), None)]
     below = (-1, *(-n - 1 for n in sorted(n for n in sizes if n > 0)))
     found.append(next(filter(refused, below), None))
@@ -143,14 +143,14 @@ def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
 
 def _far(near: list[int], refused: Callable[[int], bool]) -> list[int]:
     """Returns those values of ``_FAR`` that are refused as an index. Negative values are left out if ``near``
-    contains no negative value, and positive values if ``near`` contains no positive value: a large value could
-    then be used as a size, as with class indices that are only counted."""
+    contains no negative value, and non-negative values if ``near`` contains no non-negative value: the op
+    may then use the largest index as the size of its result, as an op that counts classes does."""
     sides = {value < 0 for value in near}
     return [value for value in _FAR if (value < 0) in sides and refused(value)]
 
 
 def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, value: Any) -> bool:
-    """Returns True if the call raises on the CPU with the given index, but returns with its original index."""
+    """Returns True if the call raises on the CPU with the given index, but not with the original index."""
     for changed in (False, True):
         given = [each.clone() for each in tensors]
         if changed and at != "args":

@@ -194,8 +194,8 @@ def error_inputs(ctx: ItemContext) -> None:
                 f"{len(unlike)} messages differ from the documented messages, for example {unlike[0]}"
             )
         if left_out:
-            why = "they may be assertions on the device"
-            record.note(f"{left_out} errors that depend on values were not tried, because {why}")
+            why = "their errors depend on values and may be assertions on the device"
+            record.note(f"{left_out} error inputs were not tried, because {why}")
 
 
 def _out_of_range(ctx: ItemContext) -> None:

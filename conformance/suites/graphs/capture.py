@@ -147,7 +147,7 @@ def capture_on_another_index(context: Context) -> None:
 @cases("graphs.devices", indices=2, over={"second_from_first": (1, 0), "first_from_second": (0, 1)})
 def replayed_from_another_index(context: Context, own: int, other: int) -> None:
     """A graph is replayed while another device index is current. The replay runs on the current stream of the
-    graph's own index, after the work queued there before and before the work queued there later."""
+    graph's own index, in order with the work that was queued on that stream before and after the replay."""
     x, stream = there(context, counting(2**12), own), context.stream(own)
     with context.on(own), captured(context, stream) as graph:
         y = x * 3
@@ -164,7 +164,9 @@ def replayed_from_another_index(context: Context, own: int, other: int) -> None:
     context.equal(
         y, want, "the replay did not run in the order of the stream of its own device index"
     )
-    context.equal(z, want + 1, "work that was queued after the replay did not see its result")
+    context.equal(
+        z, want + 1, "work that was queued after the replay did not see the replay's result"
+    )
 
 
 # This case runs in a subprocess, because on some devices the state after a refused call is undefined.
@@ -434,7 +436,7 @@ def captured_again(context: Context) -> None:
 @cases("graphs.lifecycle", over={"reset_while_queued": (True,)}, requires={"streams"})
 def destroyed_while_queued(context: Context, reset: bool) -> None:
     """A replay is queued on a blocked stream, and the graph is deleted or reset. The replay still runs, and the
-    memory that it uses is not reused before that."""
+    memory that the replay uses is not reused before the replay has finished."""
     x, stream = there(context, counting(4096)), context.stream()
     with captured(context, stream) as graph:
         y = x * 2
@@ -508,7 +510,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 def _gradients(
     context: Context, function: Callable[..., Any], values: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """Returns the results of a function, and the gradients of a weighted sum of the results by the inputs."""
+    """Returns the results of a function, and the gradients of a weighted sum of the results with respect to
+    the inputs."""
     given = [context.to_device(each).requires_grad_() for each in values]
     results = function(*given)
     several = results if isinstance(results, tuple) else (results,)

@@ -126,8 +126,9 @@ def called_in_graph(call: Call, seed: int, own: str) -> Replayed:
 
 
 def end_capture(own: str, device: torch.device) -> None:
-    """Makes a capture that succeeds, after a capture that failed. Until then a device may refuse to draw random
-    numbers, which would fail the next call. The clause ``graphs.recovery`` checks that behaviour."""
+    """Captures a simple op after a capture that failed. Until a capture succeeds, a device may refuse to draw
+    random numbers, and the next call could fail because of that. The clause ``graphs.recovery`` checks that
+    behaviour."""
     x = torch.zeros(1, device=device)
     torch.accelerator.synchronize()
     with suppress(Exception), torch.Stream(device=device), make_graph(own, device):

@@ -1,4 +1,4 @@
-"""Cases about the memory of graphs: addresses that stay, pools, and memory that is released."""
+"""Cases about the memory of graphs: addresses that stay the same, pools, and memory that is released."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def shared_in_order(context: Context) -> None:
     context.same(
         tuple(second.pool()),
         tuple(first.pool()),
-        "the second graph reports a pool that is not the pool it was given",
+        "the second graph reports a different pool than the one that it was given",
     )
     for step in range(3):
         give(context, x, counting(SIZE, start=step))
@@ -115,7 +115,7 @@ def unshared_in_any_order(context: Context) -> None:
 
 
 def _reserved(context: Context) -> int:
-    """Returns the reserved bytes after cached memory was released."""
+    """Releases cached memory, and returns the bytes that are still reserved."""
     fresh(context)
     return context.counters().reserved
 
@@ -129,7 +129,7 @@ def memory_comes_back(context: Context, count: int) -> None:
     before = _reserved(context)
     with captured(context, stream) as graph:
         y = x.expand(count) + 1
-    context.must(_reserved(context) > before, "the capture did not raise the reserved bytes")
+    context.must(_reserved(context) > before, "the capture did not increase the reserved bytes")
     replay(context, graph, stream=stream)
     del graph
     held = _reserved(context)
@@ -143,7 +143,9 @@ def memory_comes_back(context: Context, count: int) -> None:
     )
     del y
     context.same(
-        _reserved(context) - before, 0, "memory of the deleted graph stayed reserved (bytes)"
+        _reserved(context) - before,
+        0,
+        "memory of the deleted graph stayed reserved; number of bytes",
     )
 
 
@@ -166,7 +168,9 @@ def a_shared_pool_lives_on(context: Context) -> None:
     _replays_in_its_own_memory(context, second, stream, z)
     del second, z
     context.same(
-        _reserved(context) - before, 0, "memory of the deleted graphs stayed reserved (bytes)"
+        _reserved(context) - before,
+        0,
+        "memory of the deleted graphs stayed reserved; number of bytes",
     )
 
 
@@ -206,7 +210,9 @@ def memory_comes_back_after_an_error(context: Context) -> None:
     broken(stream, new_graph(context), work)
     made.clear()
     context.same(
-        _reserved(context) - before, 0, "memory of a failed capture stayed reserved (bytes)"
+        _reserved(context) - before,
+        0,
+        "memory of a failed capture stayed reserved; number of bytes",
     )
 
 
@@ -227,5 +233,7 @@ def memory_comes_back_after_a_failed_capture(context: Context) -> None:
     del raised
     made.clear()
     context.same(
-        _reserved(context) - before, 0, "memory of a failed capture stayed reserved (bytes)"
+        _reserved(context) - before,
+        0,
+        "memory of a failed capture stayed reserved; number of bytes",
     )

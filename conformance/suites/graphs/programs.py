@@ -359,7 +359,7 @@ def all_reached(forks: bool, program: Sequence[Step]) -> set[Key]:
 
 
 def steered_programs(forks: bool, reach: Reach, seed: int) -> Iterator[list[Step]]:
-    """Yields programs that cover the missing pairs of steps and states."""
+    """Yields programs that cover the pairs of steps and the states that are missing in ``reach``."""
     for _, steps in steered(reach, seed, STEPS[1], lambda _: (Walk(forks), None)):
         yield steps
 

@@ -100,8 +100,8 @@ def capture_draws_nothing(context: Context) -> None:
 
 @cases("graphs.random", requires={"streams"})
 def seeded_while_queued(context: Context) -> None:
-    """A replay is queued on a blocked stream, then the seed is set. The replay uses the generator's state from
-    before, and the next eager draws are the first draws from the new seed."""
+    """A replay is queued on a blocked stream, then the seed is set. The replay uses the state that the generator
+    had before the seed was set, and the next eager draws are the first draws from the new seed."""
     first, second = _eager(context, "uniform", 2)
     (graph, drawn), stream = _capture(context, "uniform"), context.stream()
     _seed()
@@ -110,7 +110,9 @@ def seeded_while_queued(context: Context) -> None:
         _seed()
     context.settle()
     context.equal(
-        drawn, first, "the replay did not use the generator's state at the time of its call"
+        drawn,
+        first,
+        "the replay did not use the state that the generator had when replay() was called",
     )
     for want, text in (
         (first, "the first draw after setting the seed is wrong"),
@@ -226,7 +228,7 @@ def generators_are_apart(context: Context) -> None:
     context.equal(
         DRAWS["uniform"](context.device, other),
         want,
-        "replays changed the state of another generator: its draw differs",
+        "replays changed the state of another generator: the next draw of that generator differs",
     )
 
 

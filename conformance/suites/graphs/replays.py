@@ -87,7 +87,9 @@ def in_stream_order(context: Context) -> None:
         before, torch.full((4,), 6.0), "the replay did not see the work that was queued before it"
     )
     context.equal(
-        after, torch.full((4,), 9.0), "work that was queued after the replay did not see its result"
+        after,
+        torch.full((4,), 9.0),
+        "work that was queued after the replay did not see the replay's result",
     )
 
 

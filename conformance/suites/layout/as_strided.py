@@ -279,6 +279,6 @@ def out_of_range(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
                 raise
             except Exception:  # dispatch.error_inputs judges the exception's type
                 continue
-            asked = f"{name}size {size}, stride {stride}, storage offset {offset} of 12 elements"
+            asked = f"{name}size {size}, stride {stride}, storage offset {offset}, in a storage of 12 elements"
             return Wrong("not_raised", "an exception", "no exception", asked)
     return None

@@ -102,7 +102,7 @@ def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Fou
             yield Wrong(kind, expected, "different bits", f"output {place}")
             return
     if not pairs and first.read != second.read and first.read == first.read:
-        expected = f"{first.read!r} from both of two equal calls"
+        expected = f"{first.read!r} from both calls"
         yield Wrong(kind, expected, f"{second.read!r} from the second call")
         return
     yield None

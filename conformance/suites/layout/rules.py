@@ -87,7 +87,9 @@ def honours(
     strides = f"for an input of strides {tuple(given.stride())}"
     if name == "preserve_format":
         if tuple(got.stride()) != tuple(given.stride()):
-            return Wrong("strides", f"the same strides {strides}", tuple(got.stride()), name)
+            return Wrong(
+                "strides", f"the input's strides {tuple(given.stride())}", tuple(got.stride()), name
+            )
     elif not got.is_contiguous(memory_format=getattr(torch, name)):
         return Wrong("strides", f"strides of {name} {strides}", tuple(got.stride()))
     if copies:
@@ -133,9 +135,9 @@ def type_promotion(ctx: ItemContext) -> None:
 def promotes(
     op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any, declared: Any
 ) -> Wrong | None:
-    """Return a failure if the result of two operands has neither the meta device's dtype nor eager CPU's; otherwise
-    None. ``other`` is the dtype of the second operand, or a Python scalar. Result dtypes that the descriptor does not
-    declare are not checked."""
+    """Return a failure if the dtype of the result differs from the meta device's and from eager CPU's; otherwise None.
+    If ``fake_only`` is true, only the meta device's dtype is accepted. ``other`` is the dtype of the second operand, or
+    a Python scalar. Result dtypes that the descriptor does not declare are not checked."""
     left, is_tensor = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype)), form != "python_scalar"
     if is_tensor:
         right = torch.tensor([1, 1, 1, 2] if form == "tensors" else 1).to(getattr(torch, other))

@@ -111,7 +111,8 @@ def not_written_through(
 
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """Return True if two elements of a view with the given shape and strides may have the same address. The result is
-    False only if the sorted strides nest, so True is also returned for a few views whose elements do not overlap."""
+    False only if each stride exceeds the largest offset that the dimensions of smaller strides can give, so True is
+    also returned for a few views whose elements do not overlap."""
     reach = 1
     for step, size in sorted((s, n) for s, n in zip(stride, shape) if n > 1):
         if step < reach:

@@ -48,7 +48,8 @@ def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
 
 
 def form_of(result: Any) -> str:
-    """Return the type in which ``out=`` takes the targets for the given result: "tensor", "list" or "tuple"."""
+    """Return what must be passed as ``out=`` to receive the given result: a "tensor", or a "list" or "tuple" of
+    tensors."""
     if isinstance(result, torch.Tensor):
         return "tensor"
     return "list" if isinstance(result, list) else "tuple"
@@ -56,7 +57,7 @@ def form_of(result: Any) -> str:
 
 def takes_no_out(error: BaseException) -> bool:
     """Return True if torch's argument parser raised ``error`` because the call has no ``out`` argument, as in
-    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload that gives its targets different names."""
+    ``nonzero(as_tuple=True)`` or for a ``torch.ops`` overload whose targets have names other than ``out``."""
     text = str(error)
     if isinstance(error, TypeError):
         return "'out'" in text
@@ -201,8 +202,8 @@ def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Found:
-    """Yield a failure if bytes in a tensor's storage that belong to none of the tensor's elements changed; otherwise
-    yield None."""
+    """Yield a failure if the call changed bytes of the target's storage outside the target's elements; otherwise
+    None."""
     if not isinstance(target, Guarded) or not target.as_asked():
         return  # layout.out_kept or layout.inplace reports the changed strides
     where = f"strides {target.geometry.stride}, storage offset {target.geometry.offset}"
@@ -301,9 +302,9 @@ def called_and_warned(
 
 
 def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
-    """Check the treatment of an ``out=`` tensor that does not fit. An empty one must be resized without a warning. A
-    non-empty one of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. One of a dtype to
-    which the result cannot be cast (torch.can_cast), or on a different device, must be refused."""
+    """Check the treatment of an ``out=`` tensor that does not fit. An empty tensor must be resized without a
+    warning. A non-empty tensor of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. A
+    tensor of a dtype to which the result cannot be cast (torch.can_cast), or on a different device, must be refused."""
     how, error = reference.how, answer.raised
     if how in ("wrong_dtype", "wrong_device"):
         if error is None:
@@ -526,8 +527,8 @@ def _as_called(plain: Answer) -> Part:
 
 
 def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
-    """Check that each writing variant raises for a call that the function refuses. Variants that the CPU does not
-    refuse are skipped."""
+    """Check that each writing variant raises for a call that the function refuses. Variants that accept the
+    call on the CPU are skipped."""
     base = next(iter(ctx.common), laid.sample)
     usual = value_answer(ctx.op.function, base.call.on, base.tensors, mutates=ctx.mutates).result
     function = _as_called(plain)

@@ -81,10 +81,11 @@ def attend(
     """Compare attention with the CPU, forward and backward, for every backend and the given shapes of query and key.
     ``channels`` is the last dimension of the values.
 
-    ``whole`` is for masks that add a large number (UNSEEN) to products. Operands are then rounded to integers, so that
-    the sums are exact. Backward may start from the logarithm of a sum of exponentials, whose rounding error is relative
-    to the large number, so gradients are compared with 100 times the tolerance. Rows in which every key is masked must
-    be finite and are not compared, because kernels that compute with powers of two round such rows differently.
+    ``whole`` is for masks that add a large number (UNSEEN) to products of query and key. Operands are then rounded to
+    integers, so that these sums are exact. Backward may start from the logarithm of a sum of exponentials, whose
+    rounding error is relative to the large number, so gradients are compared with 100 times the tolerance. Rows in
+    which every key is masked must be finite and are not compared, because kernels that compute with powers of two round
+    such rows differently.
     """
     drawn = generator(context)
     shapes = (query, key, (*key[:-1], channels))
@@ -214,8 +215,9 @@ SIZES = {
 
 @cases("nn.attention", over=SIZES)
 def sizes(context: Context, queries: int, keys: int, head: int, channels: int) -> None:
-    """Run attention on sequences and heads of many sizes, contiguous, permuted and causal, in memory that contained NaN
-    before: results and gradients must equal the CPU's."""
+    """Run attention for many lengths of sequences and sizes of heads: on contiguous operands, on permuted operands, and
+    with a causal mask. Results and gradients must equal the CPU's. Before the calls on contiguous operands and with a
+    causal mask, free memory is filled with NaN."""
     query, key = (2, 3, queries, head), (2, 3, keys, head)
     attend(context, query, key, channels, poisoned=True, cotangent="scalar", at="contiguous")
     attend(
@@ -409,8 +411,8 @@ MULTIHEAD: dict[str, dict[str, Any]] = {
     "nn.attention", over={name: (tuple(options.items()),) for name, options in MULTIHEAD.items()}
 )
 def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> None:
-    """Run MultiheadAttention with padding masks and attention masks, with and without weights, in training and eval
-    mode: results and gradients must equal the CPU's."""
+    """Run MultiheadAttention with padding masks and attention masks, with and without returned attention weights, in
+    training and eval mode: results and gradients must equal the CPU's."""
     options = dict(chosen_options)
     layer, reference = twice(context, torch.nn.MultiheadAttention(8, 2, **options))
     drawn = generator(context)

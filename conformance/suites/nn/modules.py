@@ -221,8 +221,8 @@ def seeded(context: Context, at: str) -> torch.Generator:
 
 
 def built(build: Any, sample: ModuleSample, generator: torch.Generator) -> torch.nn.Module:
-    """Build a module on the CPU in float32 and add random numbers to its parameters and buffers. Otherwise, a device
-    that ignores a weight of 1, a bias of 0 or a mean of 0 would pass."""
+    """Build a module on the CPU in float32 and add random numbers to its parameters and buffers. Without these
+    numbers, many weights would be 1 and many biases and means 0, and a device that ignores them would pass."""
     with warnings.catch_warnings(), seeded_globally(7):
         warnings.simplefilter("ignore")  # the database's arguments cause warnings
         module: torch.nn.Module = build(*copied(sample.args), **copied(sample.kwargs)).float()
@@ -409,7 +409,7 @@ def a_stack_of_blocks(context: Context) -> None:
 
 @cases("nn.modules")
 def columns_without_variance(context: Context) -> None:
-    """Run BatchNorm1d on constant columns after batches of other sizes: the result must be the bias, and the gradient
+    """Run BatchNorm1d on constant columns after batches of several sizes: the result must be the bias, and the gradient
     must be finite."""
     layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
     with torch.no_grad():
@@ -515,7 +515,7 @@ def states(context: Context) -> None:
         want = copy.deepcopy(module).double()(x.double())
         close(context, there(context.to_device(x)), want, "an output differs from the CPU's", "")
         changed = [k for k, v in there.state_dict().items() if not v.cpu().equal(plain[k])]
-        text = "the entries of the state_dict that a forward pass in training changed are wrong"
+        text = "a forward pass in training mode changed the wrong entries of the state_dict"
         buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
         context.same(changed, buffers, text)
         back = there.to("cpu")

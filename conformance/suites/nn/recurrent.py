@@ -139,7 +139,10 @@ def run(
     start: str,
     needs: str,
 ) -> None:
-    at = f"{form}, inputs {inputs}, cotangent {cotangent} of {start}, gradients of {needs}"
+    at = (
+        f"sequences {form!r}, inputs {inputs}, cotangent {cotangent} for outputs {start!r},"
+        f" gradients of {needs}"
+    )
     layer, reference = made(context, kind, options)
     drawn = generator(context)
     laid = Laid(context)

@@ -43,7 +43,7 @@ NORM = "the total norm that clip_grad_norm_ returned is wrong"
 def _given(
     context: Context, which: str, indices: Sequence[int] = (0,)
 ) -> tuple[Placed, list[torch.Tensor]]:
-    """Return a tuple of parameters with gradients on the device, and copies of the gradients on the CPU."""
+    """Return the parameters with their gradients on the device, and copies of the gradients on the CPU."""
     parameters = LISTS[which]
     if which == "dtypes":
         declared = context.descriptor.dtypes
@@ -78,7 +78,7 @@ def norm(context: Context, which: str, way: str) -> None:
             continue  # a tensor without elements has no largest element
         for limit in (0.5, 1e6):
             given, host = _given(context, which)
-            at = f"norm {kind}, at most {limit}, {which}, {way}"
+            at = f"norm_type={kind}, max_norm={limit}, list {which!r}, {way}"
             want = _norm_of(host, kind)
             total = clip_grad_norm_(given.tensors, limit, kind, foreach=way == "foreach")
             context.same(tuple(total.shape), (), NORM, Kind.SHAPE, at)
@@ -119,7 +119,7 @@ def value(context: Context, which: str, way: str) -> None:
         _found(given),
         [each.clamp(-0.75, 0.75) for each in host],
         CLIPPED,
-        f"{which}, {way}",
+        f"list {which!r}, {way}",
     )
 
 

@@ -150,8 +150,8 @@ _TURNED = {"row": "stepped", "transposed": "row", "stepped": "expanded", "expand
 
 
 def turned(piece: Piece, times: int) -> Piece:
-    """Return a pair of layout and shape with the same shape and another layout. The layout is replaced ``times`` times
-    by the next one in ``_TURNED``."""
+    """Return ``piece``, a pair of layout and shape, with another layout: the layout is replaced ``times`` times by the
+    layout that follows it in ``_TURNED``."""
     layout, shape = piece
     for _ in range(times):
         layout = _TURNED.get(layout, "row")
@@ -253,7 +253,7 @@ class Arguments:
 EQUAL = "the result of a foreach op differs from the single-tensor loop on the CPU"
 KEPT = "a foreach op changed memory outside its results"
 FRESH = "results share memory with the arguments or with each other"
-BUMPED = "the versions of the tensors are wrong after a foreach op"
+BUMPED = "the version counter of a tensor is wrong after a foreach op"
 
 
 def judge(
@@ -335,7 +335,8 @@ def loop(
     op: str, made: Arguments, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
 ) -> list[torch.Tensor] | None:
     """Return the results of the single-tensor op for each position of the lists, computed on the CPU. Returns None if
-    the op refuses a tensor without elements or the dtypes of the lists."""
+    the op refuses the tensors, or if the results of an in-place op cannot be written to the dtypes of the first
+    list."""
     function = single(op)
     given, named = made.of(lists, factor)
     try:
@@ -456,7 +457,7 @@ def lists_of_dtypes(context: Context, op: str) -> None:
         )
         if not large or not tried:
             raise NotShown(
-                f"{name_of(overload)} was not called: the single-tensor op refuses every list"
+                f"{name_of(overload)}: the single-tensor op refuses the list of large tensors, or every other list"
             )
 
 
@@ -480,17 +481,17 @@ def tensors_that_come_twice(context: Context) -> None:
     for op in ops():
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
-            for name in ("twice in each list", "the same list"):
+            for name in ("a repeated tensor", "one list for all arguments"):
                 lists: dict[str, Tensors] = {}
                 for number, key in enumerate(made.lists):
-                    if name == "the same list" and number:
+                    if name == "one list for all arguments" and number:
                         lists[key] = lists[made.lists[0]]
                         continue
                     shapes = [(4, 4), (7, 7), (4, 4)] if op in MATRICES else [(4,), (7, 2), ()]
                     one = apart(context, shapes, [torch.float32], 10 + number, away=number > 0)
-                    if name == "twice in each list" and not (made.in_place and number == 0):
+                    if name == "a repeated tensor" and not (made.in_place and number == 0):
                         one.here[2], one.there[2] = one.here[0], one.there[0]
-                    elif name == "twice in each list":
+                    elif name == "a repeated tensor":
                         one.here[2] = one.here[0].clone()
                         one.there[2] = context.to_device(one.here[2].clone())
                     lists[key] = one

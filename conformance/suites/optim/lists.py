@@ -76,8 +76,8 @@ class Tensors:
 
 @lru_cache(maxsize=64)
 def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]:
-    """Return a list of the (size, strides, storage offset) of each piece, a pair of layout and shape, and the length of
-    a buffer that contains all pieces."""
+    """Return a list with the (size, strides, storage offset) of each piece, and the length of a buffer that contains all
+    pieces. A piece is a pair of layout and shape."""
     places: list[tuple[Any, Any, int]] = []
     end = GAP
     for layout, shape in pieces:
@@ -90,8 +90,8 @@ def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]
 
 @lru_cache(maxsize=64)
 def _buffer(pieces: tuple[Piece, ...], seed: int, away: bool) -> torch.Tensor:
-    """Return a buffer that contains a tensor with random values for each pair of layout and shape in ``pieces``, and
-    the number FILL between the tensors."""
+    """Return a buffer that contains a tensor with random values for each pair of layout and shape in ``pieces``. The
+    elements between the tensors have the value FILL."""
     places, end = _layout(pieces)
     buffer = torch.full((end,), FILL)
     drawn = values(end, seed, away=away).float()

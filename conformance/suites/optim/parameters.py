@@ -101,7 +101,7 @@ def _start(shape: tuple[int, ...], number: int) -> torch.Tensor:
 @lru_cache(maxsize=64)
 def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of a step, in float64 on the CPU; None for a parameter without a gradient. The values are
-    rounded to bfloat16. Every third step has the opposite signs."""
+    rounded to bfloat16. Most gradients are negative in every third step, and positive in the other steps."""
     found: list[torch.Tensor | None] = []
     for number, each in enumerate(parameters):
         drawn = values(torch.Size(each.shape).numel(), 1000 + 100 * step + number)
@@ -308,8 +308,8 @@ UPDATES = {
 #: A capturable RAdam computes in float32 on the device: a difference of about 5 between two numbers near 2,000.
 CAPTURABLE_UPDATES = {"RAdam": 0.03}
 
-STEPPED = "a parameter after the steps differs from the single-tensor steps on the CPU"
-STATE = "the optimiser's state differs from the single-tensor steps on the CPU"
+STEPPED = "a parameter differs from its value after single-tensor steps on the CPU"
+STATE = "the optimiser's state differs from its value after single-tensor steps on the CPU"
 COUNTED = "the step count in the optimiser's state is wrong"
 WHERE_COUNTED = "the step count of a fused or capturable optimiser is not on the parameter's device"
 GAPS = "a step changed memory outside its parameters"
@@ -358,7 +358,9 @@ def _judge_state(
     where: str,
     part: float,
 ) -> None:
-    context.same(sorted(found), sorted(want), f"{STATE} in its keys", Kind.STATE, where)
+    context.same(
+        sorted(found), sorted(want), "the optimiser's state has the wrong keys", Kind.STATE, where
+    )
     for key, wanted in want.items():
         mine, at = found[key], f"{where}, {key}"
         if key == "step":

@@ -188,7 +188,9 @@ def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]])
     steps = FEWER.get(name, STEPS)
     taken = [each for each in sets if run(context, name, way, each, alike, steps)]
     if not taken or (way == "single" and len(taken) < len(sets)):
-        raise NotShown(f"{name} ({way}) refuses the arguments {sets[len(taken)]}")
+        raise NotShown(
+            f"{name} ({way}) refuses {len(sets) - len(taken)} of {len(sets)} sets of arguments, also on the CPU"
+        )
     lists = ("large", "many", "one") if takes_lists(way) else ("large",)
     for which in lists:
         # Fused steps have another path for a learning rate that is a tensor, as in the last set.
@@ -241,5 +243,7 @@ def other_layouts(context: Context, name: str, way: str, arguments: dict[str, An
         except NotImplementedError:
             raise
         except RuntimeError:
-            context.note("fused steps refuse a gradient whose layout differs from its parameter's")
+            context.note(
+                "fused steps refuse parameters with gaps, or gradients whose layout differs from the parameter's"
+            )
             context.check(True, REFUSED_OR_EQUAL)

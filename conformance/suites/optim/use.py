@@ -109,7 +109,7 @@ def with_scaler(context: Context, name: str, arguments: dict[str, Any]) -> None:
         scaler.update()
         taken += [step] if bad is None else []
         want = reference(name, arguments, ALIKE, taken)
-        at = f"step {step}, gradients with {bad}"
+        at = f"step {step}, {'finite gradients' if bad is None else f'gradients with {bad}'}"
         judge(context, made, found, want, "fused", at)
     context.same(
         scaler.get_scale(), 16.0, "the scale after an infinity and a NaN is wrong", Kind.STATE
@@ -156,8 +156,8 @@ def _forget(
     want: Reference,
     context: Context,
 ) -> None:
-    """Overwrite the first element of the parameters ``numbers``, and of their states, with the values of the reference,
-    so that the comparison ignores the element."""
+    """Overwrite the first element of the parameters with the given numbers, and of their states, with the value of the
+    reference, so that the comparison ignores the element."""
     with torch.no_grad():
         for number in numbers:
             tensor = found.tensors[number]
@@ -242,9 +242,9 @@ STATES = {
 
 @cases("optim.steps", over={key: given for key, given in STATES.items() if given[0] != "LBFGS"})
 def state_moves(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
-    """Load the state_dict of an optimiser into another optimiser: through the CPU, through torch.save, and into an
-    optimiser on the CPU. Further steps must give the same parameters and state as uninterrupted single-tensor steps on
-    the CPU."""
+    """Load the state_dict of an optimiser into another optimiser on the device, after a copy to the CPU or after
+    torch.save and torch.load, and into an optimiser on the CPU. Further steps must give the same parameters and state
+    as uninterrupted single-tensor steps on the CPU."""
     must_be_taken(context, way)
     first, found = _half_way(context, name, way, arguments)
     state = first.state_dict()
@@ -334,7 +334,7 @@ def groups(context: Context, name: str, way: str) -> None:
     for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
         off = (context.from_device(mine).double() - theirs).abs()
         within = bool((off <= 5e-4).all())  # steps change parameters by about 100 times this
-        text = "a parameter of a group differs from the single-tensor steps on the CPU"
+        text = "a parameter of a group differs from its value after single-tensor steps on the CPU"
         where = f"{way}, parameter {number}"
         context.check(
             within, text, expected="a difference of at most 5e-4", found=float(off.max()), at=where

@@ -23,8 +23,9 @@ _SAMPLES = 2
 
 
 def trust(ctx: ItemContext) -> None:
-    """Call the op on two samples for which a wrong result cannot pass for the right one, and then on the first sample
-    again. Then call the op with non-contiguous operands, with a non-contiguous ``out=``, and in place."""
+    """Call the op on up to two samples whose right result cannot be confused with zeros, an earlier result, a constant
+    or an operand, and then on the first sample again. Then call the op with non-contiguous operands, with a
+    non-contiguous ``out=``, and in place."""
     with ctx.running(TRUST):
         chosen: list[Sample] = []
         for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):

@@ -22,7 +22,7 @@ def inputs(dtype: str, seed: int = 0, interval: tuple[float, float] | None = Non
     For a 16-bit dtype, the values are all numbers of the dtype except signalling NaN. For float32, they are 2^16
     values: both ends and the middle of each binade of each sign, and random values between. They include NaN,
     infinities, zeros and subnormals. A different seed gives a different order, but one value in 32 keeps its place, so
-    operands of two seeds are equal there.
+    operands drawn with two seeds are equal at these places.
 
     Values outside ``interval`` are replaced by random values inside it, spread over the binades if the interval is
     positive. Seven values are appended, so that the length is not a multiple of a vector size and kernels also run
@@ -73,8 +73,8 @@ def allowed(
 ) -> torch.Tensor | float:
     """Return the largest allowed error of each element, in ulps of the result. The error is the sum of the limit's
     ``ulps``, ``absolute`` (an absolute error) and ``of_operand`` (ulps of the largest operand), where the last two are
-    converted to ulps of the result. ``absolute`` and ``of_operand`` are for functions that lose digits by cancellation
-    or near a zero that is not at 0."""
+    converted to ulps of the result. ``absolute`` and ``of_operand`` are for functions that lose digits by cancellation,
+    or near an argument other than 0 for which the function is 0."""
     bound: float = limit["ulps"]
     if not limit.get("absolute") and not limit.get("of_operand"):
         return bound

@@ -49,7 +49,7 @@ def permutation(context: Context) -> None:
 @cases("random.distribution")
 def many_weights(context: Context) -> None:
     """torch.multinomial draws from more than 2^14 weights. It draws uniformly if the weights are equal, never
-    draws an index of weight 0, and without replacement draws no index twice."""
+    draws an index of weight 0, and draws no index twice if it draws without replacement."""
     for count in _MANY:
         torch.manual_seed(20_250)
         even, last = torch.ones(count), torch.zeros(count)
@@ -109,7 +109,7 @@ _WEIGHTS, _ROWS = (0.0, 0.5, 1.0, 0.0, 2.0, 4.0, 0.5), 2000
 
 def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the name of a layout, and a two-dimensional tensor of this layout on the device, all of whose rows
-    contain the same weights. A kernel that ignores the strides reads other weights in most rows."""
+    contain the same weights. A kernel that ignores the strides reads wrong weights in most rows."""
     weights = torch.tensor(_WEIGHTS)
     rows = weights.expand(_ROWS, len(weights))
     yield "of contiguous rows", context.to_device(rows.contiguous())
@@ -123,8 +123,8 @@ def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
 
 @cases("random.distribution")
 def without_replacement(context: Context) -> None:
-    """torch.multinomial draws from rows of weights in several layouts. Without replacement it draws each
-    category that has a weight exactly once; it never draws a category of weight 0. With and without
+    """torch.multinomial draws from rows of weights in several layouts. Without replacement, it draws each
+    category of nonzero weight exactly once. It never draws a category of weight 0. With and without
     replacement, the category that has half of the total weight is drawn first in half of the rows, and rows are
     independent."""
     bound = 7 * math.sqrt(0.25 / _ROWS)
@@ -133,18 +133,18 @@ def without_replacement(context: Context) -> None:
         for replaced in (False, True):
             torch.manual_seed(20_244)
             found = context.from_device(torch.multinomial(rows, 5, replaced))
-            how = f"{layout}, {'with' if replaced else 'without'} replacement"
+            how = f"multinomial {layout}, {'with' if replaced else 'without'} replacement"
             context.same(tuple(found.shape), (_ROWS, 5), f"{how}: the result has the wrong shape")
             if replaced:
                 drawn = sorted(set(found.reshape(-1).tolist()))
                 context.same(
                     drawn,
                     [1, 2, 4, 5, 6],
-                    f"{how}: the drawn categories differ from the categories that have a weight",
+                    f"{how}: the drawn categories are not those of nonzero weight",
                 )
             else:
                 want = torch.tensor([1, 2, 4, 5, 6]).expand(_ROWS, 5)
-                text = f"{how}: a category that has a weight was not drawn exactly once"
+                text = f"{how}: a category of nonzero weight was not drawn exactly once"
                 context.equal(found.sort(dim=1).values, want, text)
             share = float((found[:, 0] == 5).double().mean())
             context.check(abs(share - 0.5) <= bound, f"{how}: {share_text}", found=share)

@@ -114,8 +114,8 @@ def _drawn_with(
 
 @cases("random.distribution", over={f"arguments_{name}": (name,) for name in ARGUMENTS})
 def other_arguments(context: Context, name: str) -> None:
-    """Samples are drawn with other parameters (negative, zero, large and omitted). They are distributed as
-    documented for the function and these parameters."""
+    """Samples are drawn with negative, zero, large and omitted parameters. They are distributed as documented
+    for the function and these parameters."""
     torch.manual_seed(20_254)
     dtype = torch.float32
     if name in ("random_", "randint", "randint_like"):

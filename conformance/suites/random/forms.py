@@ -135,7 +135,7 @@ def _draws(
         laid = {**FORMS, **_READ, **_LAZY}[form]
         # A tensor that is filled in place keeps the last samples, so each draw copies it.
         again = partial(_drawn, draw, there, laid, name.endswith("_"))
-        yield f"{name} of {dtype}, {tuple(laid(there).shape)} {form}", again
+        yield f"{name} of {dtype}, shape {tuple(laid(there).shape)}, layout {form!r}", again
 
 
 def _drawn(

@@ -130,7 +130,7 @@ def _in_range(context: Context, text: str, law: Law, values: torch.Tensor) -> No
     least, most = float(numbers.min()), float(numbers.max())
     context.check(law.low <= least, f"{text}: a sample is below {law.low:g}", found=least)
     inside = most < law.high if law.below else most <= law.high
-    top = f"{text}: a sample is above {law.high:g}, or equal to it although it is excluded"
+    top = f"{text}: a sample is {'not below' if law.below else 'above'} {law.high:g}"
     context.check(inside, top, found=most)
     if law.whole:
         whole = torch.equal(numbers, numbers.floor())
@@ -144,7 +144,7 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
     if values.dtype == torch.float32 and not law.whole:
         # Of float32 numbers with 24 significant bits, a share of 2^-13 is exact in float16.
         coarse = float((values == values.half()).double().mean())
-        digits = f"{text}: more than half of the float32 samples have no more digits than float16 (share of such samples)"
+        digits = f"{text}: more than half of the float32 samples are numbers that float16 can represent (share of such samples)"
         context.check(coarse <= 0.5, digits, found=coarse)
     found = distance(law, values)
     context.check(
@@ -182,7 +182,7 @@ def judge_each(
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits
     stuck = int((bits == bits[:1]).all(0).sum())
     context.same(
-        stuck, 0, f"{text}: elements are the same in each of {times} draws (number of elements)"
+        stuck, 0, f"{text}: elements keep their value in all {times} draws (number of elements)"
     )
     # Columns are compared by weighted integer sums, which are equal for copies in any order of addition.
     source = torch.Generator().manual_seed(times)

@@ -42,8 +42,8 @@ def _mixed(count: int, turn: int) -> torch.Tensor:
 
 
 def _coins(turn: int) -> torch.Tensor:
-    """Returns probabilities of 0 and 1. The probabilities for ``turn`` 1 are the opposites of those for
-    ``turn`` 0."""
+    """Returns probabilities of 0 and 1. An element that is 0 for ``turn`` 0 is 1 for ``turn`` 1, and the
+    reverse."""
     return (_mixed(2, 0) + turn) % 2 * 1.0
 
 
@@ -134,7 +134,7 @@ def _kept(context: Context, text: str, drawn: torch.Tensor, given: torch.Tensor)
 
 class Drawn(NamedTuple):
     """A function that draws with one set of parameters per element, and the function that checks its samples.
-    ``parameters(turn)`` returns one of two choices of all parameters, for ``turn`` 0 or 1."""
+    ``parameters(turn)`` returns the parameters of all elements; ``turn``, 0 or 1, selects one of two sets."""
 
     parameters: Callable[[int], Tensors]
     draw: Callable[..., torch.Tensor]

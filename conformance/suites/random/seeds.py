@@ -368,5 +368,9 @@ def checkpointed(context: Context, reentrant: bool) -> None:
     y.sum().backward()
     assert x.grad is not None
     # An element that was kept is 4 (2 * 1 / 0.5), and its gradient is then also 4.
-    context.equal(x.grad, y.detach(), "the recomputation for backward used another dropout mask")
+    context.equal(
+        x.grad,
+        y.detach(),
+        "the recomputation for backward used a different dropout mask than forward",
+    )
     context.equal(_draw(context), want[1], "backward changed the state of the generator")

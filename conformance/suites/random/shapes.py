@@ -25,9 +25,9 @@ _LAGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @cases("random.distribution", over={f"shaped_{name}": (name,) for name in SHAPED})
 def shaped(context: Context, name: str) -> None:
-    """Samples are drawn for a large tensor, for a tensor of five dimensions and for squares, also transposed
-    and with a storage offset. The samples are distributed as documented, contain no copied blocks, and differ
-    in the next draw."""
+    """Samples are drawn for a large tensor, for a tensor of five dimensions and for square tensors, each of them
+    contiguous, transposed and at storage offset 1. The samples are distributed as documented and contain no
+    copied blocks, and a second draw gives different samples."""
     draw, law = SHAPED[name][0], KNOWN[SHAPED[name][1]][1]
     for shape in _SHAPES:
         count = math.prod(shape)

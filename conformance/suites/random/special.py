@@ -1,5 +1,5 @@
-"""Cases about special parameters of random functions (zero, infinite, NaN, subnormal), next to elements with
-normal parameters. With special parameters often only one result is right."""
+"""Cases about random functions that are called with special parameters (zero, infinite, NaN, subnormal) for some
+elements and with ordinary parameters for all others. With special parameters, often only one result is right."""
 
 from __future__ import annotations
 

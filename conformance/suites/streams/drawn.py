@@ -66,7 +66,7 @@ def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
 
 
 def _shorter(trial: Trial, *literal: Any) -> None:
-    """Removes the instructions without which a failing program still fails. An instruction that a later
+    """Removes from a failing program the instructions that the failure does not need. An instruction that a later
     instruction needs is kept."""
     indices, streams, instructions, released = literal
 
@@ -108,8 +108,8 @@ def drawn_programs(indices: int) -> Any:
 def ordered(
     streams: tuple[int, ...], drawn: Iterable[Any], ranks: Sequence[int], indices: int
 ) -> Program:
-    """Builds a program from drawn numbers. Adds the waits that conflicting accesses to a buffer need, either
-    for an event or for a stream."""
+    """Builds a program from drawn numbers. Adds waits, each for an event or for a stream, that order
+    conflicting accesses to a buffer."""
     order, made = Order(len(streams)), list[Operation]()
     fresh = indices  # the number of the next event for a single record
 

@@ -397,7 +397,7 @@ def waiting_process(context: Context, folder: str) -> None:
     )
     context.check(
         event.query(),
-        "query() of the event is False in the other process after its work has finished",
+        "query() of the event is False in the other process although the work before the event has finished",
     )
     context.equal(
         tensor,
@@ -424,7 +424,8 @@ def orders_processes(context: Context) -> None:
                 _awaited(context, folder, "seen")
         context.ended_well(call.value, "the waiting process did not exit with status 0")
     context.check(
-        event.query(), "query() of the event is False in this process after its work has finished"
+        event.query(),
+        "query() of the event is False in this process although the work before the event has finished",
     )
 
 

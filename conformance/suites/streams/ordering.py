@@ -445,8 +445,8 @@ def later_work_is_not_waited_for(context: Context) -> None:
 
 @cases("streams.wait")
 def earlier_work_is_not_held_up(context: Context) -> None:
-    """A stream gets work and then waits for another stream. The work that was queued before the wait does not
-    wait; work queued after it does."""
+    """A stream gets work and then waits for another stream. Work that was queued before the wait
+    does not wait for the other stream; work that was queued after the wait does."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:

@@ -202,7 +202,7 @@ class Order:
         self.reads: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
 
     def _before(self, instruction: Operation) -> Counter[int]:
-        """Returns the clock of all work that is ordered before an instruction on its streams."""
+        """Returns the vector clock of all work that must finish before an instruction can start on its streams."""
         return reduce(or_, (self.clocks[place] for place in places(instruction)))
 
     def unseen(self, instruction: Operation) -> list[int]:
@@ -405,7 +405,7 @@ def afterwards(program: Program) -> list[Operation]:
 
 
 def run_once(context: Context, program: Program, seconds: float) -> None:
-    """Queues a whole program while streams are blocked, releases the streams, and compares the buffers. Raises
+    """Queues a whole program while streams are blocked, unblocks the streams, and compares the buffers. Raises
     CheckFailed if the program fails."""
     before, held = before_and_while_held(program, context.descriptor.gate is not None, seconds)
     with ExitStack() as stack:

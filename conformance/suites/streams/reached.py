@@ -159,7 +159,7 @@ def all_reached(program: Program) -> set[Key]:
 
 
 def steered_programs(indices: int, reach: Reach, seed: int) -> Iterator[Program]:
-    """Yields programs that cover the missing pairs of instructions and states."""
+    """Yields programs that cover the pairs of instructions and the states in ``reach.missing``."""
 
     def begin(random: Random) -> tuple[Walk, tuple[int, ...]]:
         streams = {random.randrange(indices * len(_WORDS)) for _ in range(MOST_STREAMS)}

@@ -118,8 +118,8 @@ def _takes(context: Context, *dtypes: torch.dtype) -> bool:
 
 
 def _values(base: torch.Tensor, form: Form) -> torch.Tensor:
-    """Returns the values of a view as a CPU tensor. The values are read by copying the whole base tensor, so
-    that the copy of a view is not trusted."""
+    """Returns the values of a view as a CPU tensor. The values are read by copying the whole base tensor,
+    because the copy of a view may be wrong."""
     return form.of(base.cpu())
 
 
@@ -142,7 +142,7 @@ def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
 
 def pairs(context: Context, way: str, changes: bool) -> None:
     """Tensors are copied with copy_() between every pair of layouts. The destination has the values of the
-    source, converted to its own dtype."""
+    source, converted to the dtype of the destination."""
     start, end = _ends(context, way)
     for given, taken in _CHANGES[1:] if changes else _CHANGES[:1]:
         if not _takes(context, given, taken):

@@ -219,7 +219,7 @@ def complete_after(context: Context, what: str) -> None:
         context.equal(
             host.clone(),
             torch.full((_SIZE,), start + 7.0),
-            "the copy to the host was incomplete after it was waited for",
+            "the copy to the host was incomplete although the test had waited for the copy",
         )
 
 

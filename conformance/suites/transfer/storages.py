@@ -119,7 +119,9 @@ def frees_memory(context: Context) -> None:
     )
     there.untyped_storage().resize_(0)
     context.same(
-        context.counters().allocated, before, "resize_(0) did not free the memory (allocated bytes)"
+        context.counters().allocated,
+        before,
+        "the allocated bytes did not return to their previous value after resize_(0)",
     )
 
 

@@ -85,7 +85,7 @@ def again_and_again(context: Context) -> None:
     context.same(
         wrong[:1],
         [],
-        "a call of item() returned the wrong value (number of the first such call)",
+        "the number of the first call of item() that returned a wrong value",
     )
 
 
@@ -98,7 +98,7 @@ def truth(context: Context) -> None:
         context.same(
             answers,
             (True, False),
-            f"bool() of tensors of {dtype} with the values one and zero is wrong",
+            f"bool() is wrong for a {dtype} tensor with the value one or for one with the value zero",
         )
     for dtype in _dtypes(context):
         context.check(
@@ -236,7 +236,7 @@ def forced(context: Context) -> None:
     context.same(
         shared,
         there.device.type == "cpu",
-        "expected numpy(force=True) to share memory with a CPU tensor, and with no tensor of another device",
+        "whether the array of numpy(force=True) shares the memory of the tensor",
     )
 
 

@@ -47,7 +47,7 @@ def library() -> ModuleType:
 
 
 def _key() -> str:
-    """Returns a key over everything on which a build depends: torch, Python's ABI, the flags and every source file."""
+    """Returns a key that differs for builds with different versions of torch, ABIs of Python, flags or source files."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cpp", ".h"):

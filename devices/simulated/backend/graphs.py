@@ -62,8 +62,8 @@ def make_graphed_callables(
     """Returns callables whose forward and backward passes replay graphs; modules are changed in place.
 
     A tuple of callables takes a tuple of argument tuples, and the callables must be called in the order of the tuple.
-    Raises RuntimeError under autocast with a cache, ValueError for modules with hooks or trainable buffers, and
-    TypeError for arguments that are not tensors.
+    Raises RuntimeError if autocast is on and uses its cache, ValueError for modules with hooks or trainable buffers,
+    and TypeError for arguments that are not tensors.
     """
     if torch.is_autocast_enabled("simulated") and torch.is_autocast_cache_enabled():
         raise RuntimeError(

@@ -72,8 +72,8 @@ def _log_counted(x: torch.Tensor) -> torch.Tensor:
 
 
 def _unary(below: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[type], Callable[..., Any]]:
-    """Returns a decorator that makes an autograd kernel of a class with ``save(ctx, x, y)`` and ``backward``. The
-    kernel's value is that of the function ``below``."""
+    """Returns a decorator that turns a class with ``save(ctx, x, y)`` and ``backward`` into an autograd kernel. The
+    kernel returns the result of the function ``below``."""
 
     def made(functions: Any) -> Callable[..., Any]:
         class Unary(torch.autograd.Function):
@@ -454,7 +454,7 @@ def _keep_all(tensors: list[torch.Tensor]) -> None:
 
 
 def _on_the_host(op: Any, lists: list[list[torch.Tensor]], **given: Any) -> None:
-    """Runs a fused optimiser step of the CPU on copies of the tensors in the lists, and copies the results back."""
+    """Runs a fused optimiser step on CPU copies of the tensors in the lists, and copies the results back."""
     copies = [[tensor.cpu().contiguous() for tensor in each] for each in lists]
     host = {
         name: value.cpu() if isinstance(value, torch.Tensor) else value

@@ -56,7 +56,7 @@ def installs(
 def reached_by(ops: set[str]) -> set[str]:
     """Returns the faults that can change the result of code that calls the given ops (such as ``aten::cos``).
 
-    These are the faults that replace a kernel of one of the ops, and the faults that do not state an op.
+    These are the faults that replace a kernel of one of the ops, and all faults that do not replace a kernel.
     """
     return {fault for fault in INSTALLED if _OPS.get(fault) in (None, *ops)}
 

@@ -1,5 +1,5 @@
-"""Functions that torch lacks for a renamed backend: the DLPack protocol, Dynamo's device interface, and an error
-instead of access from the host."""
+"""Functions that torch lacks for a renamed backend: the DLPack protocol, Dynamo's device interface, and an error for an
+operation that would access device memory from the host."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def _register(module: Any) -> None:
 
 
 def refuse_host_access() -> None:
-    """Makes ``UntypedStorage.byteswap`` raise an error for the device, because it would crash when it follows a device
-    address on the host."""
+    """Makes ``UntypedStorage.byteswap`` raise an error for storages of the device. Without the error, the process would
+    crash, because byteswap uses the device address on the host."""
     storage: Any = torch.storage._StorageBase
     original = storage.byteswap
 

@@ -121,8 +121,8 @@ driver_free = native.library.raw_give
 
 
 class MemPool:
-    """A private memory pool. As long as the pool exists, memory that was allocated in it under ``use_mem_pool`` serves
-    no other request."""
+    """A private memory pool. As long as the pool exists, memory that was allocated in it under ``use_mem_pool`` is
+    reused only for allocations in the same pool."""
 
     def __init__(self) -> None:
         self.id: Final = graph_pool_handle()

@@ -91,7 +91,7 @@ class device_of(device):
 
 
 def synchronize(device: torch.types.Device = None) -> None:
-    """Waits for all work of a device. Raises the error of work that failed there."""
+    """Waits for all work of a device. If work failed on the device, raises the error of that work."""
     native.library.synchronize(index_of(device))
 
 
@@ -145,8 +145,8 @@ _SPACE = uuid.UUID("6d5dcb3e-1a5b-4b0c-9f3e-6a8b5f0f4c11")
 
 
 def can_device_access_peer(device: torch.types.Device, peer: torch.types.Device) -> bool:
-    """Returns True, because every device can read the memory of every other one. Raises RuntimeError for an index that
-    does not exist."""
+    """Returns True for two different indices, because each device can read the memory of all other devices; False for
+    equal indices. Raises RuntimeError for an index that does not exist."""
     here, there = (native.library.checked_device(index_of(one)) for one in (device, peer))
     return bool(here != there)
 

@@ -112,8 +112,8 @@ class Event:
     """The constructor of an event of the device. It returns a torch.Event, because methods of torch.Event and
     torch.Stream accept no subclass (torch/csrc/Event.cpp, torch 2.13).
 
-    If ``interprocess`` is true, other processes can open the event. Such an event, and an event with a planted fault,
-    is of the subclass ``_OwnEvent``.
+    If ``interprocess`` is true, other processes can open the event. Only in this case, and while a planted fault of
+    events is on, the result is of the subclass ``_OwnEvent``.
     """
 
     def __new__(  # type: ignore[misc]
@@ -141,8 +141,8 @@ class _OwnEvent(torch.Event):
     _handle: bytes = b""
 
     def ipc_handle(self) -> bytes:
-        """Returns the handle with which another process can open the event. Raises RuntimeError if the event is not
-        shared."""
+        """Returns the handle with which another process can open the event. Raises RuntimeError if the event was
+        not created with interprocess=True."""
         if not self._handle:
             raise RuntimeError(
                 "simulated device: the event has no handle: create it with interprocess=True"
@@ -182,8 +182,8 @@ class _OwnEvent(torch.Event):
     def elapsed_time(self, other: torch.Event) -> float:
         """Returns the time from one event to another in milliseconds.
 
-        Raises ValueError if one of the events was not recorded or has no time, and RuntimeError if one of them has not
-        completed.
+        Raises ValueError if one of the events was not recorded or was created without timing, and RuntimeError if one
+        of them has not completed or if they were recorded on different devices.
         """
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 

@@ -222,7 +222,7 @@ def test_nothing_is_lost_and_twice_is_as_once(blocks: list[str], before: str) ->
     assert canonical(once, again) == once
 
 
-PREAMBLE = "# Expected failures, one block a root cause."
+PREAMBLE = "# Expected failures, one block for each root cause."
 
 
 @examples(150)

@@ -277,7 +277,7 @@ def test_agreeing_failures_are_added_with_their_layouts() -> None:
     cause = Cause("strides", CauseKind.DEVICE_BUG, "https://x.y/1", TODAY)
     done = updated("", cells, cells, cause=cause)
     assert done.text == (
-        "# Expected failures, one block a root cause.\n\n# strides\n\n"
+        "# Expected failures, one block for each root cause.\n\n# strides\n\n"
         '[[expect]]\nclause = "layout.values"\nop = "add"\ndtype = "float32"\nlayouts = ["offset"]\n'
         'outcome = "fail"\nkind = "device-bug"\nreason = "strides"\nissue = "https://x.y/1"\n'
         "expires = 2027-01-01\n"
@@ -392,7 +392,7 @@ def test_a_known_reason_goes_under_its_heading() -> None:
 @pytest.mark.parametrize(
     ("runs", "says"),
     [
-        ([run({ADD: fails()})], "failures are added only from two runs that agree, and a is one run"),
+        ([run({ADD: fails()})], "failures are added only from two runs that agree, but only a was given"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", plan_hash="9")], "have the hashes 1234 and 9"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", torch="2.14")], "differ in torch"),
         ([run({ADD: fails()}), run({ADD: fails()}, "b", driver="2")], "differ in driver"),
