@@ -63,7 +63,7 @@ _NOTHING: Final = Match()
 
 
 class Matcher:
-    """Finds the expectations of cells by the blocks of a manifest.
+    """Looks up the expectation of each cell in the blocks of a manifest.
 
     ``manifest`` should be the active manifest (``Manifest.active``), because the matcher does not evaluate conditions.
     Cells that the same blocks match with the same specificity share one result.

@@ -38,7 +38,7 @@ class ModuleEntry:
 
     @property
     def build(self) -> Any:
-        """The class of the module."""
+        """The class of the module, which is called to build an instance."""
         return self.upstream.module_cls
 
     def samples(self, *, training: bool) -> list[ModuleSample]:

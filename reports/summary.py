@@ -180,8 +180,8 @@ def _next(judged: GateResult) -> list[str]:
         )
     if regressed:
         lines.append(
-            "To accept the regressions for now: run again with --results=RUN2, then conform manifest update --triage "
-            f"{folder} RUN2"
+            "To accept the regressions for now: repeat the run with --results=RUN2, a new folder; then "
+            f"conform manifest update --triage {folder} RUN2"
         )
     return lines
 

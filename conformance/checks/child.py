@@ -58,8 +58,8 @@ class Copier(Protocol):
     """An object that forks copies of a process which has loaded torch and has used no device."""
 
     def start_child(self, stdin: int, output: int, pipe: int) -> Process:
-        """Returns a forked copy with these file descriptors, in a session of its own. The copy reads one line of Python
-        from stdin and executes it. Raises NoCopy if no copy can be forked."""
+        """Forks the process and returns the copy, which has these file descriptors and a session of its own. The copy
+        reads one line of Python from stdin and executes it. Raises NoCopy if the fork fails."""
 
 
 _copier: Copier | None = None

@@ -156,8 +156,8 @@ def _forget(
     want: Reference,
     context: Context,
 ) -> None:
-    """Overwrite the first element of the parameters with the given numbers, and of their states, with the value of the
-    reference, so that the comparison ignores the element."""
+    """For each parameter whose number is given, and for its states, overwrite the first element with the reference's
+    value, so that the comparison ignores this element."""
     with torch.no_grad():
         for number in numbers:
             tensor = found.tensors[number]
