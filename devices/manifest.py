@@ -465,7 +465,7 @@ def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condi
 def _expires(key: str, value: object, known: Collection[str] | None) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BlockError(
-            f"'expires' must be a date without quotes and time, such as expires = 2027-03-01, got {_shown(value)}"
+            f"'expires' must be a date without quotes or a time of day, such as expires = 2027-03-01, got {_shown(value)}"
         )
     return value
 

@@ -37,7 +37,7 @@ MEANING: Final[Mapping[Change, str]] = {
     Change.NEWLY_FAILING: "passed (or had no agreed reference) before, and does not pass now",
     Change.MISSING: "had an outcome before, and is not planned or was not run now",
     Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
-    Change.CHANGED_EXPECTATION: "has the same outcome, but a different verdict by the manifest",
+    Change.CHANGED_EXPECTATION: "has the same outcome, but the manifest gives it a different verdict",
     Change.FIXED: "did not pass before, and passes now",
     Change.ADDED: "had no outcome before, and has one now",
 }

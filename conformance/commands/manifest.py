@@ -110,8 +110,8 @@ class Given:
         raise ConformError(f"{whose}: name the file with --manifest PATH")
 
     def facts(self) -> Mapping[str, str]:
-        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device, or
-        facts of any machine if the device is not available."""
+        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device or,
+        if the device is not available, the facts that every machine has."""
         if self.evidence:
             return self.evidence[0].facts
         if self.descriptor is None or self.descriptor.unavailable() is not None:

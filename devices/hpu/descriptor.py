@@ -44,7 +44,7 @@ DESCRIPTOR = Descriptor(
         "https://docs.habana.ai/en/latest/Pytorch_Operators/Pytorch_Operators.html",
         "https://docs.habana.ai/en/latest/PyTorch/Python_Packages.html: importing, autoloading",
         "https://docs.habana.ai/en/latest/PyTorch/PyTorch_Model_Porting: Placement of Ops on HPU",
-        "torch.testing._internal.opinfo: dtypesIfHPU, for dtypes by op",
+        "torch.testing._internal.opinfo: dtypesIfHPU, the dtypes of each op",
     ),
     module="habana_frameworks.torch.core",
     # Not graphs: HPU graphs exist in lazy mode only. Not inductor: torch.compile uses hpu_backend.

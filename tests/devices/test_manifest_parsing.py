@@ -269,7 +269,7 @@ REFUSED = {
     "expires in quotes": (
         block_with(expires='"2027-03-01"'),
         (
-            "'expires' must be a date without quotes and time, such as expires = 2027-03-01,"
+            "'expires' must be a date without quotes or a time of day, such as expires = 2027-03-01,"
             " got '2027-03-01'"
         ),
     ),

@@ -24,7 +24,7 @@ class Text:
     """A text and where it stands. ``kind`` is ``docstring``, ``message`` or ``file`` (one line of a file).
 
     ``shown`` is the text as its reader meets it: a docstring below the signature of its function, a message with the
-    names of the values that are filled in. It is empty for a line of a file.
+    names of the values that are filled in, and after the word of the report before it (``expected``, ``found``, ``at``). It is empty for a line of a file.
     """
 
     path: Path
@@ -78,15 +78,34 @@ def python_texts(path: Path) -> Iterator[Text]:
         yield Text(path, node.lineno, "docstring", text, f"{owner}\n{text}".strip())
     joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     parts = {id(part) for node in joined for part in node.values}
+    roles = _roles(tree)
     for node in ast.walk(tree):
         if id(node) in docstrings or id(node) in parts:
             continue
         text = _literal(node)
         words = text.split()
         if len(words) >= SENTENCE and not _ENGLISH.isdisjoint(words):
-            yield Text(
-                path, getattr(node, "lineno", 0), "message", text, _literal(node, names=True)
-            )
+            shown = " ".join(filter(None, (roles.get(id(node)), _literal(node, names=True))))
+            yield Text(path, getattr(node, "lineno", 0), "message", text, shown)
+
+
+#: The words of a report before a part of a failure.
+_ROLES = {"expected": "expected", "found": "found", "at": "at"}
+_OF_WRONG = ("", "expected", "found", "at")
+
+
+def _roles(tree: ast.Module) -> dict[int, str]:
+    """The words that stand before a literal in a report, by the literal: of ``expected=``, ``found=`` and ``at=``, of
+    variables of these names, and of the arguments of ``Wrong``."""
+    found: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in _ROLES:
+            found[id(node.value)] = _ROLES[node.arg]
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[id(node.value)] = _ROLES.get(node.targets[0].id, "")
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Wrong":
+            found |= {id(each): role for each, role in zip(node.args, _OF_WRONG)}
+    return found
 
 
 def _documented(tree: ast.Module) -> Iterator[tuple[str, ast.Expr]]:

@@ -87,7 +87,7 @@ def index(context: Context, where: int) -> None:
 
     x = leaf(context, where)
     y = noting(x * 2, partial(note, "a node"))
-    y.register_hook(partial(note, "a hook of a tensor"))
+    y.register_hook(partial(note, "a tensor hook"))
     z = y * 2
     assert z.grad_fn is not None
     z.grad_fn.register_prehook(partial(note, "a hook before a node"))
@@ -193,7 +193,7 @@ def hooks_on_the_stream(context: Context, where: int) -> None:
         y = x * 2
         z = y * 3
     assert y.grad_fn is not None
-    y.register_hook(partial(note, "a hook of a tensor"))
+    y.register_hook(partial(note, "a tensor hook"))
     y.grad_fn.register_prehook(partial(note, "a hook before a node"))
     y.grad_fn.register_hook(partial(note, "a hook after a node"))
     context.settle()
@@ -468,7 +468,7 @@ def hooks_in_order(context: Context) -> None:
                 )
 
     def doubled(grad: torch.Tensor) -> torch.Tensor:
-        note("a hook of a tensor", grad)
+        note("a tensor hook", grad)
         return grad * 2
 
     def tripled(grads: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -493,7 +493,7 @@ def hooks_in_order(context: Context) -> None:
     x.register_post_accumulate_grad_hook(accumulated)
     z = y * 1
     _backward(z, retain_graph=True)
-    wanted = ["a hook of a tensor", "before the node", "after the node", "after accumulation"]
+    wanted = ["a tensor hook", "before the node", "after the node", "after accumulation"]
     context.same(
         order, wanted, "the calls of the hooks differ from the documented order", Kind.ORDER
     )

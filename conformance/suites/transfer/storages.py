@@ -114,7 +114,7 @@ def frees_memory(context: Context) -> None:
     there = torch.ones(300_000, device=context.device)
     context.must(
         context.counters().allocated > before,
-        "allocating a tensor did not raise the allocated bytes",
+        "allocating a tensor did not increase the number of allocated bytes",
         by="allocator.accounting",
     )
     there.untyped_storage().resize_(0)
