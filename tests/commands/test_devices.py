@@ -93,7 +93,7 @@ def test_an_untried_descriptor_says_so_and_names_its_sources(name: str) -> None:
     device = registry.get(name)
     assert device.folder is not None and device.expectations is not None
     text = (device.folder / "descriptor.py").read_text(encoding="utf-8")
-    assert "never been run; a first run may" in " ".join(text.split()) and len(device.sources) > 1
+    assert "never been run; the first run may" in " ".join(text.split()) and len(device.sources) > 1
     assert "[[expect]]" not in device.expectations.read_text(encoding="utf-8")
 
 
