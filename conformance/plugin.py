@@ -318,7 +318,7 @@ class RanTwice(ConformError):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Installs the handlers of signals and of an output that cannot be written."""
+    """Installs the handlers of SIGINT and SIGTERM, and arranges that the run stops if its output cannot be written."""
     run = session.config.stash.get(_RUN, None)
     if run is None:
         return

@@ -125,8 +125,8 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``checks`` counts executed comparisons, ``samples`` the inputs on which they were made. ``layouts`` are the ids of
     the layouts that failed, ``ran_layouts`` the ids of the layouts that ran, both sorted. ``worst_error`` is the
     largest absolute difference, or None if nothing was compared by value. ``ulps`` is the largest error in units in the
-    last place, also of a passing cell, and ``ulps_at`` has the operands at which that error occurred; None if no error
-    was measured. ``reached`` counts the pairs of instructions and the states that the random programs of a case
+    last place, measured in passing cells too, or None if no error was measured; ``ulps_at`` has the operands at which
+    that error occurred. ``reached`` counts the pairs of instructions and the states that the random programs of a case
     covered. ``failure`` is the failure that reports show; ``failed`` is the number of failing checks. ``also`` has further
     failures that differ from ``failure`` in kind, exception or check. ``note`` is the reason why a cell is unsupported
     or could not be checked, or a remark. ``raises`` is the type of the exception that decided the outcome; ``said`` is

@@ -446,7 +446,9 @@ def _match(key: str, value: object, known: Collection[str] | None) -> re.Pattern
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BlockError(f"'match' is not a regular expression: {error}, got {pattern!r}") from None
+        raise BlockError(
+            f"'match' must be a regular expression, got {pattern!r}: {error}"
+        ) from None
 
 
 def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condition, ...]:
@@ -465,7 +467,7 @@ def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condi
 def _expires(key: str, value: object, known: Collection[str] | None) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BlockError(
-            f"'expires' must be a date without quotes or a time of day, such as expires = 2027-03-01, got {_shown(value)}"
+            f"'expires' must be a date, without quotes and without a time of day, such as expires = 2027-03-01, got {_shown(value)}"
         )
     return value
 

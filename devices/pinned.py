@@ -40,8 +40,8 @@ class Pinned:
     """A pinned example, which is a call or a program. For a program, ``dtype`` is empty and ``op`` is the name of a
     case.
 
-    ``kind`` is the kind of the failure for which the example was pinned (``values``, ``strides``, …). The fields that
-    only the other format has are empty.
+    ``kind`` is the kind of the failure for which the example was pinned (``values``, ``strides``, …). For a call,
+    ``program`` is empty; for a program, ``call`` and ``layouts`` are empty.
     """
 
     clause: str

@@ -24,7 +24,7 @@ from devices.files import read_toml, write_whole
 FILE = "precision.toml"
 _HEAD = """\
 # The largest errors of elementwise functions, in units in the last place, seen in passing cells of precision.ulp.
-# Written by `conform precision update RUN`: they only fall, unless a reason is given.
+# Written by `conform precision update RUN`, which raises a number only if a reason is given.
 """
 
 _Maxima = dict[str, float]

@@ -299,12 +299,12 @@ def _differs(expectation: Expectation, observed: Observed) -> str:
         if outside := observed.layouts - expectation.layouts:
             names = _names(outside)
             return (
-                f"outcome '{outcome}' also in the layouts {names}, which are not listed at {places}"
+                f"the layouts {names} have the outcome '{outcome}', but are not listed at {places}"
             )
         # The layout of a crash or a hang may be unknown; a failure has one.
         if outcome is Outcome.FAIL and not observed.layouts:
             names = _names(expectation.layouts)
-            return f"outcome '{outcome}'{_details(observed)}, but in none of the expected layouts {names} ({places})"
+            return f"the cell failed{_details(observed)}, but in no layout; expected a failure in the layouts {names} ({places})"
     if not any(describes(block, observed) for block in expectation.blocks):
         wanted = " or ".join(dict.fromkeys(map(_exception, expectation.blocks)))
         return f"{outcome}{_details(observed)}; expected {wanted} ({places})"

@@ -203,8 +203,9 @@ class Replaced:
 
 
 def _is_of_torch(function: Any) -> bool:
-    """Returns True if a function is defined in torch. Such functions do not count as replaced by a vendor, because
-    ``torch._dynamo`` replaces functions too. The check uses the globals, since wrappers copy ``__module__``."""
+    """Returns True if a function is defined in torch. Replacements that torch defines do not count as changes by a
+    vendor, because ``torch._dynamo`` replaces functions too. The check uses the globals, since wrappers copy
+    ``__module__``."""
     name: str = getattr(function, "__globals__", {}).get("__name__", "")
     return name.partition(".")[0] == "torch"
 
@@ -307,8 +308,8 @@ class LeftBehind:
     """The changes that a device's module has made in the current process so far; ``done`` lists them as texts for
     people.
 
-    Create the object before the module is imported. Call ``look()`` afterwards, and again after the first call on the
-    device.
+    Create the object before the module is imported. Call ``look()`` after the import, and again after the first call on
+    the device.
     """
 
     kind: str

@@ -330,8 +330,8 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def raw_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the bytes of a tensor's elements as a one-dimensional uint8 tensor. Among bytes, a NaN equals itself and
-    -0.0 differs from 0.0."""
+    """Returns the bytes of a tensor's elements as a one-dimensional uint8 tensor. When bytes are compared, a NaN
+    equals itself and -0.0 differs from 0.0."""
     # contiguous() would not do: it returns a one-element tensor unchanged, whatever its stride.
     flat = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return flat.view(-1).view(torch.uint8)

@@ -48,7 +48,8 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The numbers of bytes that a call must not change, but changed, by their position relative to the view."""
+    """Counts of the bytes that a call changed but should not have changed, one count for each position relative to the
+    view."""
 
     inside: int  # bytes of the view's own elements
     between: int  # bytes between its first and last element that belong to no element
@@ -264,8 +265,8 @@ def differing(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
     """Returns the data from which a view can be made by slicing: the dimensions that have a stride, from outermost to
     innermost in memory, and the shape of the contiguous memory to slice. The first size in that shape is the size of
-    the first dimension. The next sizes say, for each following stride and at last for stride 1, how many times it fits
-    into the previous stride."""
+    the first dimension. Each further size is the quotient of a stride and the next smaller stride; the stride that
+    follows the smallest stride counts as 1."""
     shape, stride = geometry.shape, geometry.stride
     walked = [d for d in range(len(shape)) if shape[d] > 1 and stride[d]]
     walked.sort(key=lambda d: -stride[d])
@@ -526,10 +527,10 @@ def _unknown(descriptor: Descriptor) -> str:
     if registered != _UNNAMED:
         return f"{text}; the type that was registered is {registered!r}"
     if module is None:
-        return f"{text}: name the module that registers the type"
+        return f"{text}: name the module that registers the type (conform init: --module MODULE; descriptor: 'module')"
     if descriptor.init is not None:
         return f"{text}: neither importing {module!r} nor {descriptor.init}() registered a type"
-    return f"{text}: importing {module!r} registered no type. If the module needs a call after the import, name that function too"
+    return f"{text}: importing {module!r} registered no type. If the module needs a call after the import, name the function too (conform init: --module MODULE:FUNCTION; descriptor: 'init')"
 
 
 #: By the name of a device: what its module changed in this process, when it was started and in the first call.

@@ -185,8 +185,9 @@ _FILE = Path(__file__).with_name("layouts.toml")
 
 @cache
 def covering_set(path: Path = _FILE) -> CoveringSet:
-    """Returns the covering set of layout cases from ``layouts.toml``: each combination once without and once with an
-    offset, then the free layouts, then the mixed cases, in which the tensors have different layouts."""
+    """Returns the covering set of layout cases from ``layouts.toml``: each combination of memory order, step and
+    expand that the file lists, once without and once with an offset; then the free layouts; then the mixed cases, in
+    which the tensors have different layouts."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     cases: list[Case] = []
     for memory, step, expand in data["combinations"]:

@@ -84,9 +84,9 @@ def build(
     """Plans the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or other objects with ``op`` and
     ``dtype``.
 
-    ``applies`` returns the clauses that apply to a subject. Exclusions remove cells, each with its reason. ``pinned``
-    are cells of pinned examples. Those that the plan would not have are added at the end, so that a run shows if they
-    can no longer be checked.
+    ``applies`` returns the clauses that apply to a subject. Exclusions remove cells; the plan keeps the removed cells
+    with the reasons. ``pinned`` are the cells of pinned examples. Pinned cells that the plan would not have are added
+    at the end, so that a run shows if they can no longer be checked.
     """
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}

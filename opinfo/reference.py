@@ -263,7 +263,7 @@ class StrideReference:
 def fake_strided(
     dtype: torch.dtype, geometry: Geometry, device: torch.device, with_offset: bool
 ) -> torch.Tensor:
-    """Returns a tensor of the given geometry, which is a fake one under FakeTensorMode."""
+    """Returns a tensor of the given geometry. Under FakeTensorMode the tensor is fake."""
     if with_offset and geometry.offset:
         flat = torch.empty((geometry.extent,), dtype=dtype, device=device)
         return flat.as_strided(geometry.shape, geometry.stride, geometry.offset)

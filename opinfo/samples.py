@@ -91,8 +91,8 @@ class Sample:
 
     @property
     def drawn(self) -> int:
-        """The index of a sample of the database: of the sample from which an axis made this sample, otherwise of this
-        sample itself."""
+        """The index of the database's sample from which an axis made this sample; the sample's own index if no axis
+        made it."""
         return self.index if self.origin is None else self.origin
 
     @property
@@ -255,8 +255,8 @@ class Traits:
 
 
 def expand_rule(families: frozenset[str]) -> str:
-    """Returns the rule for the dimensions of an op's inputs that may be expanded: ``any`` dimension; dimensions of
-    tensors that are not indices (``values``); only batch dimensions (``batch``); or ``none``."""
+    """Returns the rule that says which dimensions of an op's inputs may be expanded: ``any``; ``values`` (any dimension
+    of a tensor that does not contain indices); ``batch`` (batch dimensions); or ``none``."""
     for rule in ("none", "values"):
         if f"expand.{rule}" in families:
             return rule

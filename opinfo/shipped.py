@@ -1,10 +1,10 @@
 """Stride references that are shipped with the package: those of plan quick, for the torch version with which the
 package is tested. They save about half a minute in a first run, such as in CI.
 
-The references apply to one commit of torch only, and they are verified by samples: of the shipped references that a run
-uses, one in 32 is computed as well. If the results differ, something on which the references depend has changed, such
-as a meta kernel of torch that a vendor's package replaces. Then no shipped reference is used for that op, and the run
-reports the difference.
+The references apply to one commit of torch only. Some of them are verified: of the shipped references that a run uses,
+one in 32 is also computed. If the two results differ, something on which the references depend has changed, such as a
+meta kernel of torch that a vendor's package replaces. Then no shipped reference is used for the op and dtype of that
+reference, and the run reports the difference.
 
 ``python -m opinfo.shipped FOLDER`` writes the file, from a folder below ``$TORCH_CONFORMANCE_CACHE/references`` that
 runs have filled.
@@ -54,8 +54,8 @@ class _Shipped(msgspec.Struct):
 
 
 def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, Any]:
-    """Returns the stride references for an op and dtype (``add-float32``) by shortened key. The mapping is empty if the
-    file is for another commit of torch.
+    """Maps the shortened key of each call of an op and dtype (``add-float32``) to the call's stride reference. The
+    mapping is empty if the file is for another commit of torch.
 
     ``torch_build`` ends with torch's commit.
     """

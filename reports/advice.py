@@ -62,7 +62,7 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
     ops = ops_of(cause, quote)
     if shown.verdict is Verdict.IMPROVEMENT:
         passes = all(result.outcome is Outcome.PASS for result in cause.results)
-        return f"{'passes' if passes else 'does better'}, but the manifest lists a failure ({ops})"
+        return f"{'passes, but the manifest lists a failure' if passes else 'does better than the manifest says'} ({ops})"
     if rule == "error":
         return f"the check could not be made: {quote(_first_line(shown.note))}"
     if rule == "fallback":
@@ -101,7 +101,9 @@ def _of_case(cause: Cause, quote: Quote) -> str:
     failed = f": {quote(_first_line(how))}" if how else ""
     others = len({result.key.clause for result in cause.results} - {clause})
     more = number(
-        others, "other clause that rests on it fails", "other clauses that rest on it fail"
+        others,
+        "other clause that rests on this clause fails",
+        "other clauses that rest on this clause fail",
     )
     return f"{quote(clause)} fails{failed}{f'; {more} too' if others else ''}"
 
@@ -142,7 +144,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
     if cause.example.verdict is Verdict.IMPROVEMENT:
         return ""  # the end of the run says it once for all of them
     if rule == "error":
-        return "please report this: it is a mistake of torch-conformance, not of the device"
+        return "please report this: it is a bug in torch-conformance, not a fault of the device"
     if rule == "fallback":
         names = sorted({result.key.op for result in cause.results})
         listed = names if len(names) <= _LISTED else ["*"]
@@ -187,8 +189,8 @@ def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
 
 
 def ops_of(cause: Cause, quote: Quote = str) -> str:
-    """Returns the ops of a cause in words: their names if they are few, otherwise their number, with the op family if
-    the cause concerns only one."""
+    """Returns the ops of a cause in words: their names if they are few, otherwise their number, and the op family
+    if the cause concerns only one family."""
     names = list(dict.fromkeys(result.key.op for result in cause.results))
     if len(names) <= _NAMED:
         return ", ".join(map(quote, names))

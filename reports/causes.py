@@ -146,8 +146,8 @@ def _factors(layout: str) -> str:
 
 
 def _place_of_derivative(layouts: Iterable[str]) -> str:
-    """Returns the result of ``place_of`` for a check of derivatives, whichever of its tensors has the failing layout.
-    Returns ``batched`` if only the derivatives that are computed in one batch are wrong."""
+    """Returns the result of ``place_of`` for a check of derivatives. It does not matter which tensor of the check has
+    the failing layout. Returns ``batched`` if only the derivatives that are computed in one batch are wrong."""
     bare = set()
     for layout in layouts:
         prefix = next((each for each in _LAID if layout.startswith(each)), "")
@@ -489,8 +489,8 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
 
 
 def _root_of(cell: CellKey, red: Collection[str]) -> str:
-    """Returns the failing clause that a case's clause rests on (``causes.toml``). If there is none, returns the
-    case's own clause."""
+    """Returns the failing clause on which, according to ``causes.toml``, the clause of a case rests. If there is none,
+    returns the case's own clause."""
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:

@@ -35,7 +35,7 @@ class Change(Word):
 MEANING: Final[Mapping[Change, str]] = {
     Change.NEWLY_CRASHING: "crashes or hangs now, and did not before",
     Change.NEWLY_FAILING: "passed (or had no agreed reference) before, and does not pass now",
-    Change.MISSING: "had an outcome before, and is not planned or was not run now",
+    Change.MISSING: "had an outcome before, and has none now (not planned, or not run)",
     Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
     Change.CHANGED_EXPECTATION: "has the same outcome, but the manifest gives it a different verdict",
     Change.FIXED: "did not pass before, and passes now",
@@ -97,8 +97,8 @@ def changes(before: Mapping[CellKey, str], after: Mapping[CellKey, str]) -> Chan
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of comparing two runs. ``environment`` has a (name, before, after) for each difference, the likeliest
-    causes first."""
+    """The result of comparing two runs. ``environment`` has a (name, before, after) for each difference in environment.
+    The differences that most often explain changed cells come first."""
 
     environment: tuple[tuple[str, str, str], ...]
     cells: Changes

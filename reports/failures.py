@@ -151,7 +151,7 @@ def _section(place: int, cause: Cause, run: Run) -> list[str]:
         lines.append(f"- seen before: {', '.join(code(str(bug)) for bug in shown.seen)}")
     lines.append(f"- example: {code(str(shown.key))}")
     if shown.repro is not None:
-        lines.append(f"- to reproduce it, in this folder: {code(f'python {shown.repro}')}")
+        lines.append(f"- to reproduce the failure, in this folder: {code(f'python {shown.repro}')}")
     lines += ["", *block(_example(shown)), "", "Cells:", ""]
     return [*lines, *block(str(result.key) for result in cause.results), ""]
 

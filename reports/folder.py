@@ -102,8 +102,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """The part of a line of the progress file that is read here. The lines are written by
-    conformance/run/progress.py."""
+    """The part of a line of the progress file that this module reads. conformance/run/progress.py writes the lines."""
 
     type: str
     planned: int = 0
@@ -117,7 +116,7 @@ _read_line: Final = msgspec.json.Decoder(_Line).decode
 
 class Begun(msgspec.Struct, frozen=True):
     """The progress of an unfinished run: ``done`` of ``planned`` cells have finished (``planned`` is 0 if the file does
-    not contain that number). ``whole`` is True if the run was to run all cells of a plan or of a shard."""
+    not contain that number). ``whole`` is True if all cells of the plan or of a shard were selected."""
 
     folder: Path
     done: int

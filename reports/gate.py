@@ -151,7 +151,7 @@ class GateResult:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The unexpected results as phrases. The number that gates comes first: ``65 regressions``, ``1 cell passes
+        """The unexpected results as phrases; results that gate come first: ``65 regressions``, ``1 cell passes
         that expected.toml lists as failing``, ``207 more in clauses that do not gate yet``."""
         regressions = sum(result.verdict is Verdict.REGRESSION for result in self.new)
         phrases = [number(regressions, "regression")] if regressions else []
@@ -335,7 +335,8 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
 
 def nothing_checked(results: Sequence[CellResult]) -> str | None:
     """Returns a text that says why no cell was checked; None if at least one cell was checked or if there are no
-    results. Unless all cells are unsupported by declaration, the machine is at fault and not the device."""
+    results. If not all cells are unsupported by declaration, the text says that the machine or the installation is at
+    fault."""
     unchecked = (Outcome.ERROR, Outcome.NOT_RUN)
     if not results or any(r.outcome not in unchecked and not by_declaration(r) for r in results):
         return None

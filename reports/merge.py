@@ -44,8 +44,9 @@ class CannotMerge(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merged run, in the form of the arguments of ``write_run`` (``plan`` is passed as ``like``). ``absent`` has
-    the numbers of the shards that were not given, ``missing`` the planned cells without an outcome, in plan order."""
+    """The merged run, in the form of the arguments of ``write_run``: its parameter ``plan`` takes ``document``, and its
+    parameter ``like`` takes ``plan``. ``absent`` has the numbers of the shards that were not given, ``missing`` the
+    planned cells without an outcome, in plan order."""
 
     document: PlanDocument
     provenance: Provenance
@@ -89,7 +90,7 @@ def _shard(run: Run) -> tuple[int, int]:
     said = run.provenance.shard
     match = _SHARD.fullmatch(said)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        what = f"has the shard {said!r}" if said else "is a whole run, not a shard"
+        what = f"states the shard number {said!r}" if said else "is a whole run, not a shard"
         raise CannotMerge(f"{run.folder} {what}; expected a run with --shard I/N")
     return int(match[1]), int(match[2])
 

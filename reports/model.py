@@ -80,8 +80,9 @@ class Exclusion(msgspec.Struct, frozen=True):
 
 
 class StatedLevel(msgspec.Struct, frozen=True):
-    """A level of conformance: the number of cells in its frozen list (``listed``), and the planned cells of that list
-    as (first position, length) in plan order. Listed cells that are not planned count against the device."""
+    """A level of conformance: the number of cells in its frozen list (``listed``), and the listed cells that the plan
+    has, as ranges of the plan's cells (first position, length). Listed cells that are not planned count against the
+    device."""
 
     level: int
     title: str
@@ -333,8 +334,9 @@ class CellResult(CellFacts, frozen=True, gc=False):
 def by_declaration(result: CellResult) -> bool:
     """Returns True if a cell was not tried because it needs more than the descriptor declares or the machine has.
 
-    Only such an unsupported cell can have the verdict ``ok``. ``Run`` refuses such a result if the plan declares every
-    capability that its clause requires, and has no reason why the case was not tried.
+    Such a cell has the verdict ``ok``; a cell that is unsupported for another reason never has it. ``Run`` refuses such
+    a result if the plan declares every capability that the clause requires, and states no reason why the case was not
+    tried.
     """
     return result.outcome is Outcome.UNSUPPORTED and result.verdict is Verdict.OK
 
@@ -405,7 +407,7 @@ class Run:
 
     ``parsed`` is the checked plan. Raises RunError if the plan contradicts itself, if the provenance belongs to another
     plan, or if a result is impossible: its cell is not planned, or the result is unsupported by declaration although
-    the plan declares everything that its clause requires, and has no reason why the case was not tried.
+    the plan declares everything that its clause requires, and states no reason why the case was not tried.
     """
 
     folder: Path
@@ -426,7 +428,7 @@ class Run:
             if by_declaration(result) and not (plan.undeclared(key.clause) or plan.untried(key)):
                 raise RunError(
                     f"{key} is recorded as unsupported by declaration, but the plan declares "
-                    "everything that its clause requires, and has no reason why the case was not tried"
+                    "everything that its clause requires, and states no reason why the case was not tried"
                 )
 
     @property
@@ -452,8 +454,8 @@ def check_provenance(plan: PlanDocument, provenance: Provenance, source: str) ->
 
 
 def evidence_of(run: Run, name: str) -> Evidence:
-    """Returns the outcomes of a run that count as evidence for a manifest. ``name`` is the path of the run that the
-    user gave."""
+    """Returns the outcomes of a run that count as evidence for a manifest. ``name`` is the path of the run, as
+    the user gave it."""
     origin = run.provenance
     return Evidence(
         name=name,
@@ -474,6 +476,6 @@ def evidence_of(run: Run, name: str) -> Evidence:
 
 
 def seen_of(result: CellResult) -> Seen:
-    """Returns the observation of one cell in a run, as it is needed to update a manifest."""
+    """Returns the observation of one cell in a run, in the form that is needed to update a manifest."""
     observed = result.observed_as(result.outcome, by_declaration(result))
     return Seen(observed, frozenset(result.ran_layouts))

@@ -24,8 +24,7 @@ PASS: Final = "."
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The way in which a status of cells is shown: its name, label and meaning, its shape (an SVG path) and its
-    colours."""
+    """The appearance of a kind of status: its name, label and meaning, its shape (an SVG path) and its colours."""
 
     name: str
     label: str
@@ -69,7 +68,7 @@ def code_of(result: CellResult | None) -> str:
 
 
 def tally(counts: Mapping[str, int]) -> Tally:
-    """Returns the gate's counts of cells (``Tally``) for the number of cells with each status letter."""
+    """Converts the number of cells with each status letter to the counts of the gate."""
     total = Tally()
     for code, count in counts.items():
         if code != ABSENT:

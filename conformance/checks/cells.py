@@ -166,9 +166,9 @@ class CellRecord:
         return self._outcome_and_note()[0]
 
     def _outcome_and_note(self) -> tuple[Outcome, str]:
-        """Returns the outcome and the note that explains it. Missing capabilities are tested first, then pinned
-        examples that could not be built (so that no expected failure hides them), then failures, whose messages need no
-        note."""
+        """Returns the outcome and the note that explains it. A reason for not trying the cell comes first, then pinned
+        examples that could not be built (an expected failure must not hide these), then failures, which need no note
+        because they have messages, and then the other outcomes."""
         if self.undeclared:
             why = f"by declaration: the descriptor does not declare {self.undeclared}"
             return Outcome.UNSUPPORTED, why

@@ -239,7 +239,8 @@ class Child:
 
     @property
     def ended(self) -> Ended:
-        """The way in which the child ended. Available after the block was left or ``wait()`` has returned."""
+        """The way in which the child ended. Available as soon as the ``with`` block has been left or ``wait()`` has
+        returned."""
         assert self._ended is not None, "the child still runs"
         return self._ended
 
@@ -334,9 +335,9 @@ class Tell:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Makes the Linux kernel kill this process when its parent process ends, even if the parent is killed; does nothing
-    on other systems. Otherwise a hanging child would keep the device or a processor busy. ``parent`` is the process id
-    of the parent, if known."""
+    """Makes the Linux kernel kill this process when its parent process ends, even if the parent is killed, so that a
+    hanging child does not keep the device or a processor busy. Does nothing on other systems. ``parent`` is the process
+    id of the parent, if known."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid() if parent is None else parent

@@ -48,8 +48,9 @@ def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, flo
     ``now`` map each thread id to the total seconds that the thread had waited, at the start and at the end of the
     period.
 
-    Only the thread that waited longest is subtracted, because the other threads waited or slept during the same time.
-    The result can be negative, because the kernel adds a wait only when the wait is over.
+    The waiting times of the threads are not added up: only the longest is subtracted, because the other threads waited
+    or slept during the same time. The result can be negative, because the kernel adds a wait only when the wait is
+    over.
     """
     return seconds - max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
 
@@ -57,10 +58,10 @@ def could_run(seconds: float, before: Mapping[int, float], now: Mapping[int, flo
 def could_run_elsewhere(
     seconds: float, before: Mapping[int, float], now: Mapping[int, float]
 ) -> float:
-    """Returns an estimate of the elapsed ``seconds`` in which a process could run, for systems that do not report
-    waiting times: the most processor time that one of the processes used, but at least the fraction LEAST_ELSEWHERE of
-    ``seconds``. ``before`` and ``now`` map each process id to the processor time in seconds that the process had used,
-    at the start and at the end of the period."""
+    """Estimates how many of the elapsed ``seconds`` a process could run, on systems that do not report waiting times.
+    The estimate is the largest processor time that any of the given processes used in the period, but at least the
+    fraction LEAST_ELSEWHERE of ``seconds``. ``before`` and ``now`` map each process id to the processor time in seconds
+    that the process had used, at the start and at the end of the period."""
     used = max((now[each] - before.get(each, 0.0) for each in now), default=0.0)
     return max(used, seconds * LEAST_ELSEWHERE)
 
@@ -181,8 +182,8 @@ class Clock:
 
 
 class Turns:
-    """Detects when every other thread of this process had a chance to run, that is, when each of them is asleep or has
-    run since it was first seen ready to run."""
+    """Detects when every other thread of this process has had a chance to run, that is, when each of them is asleep or
+    has run since it was first seen ready to run."""
 
     def __init__(self, look: Callable[[int], Mapping[int, int]] = ready) -> None:
         self._look, self._process, self._me = look, os.getpid(), threading.get_native_id()
@@ -195,9 +196,9 @@ class Turns:
 
 
 def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
-    """Waits until ``done()`` is true, and returns True. Returns False if ``done()`` is still false after the process
-    could run for ``seconds`` and every other thread of the process had a chance to run. By then, work that nothing
-    blocks is done, however busy the machine is."""
+    """Waits until ``done()`` is true, and returns True. Returns False if ``done()`` is still false when the process has
+    been able to run for ``seconds`` and every other thread of the process has had a chance to run. By then, work that
+    nothing blocks is done, however busy the machine is."""
     clock, turns = Clock(), Turns()
     while not done():
         now, over = clock.now(), turns.over()
@@ -208,7 +209,8 @@ def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
 
 
 def ends_within(child: Process, seconds: float) -> bool:
-    """Returns True if a process ends before it could run for this many seconds, counted from now."""
+    """Waits until a process ends, or until it has been able to run for ``seconds``, counted from now. Returns True if
+    the process ended."""
 
     def has_ended(waiting: float) -> bool:
         with suppress(subprocess.TimeoutExpired):

@@ -33,7 +33,7 @@ class Guard:
 
     def call(self, call: CallKey, clauses: Collection[str] = ()) -> bool:
         """Returns True if the group may make this call, whose result is judged for ``clauses`` (by default for all
-        clauses of the group). Returns False if the same call crashed or hung a process before."""
+        clauses of the group). Returns False if the same call crashed or hung its process in an earlier attempt."""
         return True
 
     def judging(self, clause: str) -> None:

@@ -16,7 +16,7 @@ from reports.gate import number
 
 _LEVEL_HEAD = """\
 # The cells of level {number}, {title}: {count:,}, in addition to those of the levels below. Written by
-# `conform freeze-levels`, and frozen: a change is a new version.
+# `conform freeze-levels`. The list is frozen: a changed list needs a new version.
 version = {version}
 """
 
@@ -103,7 +103,7 @@ _FULL: Final = 4
 
 @click.command("freeze-levels", hidden=True)
 @click.argument("version")
-@click.option("--level", "only", type=int, multiple=True, help="Only the file of this level.")
+@click.option("--level", "only", type=int, multiple=True, help="Write only the file of this level.")
 def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     """Write the files of the contract's levels as VERSION. For maintainers, in a checkout.
 
@@ -126,7 +126,7 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     core, quick = (make_plan(plan_spec(name), device, whole).cells for name in ("core", "quick"))
     if missing := must - {cell.op for cell in core}:
         raise ConformError(
-            f"must_pass.toml: ops that are not planned: {', '.join(sorted(missing))}"
+            f"must_pass.toml names ops that are not planned: {', '.join(sorted(missing))}"
         )
     in_quick = frozenset(quick)
     cells_of: dict[int, list[CellKey]] = {number: [] for number in LEVELS}

@@ -103,8 +103,8 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
             console.print(remark)
     if not names:
         console.print(
-            "`conform devices NAME` lists capabilities, dtypes and facts. Probed means that a short test of the "
-            "API passed; only a run tests the capability in detail."
+            "The table counts capabilities and dtypes; `conform devices NAME` shows which, and the facts. A probe is "
+            "only a short test of the API; a run tests the capabilities in detail."
         )
     for row in listing.devices if names else ():
         console.print()
@@ -132,7 +132,7 @@ def _state(row: Row) -> tuple[str, Text]:
     if row.probed is None:
         return "not probed", Text("yes", style="green")
     answers = [each for each in row.probed.capabilities.values() if each is not None]
-    text = f"{sum(answers)} of {len(answers)} probed, {len(row.probed.dtypes)} dtypes"
+    text = f"found {sum(answers)} of {len(answers)}, {len(row.probed.dtypes)} dtypes"
     return text, Text("yes", style="green")
 
 
@@ -180,7 +180,7 @@ def _more(row: Row) -> Iterator[tuple[str, str]]:
             yield f"fact {name}", value
         yield "devices", str(row.probed.device_count)
         for line in row.probed.left_behind:
-            yield "side effect of importing its module", line
+            yield "side effect of importing the device's module", line
     yield "folder", row.folder or "-"
     yield "manifest", row.expectations or "none"
 

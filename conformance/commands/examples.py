@@ -45,8 +45,8 @@ def minimise(
     key = known_cell(cell, loaded.results if loaded is not None else ())
     if suite_of(key.clause) not in SEARCHED:
         raise ConformError(
-            f"{key} cannot be minimised: only cells that the suite `layout` checks can be. Its repro script is in the "
-            "results folder of the run in which it failed"
+            f"{key} cannot be minimised, because it is not a cell of the suite `layout`. The cell's repro script is in "
+            "the results folder of the run in which the cell failed"
         )
     task, plan = Task(key), "quick"
     if loaded is not None:
@@ -118,8 +118,8 @@ def pin(
         )
     if device.folder is None:
         raise ConformError(
-            f"device {device.name!r} has no folder for {FILE}: give it one (docs/devices.md) and name it with "
-            "--descriptor"
+            f"device {device.name!r} has no folder for {FILE}: write its descriptor.py in a folder of its own "
+            "(docs/devices.md), and name that file with --descriptor"
         )
     pins: list[Pinned] = []
     for line in lines:

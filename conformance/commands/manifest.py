@@ -328,7 +328,7 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
         last = date.fromisoformat(expires) if expires is not None else None
     except ValueError:
         raise click.UsageError(
-            f"--expires {expires!r} is not a date: write it as 2027-03-01"
+            f"--expires {expires!r} is not a date: write a date in the form 2027-03-01"
         ) from None
     return Cause(reason.strip(), CauseKind(kind) if kind else None, issue, last)
 

@@ -53,7 +53,7 @@ def update(run: Path, device: str | None, descriptor: Path | None, reason: str |
     )
     if refused:
         click.echo(
-            f"not stored, because larger than the stored error: {number(len(refused), 'error')}. Fix the device, or give --reason"
+            f"not stored: {number(len(refused), 'error')} larger than the stored error. Fix the device, or say with --reason why a larger error is correct"
         )
         print_first(refused)
     return ExitCode.REGRESSION if refused else ExitCode.GREEN

@@ -50,7 +50,7 @@ def _coloured() -> bool:
 @RUN
 @options("results")
 def results(run: Path, as_json: bool, verbose: bool) -> None:
-    """Show the summary of a run again, or its record as JSON.
+    """Show the summary of a run, or its record as JSON.
 
     RUN is the folder given to --results, or its record, run.conform. The JSON has the plan, the provenance and the
     result of each cell. Exits 4 if the record cannot be read.

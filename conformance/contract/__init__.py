@@ -232,8 +232,8 @@ def misdated(clauses: Iterable[Clause], version: str) -> list[str]:
         where = f"clauses/{clause.family}.toml: {clause.id}"
         if since < (major, minor):
             wrong.append(
-                f"{where} is provisional since {clause.provisional_since}, and this is version {version}:"
-                " remove 'provisional_since', so that the clause gates"
+                f"{where} has been provisional since {clause.provisional_since}, but this is version {version}:"
+                " remove 'provisional_since', so that failures of the clause turn the gate red"
             )
         elif since not in ((major, minor), (major, minor + 1), (major + 1, 0)):
             wrong.append(

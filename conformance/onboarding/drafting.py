@@ -84,8 +84,9 @@ def manifest(
     """Returns the text of expected.toml, the manifest of expected failures.
 
     ``failing`` holds the cells that fail in every run, and ``flaky`` those that fail in some; their blocks expire on
-    the day ``until``. ``apart`` maps the failing cells that no block can describe to the reason. ``reasons`` maps cells
-    to drafted reasons, one for each presumed cause; blocks with the same reason stand together.
+    the day ``until``. ``apart`` holds the failing cells that no block can describe, each with the explanation.
+    ``reasons`` holds cells with their drafted reasons, one reason for each presumed cause; blocks with the same reason
+    stand together.
     """
     count = "one run" if runs == 1 else f"{runs} runs"
     lines = [

@@ -79,7 +79,7 @@ class InitOptions:
 
     @property
     def draft(self) -> Path:
-        """The path of the drafted manifest that holds the expected failures for every run but the first."""
+        """The path of the drafted manifest, which lists the expected failures. Every run but the first uses it."""
         return self.folder / _RUNS / "expected.toml"
 
     @property
@@ -195,8 +195,8 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
     )
     if reply.wrong:
         say(
-            "  the descriptor also declares these, whose results were wrong; their clauses fail until the "
-            "results are right:"
+            "  the descriptor also declares the following, although their results were wrong; their clauses fail "
+            "until the results are right:"
         )
     for name, seen in reply.wrong.items():
         say(f"    {name}: {seen}")
@@ -207,7 +207,8 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
 
 
 def _without_us(question: Question) -> str:
-    """Returns a command line with the first steps that must work on the device: import the module, copy a tensor, add."""
+    """Returns a command line with the first steps that must work on the device: import the module, copy a tensor to the
+    device, add, and copy the sum back."""
     imports = ", ".join(filter(None, ("torch", question.module)))
     call = f"{question.module}.{question.init}(); " if question.init else ""
     code = f'import {imports}; {call}x = torch.ones(2).to("{question.torch_type}"); print((x + x).cpu())'
@@ -322,7 +323,8 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
         say("with this manifest the gate of the last run is green")
     else:
         say(
-            "with this manifest the run is green; without --fast and --quick, a second run finds flaky cells"
+            "with this manifest the run is green; to find flaky cells, leave out --fast and --quick, so that the suite "
+            "runs twice"
         )
     say(f"Next: replace each 'triage:' with the cause. To run the suite again: `{command}`")
     return (ExitCode.REGRESSION if apart else ExitCode.GREEN).value

@@ -206,11 +206,11 @@ def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
 def make_plan(
     spec: PlanSpec, descriptor: Descriptor, contract: Contract, kept: Path | None = None
 ) -> Plan:
-    """Returns the plan of a device: all ops and dtypes, each with all checked clauses that apply.
+    """Returns the plan of a device: all ops and dtypes, each with all clauses that apply and that the suite checks.
 
     The plan includes clauses whose capabilities the device does not declare. Their cells are reported as unsupported by
-    declaration, so that the plans of two devices can be compared. ``kept`` is the folder of cached results from torch's
-    op database, whose computation takes seconds; the cache file depends on the device's facts.
+    declaration, so that the plans of two devices can be compared. ``kept`` is the folder in which data from torch's op
+    database is cached, because computing it takes seconds; the name of the cache file depends on the device's facts.
     """
     known = exceptions()
     left_out: dict[str, list[tuple[str, str]]] = {}

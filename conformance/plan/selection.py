@@ -110,8 +110,8 @@ def informative_first(
 
     1. Items with a cell that ``failed`` in the previous run in the results folder, because somebody may be fixing them.
     2. Items with a cell that is ``expected`` to fail, because the device is weak there and a change would be visible.
-    3. All other items, one op of every family in turn, where the op with the most clauses comes first. If the time ends,
-       the items that did not run are thus spread over all families.
+    3. All other items, one op of every family in turn, where the op with the most clauses comes first. If the time
+       limit ends the run, the items that did not run are thus spread over all families.
 
     Within the first two groups the items keep the order of the plan.
     """
@@ -330,6 +330,6 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if found != wanted:
                 raise WrongMachine(
                     f"the worker on {platform.node()!r} has {name} {found!r}, but the run has {name} {wanted!r}: "
-                    "all workers of a run must have the same versions and device. Install the same version there, or leave that machine "
-                    "out of --tx"
+                    "all workers of a run must have the same versions and device. Install the same versions on that "
+                    "machine, or leave it out of --tx"
                 )

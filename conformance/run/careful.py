@@ -1,9 +1,10 @@
 """Runs items in forked copies of a worker, so that a crash ends only the copy and not the worker.
 
-A worker that may be forked keeps one idle fork of itself. Items run in the worker until a call has crashed a process in
-this run, or has written outside of its output in this worker; after that they run in forks of the idle fork. Items that
-are expected to crash always run in such forks. A crash in a fork costs only some tens of milliseconds. A cell that
-crashed is run again alone in a new fork. The cell counts as a crash only if the new fork crashes, too.
+A worker that may be forked keeps one idle fork of itself. Items run in the worker until a call in this run has crashed a
+process, or a call in this worker has written to memory outside of the call's output; after that they run in forks of
+the idle fork. Items that are expected to crash always run in such forks. A crash in a fork costs only some tens of
+milliseconds. A cell that crashed is run again alone in a new fork. The cell counts as a crash only if the new fork
+crashes, too.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class Runner:
         if not isinstance(again, Ran):
             return lost.as_outcome
         (found,) = again.report.cells
-        note = f"in the first run {lost.message}, but not when the cell ran alone"
+        note = f"first run of the cell: {lost.message}; this did not happen again when the cell ran alone"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:

@@ -26,7 +26,8 @@ _PLAIN: Final = frozenset({"popen", "execmodel", "id", "_spec"})
 
 
 def is_plain(spec: execnet.XSpec) -> bool:
-    """Returns True if the spec of a worker describes a local process with the same Python in the current folder."""
+    """Returns True if the spec of a worker describes a local process that has the Python and the current folder of this
+    process."""
     said = {name for name, value in vars(spec).items() if value}
     return bool(spec.popen) and said <= _PLAIN
 
@@ -84,10 +85,10 @@ class WorkerIO(Popen2IO):
 
 
 def start_through(server: ForkServer, group: Any, watcher: Controller) -> None:
-    """Changes an execnet group so that the fork server starts its local workers, as long as the server responds.
+    """Changes an execnet group so that the fork server starts the group's local workers while the server responds.
 
-    The watchdog watches a worker as soon as it is forked, because execnet waits for it without a time limit. A worker
-    that ends, or is killed by the watchdog, before it is ready is replaced by a new Python interpreter.
+    The watchdog watches each worker as soon as the worker is forked, because execnet waits without a time limit until
+    the worker is ready. A worker that ends or is killed before it is ready is replaced by a new Python interpreter.
     """
     otherwise = group.makegateway
 

@@ -85,7 +85,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class Doubt(msgspec.Struct, frozen=True, tag="doubt"):
-    """A line of a progress file for a cell in which pytest's own process ended. The cell is not
+    """A line of a progress file for a cell: pytest's own process ended while it ran this cell. The cell is not
     necessarily the cause, because somebody may have killed the process."""
 
     cell: CellKey
@@ -313,7 +313,7 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
     # time it counts as a crash.
     if entry is not None and entry.cell is not None and entry.cell.clause:
         if entry.cell in done.doubts:
-            message = "pytest's own process, which ran the cell (-n 0), ended in the cell twice"
+            message = "pytest's own process, which runs the cells with -n 0, ended twice while it ran this cell"
             done.lost.append(Lost(entry.cell, Outcome.CRASH, message, entry.call))
         else:
             done.doubts.append(entry.cell)
@@ -354,8 +354,8 @@ def claim(folder: Path) -> int | None:
 
 
 def failed_in(folder: Path) -> frozenset[CellKey]:
-    """Returns the cells that failed unexpectedly in the run in a folder; an empty set if the folder has no readable
-    run."""
+    """Returns the cells that failed unexpectedly in the run whose results are in the folder; an empty set if the folder
+    has no readable run."""
     try:
         results = load_run(folder).results.values()
     except RunError:
@@ -375,7 +375,8 @@ _ENOUGH: Final = 0.05
 @dataclass(slots=True)
 class Pace:
     """The speed of a run, from which the remaining time is estimated. The run has ``planned`` cells, of which
-    ``before`` were done when the run began. ``began`` is the time of the beginning in monotonic seconds."""
+    ``before`` were done when the run began. ``began`` is the time at which the run began, in seconds of
+    the monotonic clock."""
 
     planned: int
     before: int

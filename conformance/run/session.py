@@ -142,8 +142,8 @@ class Session:
             self.outcomes[found.cell] = msgspec.structs.replace(found, worker=worker)
 
     def lose(self, lost: Lost, worker: str) -> None:
-        """Adds a cell that ended its process to the outcomes. If several calls of the cell end a process, the first of
-        them counts."""
+        """Records the outcome of a cell that ended its process. If several calls of the cell end a process, the first
+        of them counts."""
         self.progress.add(lost)
         if lost.cell not in self.outcomes:
             self._take(ItemReport((lost.as_outcome,)), worker)
@@ -441,8 +441,8 @@ class Session:
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """Returns the result. If the result is a failure, crash or hang, the result is returned together with the known
-    public bugs that made the same cell fail on other devices."""
+    """Returns the result. To a failure, crash or hang, the function adds the known public bugs that made the same cell
+    fail on other devices."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))

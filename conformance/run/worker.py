@@ -83,9 +83,9 @@ class WorkerOrders(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task for a worker: run the cells of an item, or only those of ``clauses``. The cells in ``lost``, which ended a
-    process before, are skipped. ``only`` restricts an op to one call. If ``told`` has outcomes, no cell runs, and the
-    worker only decides which of these outcomes make the item fail."""
+    """A task for a worker: run the cells of an item, or only those of ``clauses``. The cells in ``lost``, which have
+    already ended a process, are skipped. ``only`` restricts an op to one call. If ``told`` has outcomes, no cell runs,
+    and the worker only decides which of these outcomes make the item fail."""
 
     item: str
     clauses: tuple[str, ...] = ()

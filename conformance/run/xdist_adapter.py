@@ -33,7 +33,7 @@ SUPPORTED: Final = ("load", "worksteal")
 
 
 def prepare_options(option: Any) -> None:
-    """Sets the options of pytest-xdist so that a crash makes only a cell fail and does not end the run. Raises
+    """Sets the options of pytest-xdist so that a crash makes only one cell fail and does not end the run. Raises
     ConformError for a distribution mode that is not supported."""
     mode = getattr(option, "dist", "no")
     if mode not in ("no", *SUPPORTED):
@@ -101,10 +101,10 @@ def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
 
 
 def wants_every_phase(config: pytest.Config) -> bool:
-    """Returns True if setup, call and teardown of an item must be reported separately. The phases are separate for
-    debugging in one process, and if a third-party plugin may need the reports of setup or teardown, as
-    pytest-rerunfailures and pytest-html do. The result is final when all plugins are registered. The controller sends
-    its result to the workers, because some plugins are registered only in the controller."""
+    """Returns True if setup, call and teardown of an item must be reported separately. This is necessary
+    for debugging in one process, and for third-party plugins that may need the reports of setup or teardown (as
+    pytest-rerunfailures and pytest-html do). The answer may change until all plugins are registered. The controller
+    sends its answer to the workers, because some plugins are registered only in the controller."""
     # Code that runs in a worker is in a module that execnet names.
     ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.", "_hypothesis_pytestplugin")
     hooks = (config.hook.pytest_runtest_logreport, config.hook.pytest_runtest_makereport)

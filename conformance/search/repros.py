@@ -1,5 +1,4 @@
-"""Work that follows a run: minimises new failures, and writes repro scripts of cells that crashed, hung or ended in an
-error."""
+"""Minimises new failures after a run, and writes repro scripts of cells that crashed, hung or ended in an error."""
 
 from __future__ import annotations
 
@@ -77,8 +76,8 @@ def with_examples(
     most: int,
     say: Say,
 ) -> dict[CellKey, CellResult]:
-    """Returns the results with the minimised examples of new failures. The scripts of the examples replace those in the
-    results folder."""
+    """Returns the results with the minimised examples of new failures. In the results
+    folder, the script of an example replaces the script that its cell had before."""
     tasks = tasks_of(results.values(), families, most)
     if not tasks:
         return results

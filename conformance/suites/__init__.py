@@ -84,7 +84,7 @@ def case_of(clause: str, name: str) -> Case:
 
 
 def find_case(cell: CellKey) -> Case | None:
-    """Return the case of a cell, which is one entry of the results; None if no case belongs to the cell."""
+    """Return the case whose results are stored in a cell; None if the cell belongs to no case."""
     try:
         return case_of(cell.clause, cell.op) if suite_of(cell.clause) in FAMILIES else None
     except KeyError:

@@ -62,7 +62,7 @@ DESCRIPTOR = Descriptor(
         "https://docs.pytorch.org/docs/stable/notes/cuda.html",
         "https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
         "torch.cuda: streams.py, graphs.py, memory.py",
-        "torch.testing._internal.opinfo: dtypesIfCUDA, for dtypes by op",
+        "torch.testing._internal.opinfo: dtypesIfCUDA, the dtypes of each op",
     ),
     # Not allocator_pluggable: CUDAPluggableAllocator takes functions of a library, not Python's.
     capabilities=names(

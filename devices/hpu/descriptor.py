@@ -1,5 +1,6 @@
-"""The descriptor of Intel Gaudi through habana_frameworks, in eager mode (PT_HPU_LAZY_MODE=0, its default). It was
-written from documentation and has never been run; the first run may show that it needs corrections."""
+"""The descriptor of Intel Gaudi through habana_frameworks, in eager mode, the default of habana_frameworks
+(PT_HPU_LAZY_MODE=0). The descriptor was written from documentation and has never been run; the first run may show that
+it needs corrections."""
 
 from __future__ import annotations
 

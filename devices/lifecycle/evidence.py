@@ -30,7 +30,8 @@ class Seen:
 
     @property
     def passed(self) -> frozenset[str]:
-        """The layouts that ran and did not fail; empty unless the cell failed, because only failures name layouts."""
+        """The layouts in which a failing cell passed: those that ran and did not fail. Empty for a cell with another
+        outcome, because its observation does not say which layouts failed."""
         if self.observed.outcome is not Outcome.FAIL:
             return frozenset()
         return self.ran - self.observed.layouts
@@ -110,8 +111,8 @@ def comparable(manifest: Manifest, runs: Sequence[Evidence]) -> None:
         for what, one in where(first).items():
             if one != (two := there[what]):
                 raise EvidenceError(
-                    f"{first.name} and {other.name} differ in {what} ({one!r} and {two!r}): give runs of one"
-                    " machine, and update once for each machine"
+                    f"{first.name} and {other.name} differ in {what}: the values are {one!r} and {two!r}; give"
+                    " runs of one machine, and update once for each machine"
                 )
         if other.start == first.start and other.cells == first.cells and first.cells:
             raise EvidenceError(
@@ -125,8 +126,8 @@ def weigh(
     today: date,
     wanted: Callable[[CellKey], bool] = lambda key: True,
 ) -> Findings:
-    """Judges the cells of the runs for which ``wanted`` returns True by the manifest, which must be active for the
-    machine of the runs.
+    """Compares those cells of the runs for which ``wanted`` returns True with the manifest. ``manifest`` must be the
+    result of ``Manifest.active`` for the machine of the runs.
 
     Raises EvidenceError if no such cell has an outcome, and ManifestConflict if blocks conflict.
     """

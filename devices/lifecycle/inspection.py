@@ -108,7 +108,7 @@ def _form(manifest: Manifest, text: str) -> list[Problem]:
     line = next((n for n, equal in enumerate(same, 1) if not equal), min(len(got), len(other)) + 1)
     return [
         Problem(
-            f"{place(manifest.path, line)}: from this line on the file is not in canonical form (order of"
+            f"{place(manifest.path, line)}: from this line on, the file is not in canonical form (order of"
             " blocks and keys, sorted names, one blank line between blocks): run `conform manifest lint --fix`",
             tuple(block for block in manifest.blocks if block.line <= line)[-1:],
         )
@@ -184,7 +184,7 @@ def explanation_text(
             lines += _block("decides", block, key)
         # The layouts and exceptions of less specific blocks count too.
         for block in expectation.blocks[len(deciding) :]:
-            lines += _block("agrees, but is less specific", block, key)
+            lines += _block("agrees with the deciding block, but is less specific", block, key)
         for block in expectation.overridden:
             by = next(each for each in deciding if _more_specific(each, block, key))
             lines += _block(f"overridden by {by.where}", block, key, by)

@@ -351,7 +351,7 @@ def _place(sections: list[Section], entry: Entry) -> None:
     entry under a new heading in sorted order.
 
     Headings differ from cause to cause. Without headings, git may match the first lines of one block with the first
-    lines of the next one, and report a conflict between neighbours that does not exist.
+    lines of the next one, and report a conflict although the changes to the two blocks do not conflict.
     """
     for section in sections:
         if any(each.block.reason == entry.block.reason for each in section.entries):

@@ -96,8 +96,8 @@ def new_blocks(
 def _shared(
     needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
 ) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
-    """Returns groups of cells that fail in the same layouts. A cell of the same op joins a group if it fails in all
-    layouts of the group in which it ran."""
+    """Returns groups of cells that fail in the same layouts. A cell of an op in a group also joins the group if all its
+    failing layouts are layouts of the group and it passed in none of them."""
     exact: dict[frozenset[str], list[CellKey]] = {}
     for key, layouts in needed.items():
         exact.setdefault(layouts, []).append(key)
@@ -217,7 +217,7 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
 
 
 def _still_listed(case: JudgedCell) -> bool:
-    """Returns True if a cell fails as expected, but in fewer layouts."""
+    """Returns True if a cell that is better than expected still fails, but in fewer layouts than listed."""
     fails = case.seen.observed.outcome is Outcome.FAIL
     return fails and _as_in(case.match.expectation, case)
 

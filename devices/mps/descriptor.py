@@ -33,9 +33,9 @@ DESCRIPTOR = Descriptor(
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/mps.html: no float64",
         "https://docs.pytorch.org/docs/stable/mps.html",
-        "ATen/mps/MPSAllocator.h: alignUp to the page, kMaxScalarAlloc",
+        "ATen/mps/MPSAllocator.h: BufferBlock::alignUp, kMaxScalarAlloc",
         "ATen/mps/MPSGuardImpl.h: a new stream is the default one",
-        "torch.testing._internal.common_mps: the dtypes of each op that torch's tests leave out on MPS",
+        "torch.testing._internal.common_mps: the dtypes that torch's tests leave out on MPS, op by op",
     ),
     # Not streams: a new stream is the default stream. Not multi_device: there is only one device.
     # Not allocator_statistics: torch.mps counts allocated and driver bytes, nothing else.

@@ -1,5 +1,6 @@
-"""The descriptor of Huawei Ascend NPUs through torch_npu (PrivateUse1, renamed). It was written from documentation and
-has never been run; the first run may show that it needs corrections."""
+"""The descriptor of Huawei Ascend NPUs through torch_npu, which gives torch's backend PrivateUse1 the name
+npu. The descriptor was written from documentation and has never been run; the first run may show that it needs
+corrections."""
 
 from __future__ import annotations
 

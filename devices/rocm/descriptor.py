@@ -45,10 +45,10 @@ DESCRIPTOR = replace(
     name="rocm",
     title="AMD GPU",
     sources=(
-        "https://docs.pytorch.org/docs/stable/notes/hip.html: torch.cuda is reused",
+        "https://docs.pytorch.org/docs/stable/notes/hip.html: torch.cuda is the module for AMD GPUs too",
         "c10/core/AllocatorConfig.h: kMinBlockSize",
         "c10/cuda/CUDAStream.cpp: kStreamsPerPoolBits",
-        "torch.testing._internal.opinfo: dtypesIfROCM, for dtypes by op",
+        "torch.testing._internal.opinfo: dtypesIfROCM, the dtypes of each op",
     ),
     # As cuda, without device_assert (kernel assertions are off by default, notes/hip) and event_ipc,
     # which is untested.

@@ -28,7 +28,7 @@ def missing_tools() -> str | None:
     if not torch_has_header(_HEADER):
         return (
             f"the simulated device needs torch 2.13: the installed torch lacks a header that the build needs ({_HEADER}). "
-            "Install it, or test another device, such as --device cpu"
+            "Install torch 2.13, or test another device, such as --device cpu"
         )
     compiler = os.environ.get("CXX", "c++")
     lacking = []
@@ -98,7 +98,7 @@ DESCRIPTOR = Descriptor(
     busy=lambda milliseconds: lent("torch.simulated").busy(milliseconds),
     gate=lambda: lent("torch.simulated").Gate(),
     fail=lambda: lent("devices.simulated.backend").library.fail(
-        "a failure that the suite asked for"
+        "a deliberate failure, which the suite queued for a test"
     ),
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),

@@ -45,10 +45,10 @@ DESCRIPTOR = Descriptor(
     sources=(
         "c10/xpu/XPUCachingAllocator.cpp: kDeviceAlignment",
         "c10/core/AllocatorConfig.h: kMinBlockSize",
-        "c10/xpu/XPUStream.h: 32 queues per pool and priority",
+        "c10/xpu/XPUStream.h: 32 queues for each priority",
         "https://docs.pytorch.org/docs/stable/xpu.html",
         "torch.xpu: streams.py, graphs.py, memory.py, random.py",
-        "torch.testing._internal.opinfo: dtypesIfXPU, for dtypes by op",
+        "torch.testing._internal.opinfo: dtypesIfXPU, the dtypes of each op",
     ),
     # As cuda. Not external_streams: get_stream_from_external takes a sycl::queue pointer, which Python has
     # no other way to make. Not event_ipc, host_statistics, graph_callables: torch.xpu has none.

@@ -57,7 +57,7 @@ def _idle(basis: Basis) -> Variations:
 
 
 def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
-    """Yields values for an argument with which a call does nothing: zero steps, one copy, or the present extents."""
+    """Yields values of an argument that may make a call do nothing: zero steps, one copy, or the present extents."""
     if isinstance(value, tuple) and value and all(type(each) is int for each in value):
         count = len(value)
         among: tuple[Any, ...] = (tuple(shape[-count:]), (0,) * count, (1,) * count)

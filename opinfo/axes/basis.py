@@ -239,8 +239,9 @@ class Basis:
         """Returns a tensor of the given shape with values like those that the database uses for tensor number ``place``
         of a call: within the domain of the op, and sorted if the database's values are sorted.
 
-        If negative values are allowed, ops that are not elementwise get fractions if they only move elements, and
-        otherwise whole numbers, whose sums are exact.
+        There are exceptions for tensors that have negative or complex values in the database, if the op is not
+        elementwise. Ops that only move elements get fractions in place of real values; all other tensors get whole
+        numbers, whose sums are exact.
         """
         given = base.tensors[place]
         signed = not given.is_complex() and given.is_floating_point() and place in self._signed

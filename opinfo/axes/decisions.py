@@ -56,10 +56,10 @@ class Decisions:
         return answer
 
     def keep(self) -> None:
-        """Writes new answers after the last question. If the folder cannot be written, the next run computes the
-        answers again.
+        """Writes new answers to the cache. Call the method when all questions have been asked. If the folder cannot
+        be written, the next run computes the answers again.
 
-        Raises Changed if the number of questions was smaller than that of cached answers.
+        Raises Changed if there were fewer questions than cached answers.
         """
         given = "".join(self._given)
         if self._kept is not None and given != self._kept:

@@ -92,7 +92,7 @@ class Argument(NamedTuple):
 
 def arguments_of(op: Op) -> dict[str, Argument]:
     """Returns the arguments of an op that are numbers or flags and have a default, by name. They are read from the
-    signature of a Python function, otherwise from the schemas of the op's overloads."""
+    signature of the op's function or, if the function has no signature, from the schemas of the op's overloads."""
     try:
         found = _of_signature(inspect.signature(op.function))
     except (TypeError, ValueError):  # a builtin function has no signature

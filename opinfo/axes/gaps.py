@@ -134,8 +134,8 @@ def _with(shape: Shape, assigned: Assigned) -> Shape:
 
 
 def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
-    """Returns the sample's call, in which the groups of dimensions have the given sizes. The groups are resized one
-    after another; None if a group cannot be resized."""
+    """Returns the sample's call with the given sizes in the groups of dimensions; None if a group cannot be resized.
+    The groups are resized one after another."""
     now: Call | None = base.call
     for group, size in assigned.items():
         now = lengthened(basis, replace(base, call=now), group, size) if now is not None else None

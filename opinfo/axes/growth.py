@@ -85,8 +85,10 @@ def lengthened(
     shortened: Sequence[Collection[Any]] = (),
 ) -> Call | None:
     """Returns a sample's call with size ``size`` in the dimensions of ``group`` and size 1 in the ``shortened``
-    dimensions; None if the call becomes too large. A number in the group is a size that is also changed in the
-    arguments."""
+    dimensions. If ``group`` also contains a number (see ``groups_of``), ``size`` replaces this number in all lists among
+    the arguments.
+
+    Returns None if a tensor becomes too large, or if indices that must not repeat would be resized."""
     shapes = {place: list(each.shape) for place, each in enumerate(base.tensors) if each.dim()}
     extents = [each for each in group if isinstance(each, int)]
     for each, extent in (*((g, 1) for g in shortened), (group, size)):

@@ -108,8 +108,9 @@ def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
 
 
 def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
-    """Yields a copy of a sample's call with only the first row or column of the first matrix, or only its first element
-    if the matrix must be square. Other operands are cut in the dimensions that have the same size."""
+    """Yields copies of a sample's call with only the first row or column of the first matrix, or only its first element
+    (for ops whose matrix must be square). The other operands are cut to size 1 in one, both or none of their last two
+    dimensions, but only in dimensions as long as dimension ``dim`` of the matrix."""
     places = _matrices(base, basis)
     if not places or min(base.tensors[places[0]].shape[-2:]) < 2:
         return

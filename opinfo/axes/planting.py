@@ -123,7 +123,8 @@ def plant(
 
 
 def _masked(basis: Basis) -> Variations:
-    """Yields calls with a row of minus infinity in the last operand of the dtype, which may be a mask."""
+    """Yields calls with a row of minus infinity in the last operand that has the dtype under test. This operand may be
+    a mask."""
     for base in sorted(basis.bases, key=lambda s: -len(s.tensors)):
         places = [p for p, t in enumerate(base.tensors) if t.dtype == basis.kind and t.dim()]
         if not places:

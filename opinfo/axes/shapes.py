@@ -111,7 +111,7 @@ def _ranks(basis: Basis) -> Variations:
 
 
 def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequence[int]]]]:
-    """Yields each shape with one sample. The samples take turns, because they differ in their arguments."""
+    """Yields each shape in ``_RANKS`` with one sample. The samples take turns, because their arguments differ."""
     for number, shape in enumerate(_RANKS):
         yield bases[number % len(bases)], [shape]
 
@@ -146,8 +146,8 @@ def _batched(basis: Basis) -> Variations:
 
 
 def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
-    """Yields calls with more dimensions at the end of all tensors that have the largest shape, so that rows become
-    images."""
+    """Yields calls in which the tensors that ``same_shape`` finds have additional dimensions at the end. A row, for
+    example, becomes an image."""
     for tail in ((3, 5), (3,)):
         for base in bases:
             shapes = {
@@ -435,8 +435,8 @@ def _stretched(
 
 def _among(basis: Basis) -> Variations:
     """Yields calls in which one dimension of a tensor is so long that the tensor has more than 65,536 elements. The
-    other dimensions keep their sizes. Dimensions that must grow together with dimensions of other tensors are skipped,
-    because some kernels process each pair of elements."""
+    other dimensions keep their sizes. Dimensions that must grow together with dimensions of other tensors are skipped:
+    some kernels process every pair of elements along them, which would take too long."""
     for base in basis.bases:
         for group, growth in groups_of(basis, base):
             if len(group) > 1 or not (dims := dims_of(group)):
@@ -451,7 +451,7 @@ def _among(basis: Basis) -> Variations:
 LONG = Axis(
     number=12,
     name="long",
-    finds="A kernel that counts elements, rows or the steps of a dimension in 16 bits, or that needs a block of a grid for each of them.",
+    finds="A kernel that counts elements, rows or the steps of a dimension in 16 bits, or that starts one block for each of them and exceeds the size of a grid.",
     bugs=("pytorch/pytorch#129207", "pytorch/pytorch#195163", "pytorch/pytorch#40022"),
     budget=_LONGEST,
     layouts=("contiguous",),

@@ -21,9 +21,9 @@ Make = Callable[..., Call | None]
 
 
 def _written(basis: Basis) -> Variations:
-    """Yields one call for each handwritten size, made from the first sample that gives a call which the CPU accepts and
-    whose result is numerically stable (not tested for functions in ``_EXACT``). The search starts three samples further
-    for each next size."""
+    """Yields one call for each handwritten size. The call is made from the first sample for which the CPU accepts the
+    call and the result is numerically stable; stability is not tested for functions in ``_EXACT``. For each size, the
+    search starts three samples after the sample at which the search for the previous size started."""
     bases = _by_arguments(basis)
     for number, (make, sizes) in enumerate(recipes(basis.op.id)):
         for base in starting_at(bases, 3 * number):

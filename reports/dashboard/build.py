@@ -34,8 +34,8 @@ GENERATOR = "torch-conformance dashboard"
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of ``conform dashboard``. ``details`` is the number of runs of each device whose messages and repro
-    scripts are kept. ``now`` is the time with which the ages of runs and the expiry dates of manifest blocks are
-    compared."""
+    scripts are kept. ``now`` is the current time, which decides how old a run is and whether a manifest block has
+    expired."""
 
     title: str = "Compatibility dashboard"
     skip_refused: bool = False
@@ -197,8 +197,8 @@ def _processors() -> int:
 
 
 def _move(staging: Path, folder: Path) -> None:
-    """Moves the files from the staging folder into the site. The documents whose presence marks a run as present are
-    moved last."""
+    """Moves the files from the staging folder into the site. The documents by which a site recognises the runs that it
+    has are moved last."""
     files = [path for path in staging.rglob("*") if path.is_file()]
     last = staging / "v1" / "runs"
     for path in sorted(files, key=lambda each: last in each.parents):

@@ -123,7 +123,7 @@ class ContractDocument(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Numbers of cells, counted in the same way as by the gate. ``judged`` is the denominator: the planned cells
+    """Numbers of cells, counted as the gate counts them. ``judged`` is the denominator: the planned cells
     without the ``ambiguous`` and the ``declared`` cells. ``declared`` cells were not tried because they need more than
     the descriptor declares or the machine has."""
 

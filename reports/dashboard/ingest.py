@@ -261,7 +261,7 @@ def ingest(path: Path, site: Path) -> str:
 
 def _both(site: Path, name: str, data: bytes) -> None:
     """Writes a document for the pages, and the same document under ``v1/``. The public document is written last,
-    because its presence marks the run as present."""
+    because a site has a run as soon as the run's public document exists."""
     documents.write_script(site, name, data)
     documents.write(site / "v1" / f"{name}.json", data)
 
@@ -311,7 +311,7 @@ def _document(
 
 
 def _failing(read: ReadRun) -> list[CellResult]:
-    """Returns the unexpected results, as in every report of a run, and the expected failures."""
+    """Returns the unexpected results of a run, then its expected failures."""
     expected = (r for r in read.not_passed.values() if r.verdict is Verdict.EXPECTED)
     return [*unexpected(read.run), *expected]
 
@@ -489,7 +489,7 @@ def smallest(example: Example | None) -> _Smallest | None:
 
 
 def _more(result: CellResult) -> dict[str, str]:
-    """Returns the fields of a result that no page shows by name, as text."""
+    """Returns, as text, the fields of a result that have no place of their own on a page."""
     found: dict[str, str] = {}
     for name in _OTHERS:
         if value := getattr(result, name):

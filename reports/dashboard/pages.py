@@ -208,7 +208,7 @@ def _faults(block: documents.Block, today: str) -> list[str]:
         "expired": block.expires is not None and block.expires < today,
         "stale": block.active and not block.cells,
         "without issue": markup.web(block.issue) is None,
-        "not on this machine": not block.active,
+        "does not apply to this machine": not block.active,
     }
     return [fault for fault, holds in faults.items() if holds]
 

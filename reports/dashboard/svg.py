@@ -114,7 +114,7 @@ def write_badges(folder: Path, devices: Sequence[DeviceDocument]) -> None:
             if level.reached:
                 text, colour = f"reached, {text}", _GOOD
             elif level.open:
-                text = f"{text}; {level.open} of {level.clauses} clauses not checked yet"
+                text = f"{text}; not checked yet: {level.open} of {level.clauses} clauses"
                 colour = _NONE
             wanted[f"{device.slug}-level{level.level}.svg"] = badge(label, text, colour)
     place = folder / "v1" / "badges"
@@ -136,8 +136,8 @@ def _width(text: str) -> float:
 
 
 def style_sheet() -> str:
-    """Returns the content of ``assets/statuses.css``: a picture, a colour and a tint for each kind of status, light and
-    dark.
+    """Returns the content of ``assets/statuses.css``: for each kind of status a picture, a colour and a tint, in a
+    light and a dark version.
 
     Each picture contains its colour. Colouring one shape by a CSS mask would take a browser thirty times as long, which
     is noticeable in a grid of thousands of squares.

@@ -83,7 +83,7 @@ def test_lint_fix_writes_the_canonical_form(file: Path) -> None:
     file.write_text('[[expect]]\nreason = "why"\noutcome="fail"\nclause=["layout.values"]# c\n')
     result = call("lint", "--manifest", file, "--no-plan")
     assert result.exit_code == 1
-    assert f"{file}:2: from this line on the file is not in canonical form" in result.stdout
+    assert f"{file}:2: from this line on, the file is not in canonical form" in result.stdout
     fixed = call("lint", "--manifest", file, "--no-plan", "--fix")
     assert fixed.exit_code == 0 and "written in canonical form" in fixed.stdout
     assert file.read_text() == (

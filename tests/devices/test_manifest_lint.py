@@ -120,6 +120,6 @@ def test_the_form_is_looked_at_where_the_text_is_given() -> None:
     text = f'[[expect]]\nreason = "why"\n{FAIL}\n'
     manifest = Manifest.parse(text, Path("e.toml"))
     assert [str(each) for each in lint(manifest, None, FACTS, TODAY, text)] == [
-        "e.toml:2: from this line on the file is not in canonical form (order of blocks and keys, sorted"
+        "e.toml:2: from this line on, the file is not in canonical form (order of blocks and keys, sorted"
         " names, one blank line between blocks): run `conform manifest lint --fix`"
     ]

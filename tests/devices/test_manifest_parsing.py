@@ -215,8 +215,8 @@ REFUSED = {
     "bad regex": (
         block_with(match='"a(b"'),
         (
-            "'match' is not a regular expression: missing ), unterminated subpattern at position 1,"
-            " got 'a(b'"
+            "'match' must be a regular expression, got 'a(b': missing ), unterminated subpattern at"
+            " position 1"
         ),
     ),
     "blank match": (block_with(match='""'), "'match' is blank: write a regular expression, or"),
@@ -269,8 +269,8 @@ REFUSED = {
     "expires in quotes": (
         block_with(expires='"2027-03-01"'),
         (
-            "'expires' must be a date without quotes or a time of day, such as expires = 2027-03-01,"
-            " got '2027-03-01'"
+            "'expires' must be a date, without quotes and without a time of day, such as expires ="
+            " 2027-03-01, got '2027-03-01'"
         ),
     ),
     "expires with time": (

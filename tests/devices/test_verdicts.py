@@ -165,7 +165,7 @@ def test_a_layout_that_is_not_listed_is_a_regression_that_names_it() -> None:
     assert judgement.verdict is Verdict.REGRESSION
     assert (
         judgement.why
-        == "outcome 'fail' also in the layouts c, which are not listed at expected.toml:7"
+        == "the layouts c have the outcome 'fail', but are not listed at expected.toml:7"
     )
 
 
@@ -204,7 +204,7 @@ def test_a_failure_in_no_layout_is_not_the_one_that_is_listed() -> None:
     assert judgement.verdict is Verdict.REGRESSION
     assert (
         judgement.why
-        == "outcome 'fail' (import failed), but in none of the expected layouts a, b (expected.toml:7)"
+        == "the cell failed (import failed), but in no layout; expected a failure in the layouts a, b (expected.toml:7)"
     )
 
 

@@ -98,7 +98,7 @@ def test_a_cell_that_does_not_die_alone_has_the_outcome_that_was_seen_alone(tmp_
     found = outcomes(tmp_path, copies, CRASH)[CELL]
     assert found.outcome is Outcome.PASS
     assert found.note == (
-        "in the first run its worker was killed by SIGSEGV, but not when the cell ran alone"
+        "first run of the cell: its worker was killed by SIGSEGV; this did not happen again when the cell ran alone"
     )
 
 

@@ -328,7 +328,7 @@ def test_clauses_that_rest_on_a_failing_one_have_its_cause() -> None:
     assert counts(causes(rests, {})) == [1, 1]
     found = causes([*rests, fails("streams.wait", "c")], {})
     assert [sentence(each) for each in found] == [
-        "streams.wait fails: expected an order, found none; 2 other clauses that rest on it fail too"
+        "streams.wait fails: expected an order, found none; 2 other clauses that rest on this clause fail too"
     ]
     assert found[0].example.key.clause == "streams.wait"
 
@@ -433,7 +433,7 @@ def test_an_error_is_said_to_be_ours(tmp_path: Path) -> None:
         wrong(cell("cos")),
     ]
     text = summarise(gate(run_of(tmp_path, *results)))
-    assert text.count("it is a mistake of torch-conformance") == 1
+    assert text.count("it is a bug in torch-conformance") == 1
 
 
 def test_the_end_of_a_run_takes_20_lines_the_largest_causes_first(tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_the_report_files_hold_every_cause_and_cell(tmp_path: Path) -> None:
     assert [m["call"] for m in minimised if m] == ["torch.sin(t[0])"]
     text = (tmp_path / "failures.md").read_text()
     assert text.startswith("# 31 regressions; 31 causes\n") and text.count("\n## ") == 31
-    assert "- to reproduce it, in this folder: `python repro/0001.py`\n" in text
+    assert "- to reproduce the failure, in this folder: `python repro/0001.py`\n" in text
 
 
 def test_a_run_without_failures_says_so(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_shards_that_disagree_on_a_cell_are_refused() -> None:
         ),
         ([shard(1), replace(shard(1), folder=Path("again"))], "are both shard 1/3"),
         ([shard(1), shard(2, count=4)], "which have the same N in --shard I/N"),
-        ([shard(2, count=1)], "has the shard '2/1'"),
+        ([shard(2, count=1)], "states the shard number '2/1'"),
     ],
 )
 def test_what_is_no_set_of_shards_is_refused(runs: list[Run], says: str) -> None:

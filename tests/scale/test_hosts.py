@@ -100,7 +100,7 @@ def test_a_worker_of_another_version_ends_the_run(fork: ForkServer, tmp_path: Pa
     )
     assert ran.code == 4
     said = [line for line in ran.text.splitlines() if "has torch-conformance '0.0.0'" in line]
-    assert len(said) == 1 and "Install the same version there" in ran.text, ran.text
+    assert len(said) == 1 and "Install the same versions on that machine" in ran.text, ran.text
 
 
 @pytest.mark.parametrize("tx", ["socket=127.0.0.1:9", "popen//python=/no/python"])

@@ -109,8 +109,8 @@ def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[s
 
 
 def _promotes(device: Device, op: str, lowers: Sequence[torch.dtype]) -> bool:
-    """Returns True if the op gives float32 for a float32 and a lower-precision operand. If a call raises or gives
-    another dtype, returns True only if the op is not in the promote list."""
+    """Returns True if the op gives float32 whenever one operand is float32 and the other has a lower precision. If a
+    call raises or gives another dtype, returns False for an op of the promote list and True for any other op."""
     for lower in lowers:
         for given in ([FLOAT32, lower], [lower, FLOAT32]):
             answer = asked(device, op, given, lower)

@@ -335,10 +335,10 @@ class Context:
         self.notes.append(text)
 
     def must(self, happened: object, text: str, by: str = "") -> None:
-        """Requires a precondition of the check, which is not counted as a check.
+        """Requires that a precondition of the check holds. A precondition that holds is not counted as a check.
 
-        ``text`` says what is wrong if ``happened`` is false. The case is then blocked by the clause ``by``, which
-        demands the precondition of the device. Without ``by`` the case fails.
+        ``text`` says what is wrong if ``happened`` is false. The case is then blocked by ``by``, the clause that
+        requires the device to meet the precondition. Without ``by`` the case fails.
         """
         if happened:
             return

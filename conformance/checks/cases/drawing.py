@@ -50,8 +50,8 @@ def pinned(programs: int, **more: Any) -> Any:
 
 
 def search(strategy: Any, holds: Callable[[Any], None], seed: int, programs: int) -> None:
-    """Calls ``holds`` with ``programs`` examples of a hypothesis strategy. Raises the exception of the smallest example
-    that fails."""
+    """Draws ``programs`` examples from a hypothesis strategy and calls ``holds`` with each. Raises the exception of the
+    smallest example that fails."""
     from hypothesis import given
     from hypothesis import seed as seeded
 

@@ -2,8 +2,8 @@
 and makes calls, each in its own thread, that may have to wait for the stream.
 
 A check that something happens has a time limit, which counts only time in which the process could run. A check that
-something does not happen waits until every other thread of the process had a chance to run. So no verdict depends on
-how busy the machine is.
+something does not happen waits until every other thread of the process has had a chance to run. So no verdict depends
+on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def ends(what: Any, seconds: float = SOON) -> bool:
 
 
 class WaitingCall:
-    """A call in its own thread, which may have to wait for work that the calling thread holds up::
+    """A call that runs in its own thread, because it may have to wait for work that the calling thread holds up::
 
     with WaitingCall(stream.synchronize) as call:
         early = call.is_early()
@@ -192,7 +192,8 @@ class WaitingCall:
             self.join()
 
     def is_early(self) -> bool:
-        """Returns True if the call returns without waiting, that is, by the time its thread had a chance to run."""
+        """Returns True if the call returns without waiting for the work: it has ended by the time its thread has had a
+        chance to run."""
         return comes_to_be(lambda: not self.thread.is_alive())
 
     def ended(self, seconds: float) -> bool:
@@ -213,8 +214,8 @@ class WaitingCall:
 
 
 def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
-    """Returns the result of a call that may have to wait for a held stream. The stream is unblocked once the thread of
-    the call had a chance to run."""
+    """Returns the result of a call that may have to wait for a held stream. The stream is unblocked after the thread of
+    the call has had a chance to run."""
     with hold, WaitingCall(function) as call:
         call.is_early()  # the call returns now or waits for the stream
         hold.must_be_in_flight()
@@ -224,10 +225,11 @@ def value_behind(hold: Hold, function: Callable[[], Any]) -> Any:
 
 
 def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
-    """Starts all functions at one barrier, each in its own thread. Returns their results in order.
+    """Calls all functions at the same time, each in its own thread; a barrier holds the threads until all have started.
+    Returns the results in the order of the functions.
 
-    Raises the exception of the first function that raised, or CheckFailed if a function has not ended after
-    ``seconds``. The thread of such a function keeps running, because a thread cannot be stopped from outside.
+    Raises the exception of the first function in this order that raised, or CheckFailed if a function has not ended
+    after ``seconds``. The thread of such a function keeps running, because a thread cannot be stopped from outside.
     """
     barrier = threading.Barrier(len(functions))
 

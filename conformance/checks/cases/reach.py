@@ -34,7 +34,8 @@ class Reach:
         self.missing = set(self.table)
 
     def __str__(self) -> str:
-        """Returns the coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``."""
+        """Returns the coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``. Here
+        ``wait`` is the name of a group of states."""
         sorts = Counter(sort for sort, *_ in self.table - self.missing)
         told = [f"{sorts.pop('pair', 0)} pairs of instructions"]
         told += [f"{count} states of {sort}" for sort, count in sorted(sorts.items())]

@@ -1,8 +1,8 @@
 """Writes repro scripts of cases.
 
-A script starts with the check that failed and the parts of its module that it uses, copied from the suite. The call
-that makes the check follows. The other modules of the suite that they import (the context, the descriptor) are packed
-at the end, so that the script needs only torch and the device's module.
+A script starts with the failed check and with the definitions that the check uses from its own module, copied from the
+suite. The call that makes the check follows. All other modules of the suite that the script needs (for example the
+context and the descriptor) are packed at the end, so that the script needs only torch and the device's module.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ if __name__ == "__main__":
 
 _FAILS = "Seen: {message}\nExits 1 while the failure is there, 0 when it is gone, 2 if nothing could be judged."
 _DIES = (
-    "Seen: {message}\nThe check runs in a subprocess. Exits 1 and says why while the subprocess dies or the check fails; "
-    "0 when it passes; 2 if nothing could be judged."
+    "Seen: {message}\nThe check runs in a subprocess. Exits 1 and prints the reason if the subprocess dies or the check "
+    "fails, 0 if the check passes, 2 if nothing could be judged."
 )
 
 
@@ -191,7 +191,8 @@ def script_of_case(
 
 
 def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
-    """Returns the source of the arguments that make an equivalent Case: only the fields on which the result depends."""
+    """Returns the source of the arguments from which the script builds its Case: only those on which the result
+    depends."""
     given = [repr(case.clause), repr(case.name), name]
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
@@ -300,7 +301,7 @@ def _written_out(module: str, found: re.Match[str]) -> str:
 
 @cache
 def _source_of(name: str) -> str | None:
-    """Returns the source of a module of this project or of one that has been imported; None for any other
+    """Returns the source of any module of this project, or of another module that has been imported; None for any other
     name."""
     path = _ROOT.joinpath(*name.split("."))
     files = [path.with_suffix(".py"), path / "__init__.py"]

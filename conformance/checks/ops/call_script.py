@@ -31,7 +31,8 @@ from opinfo.layouts import Geometry
 
 
 class Setting(Protocol):
-    """The part of the ItemContext that a script needs: the op and its dtype. (``written`` also reads the device.)"""
+    """The attributes of the ItemContext that this module uses: the op and its dtype. The function ``written``, which
+    receives the same object, also uses its device."""
 
     op: Op
     dtype: str

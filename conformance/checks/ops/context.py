@@ -257,10 +257,10 @@ class Reference:
 
     @property
     def raises(self) -> bool:
-        """True if FakeTensor rejects this call both for the device and for a neutral device type. (For the device
-        alone, FakeTensor may run the vendor's own Python code, which would excuse the vendor's bug.) If the meta device
-        accepts the call, FakeTensor is not run, because the meta device is faster and agrees with FakeTensor except for
-        known ops."""
+        """True if FakeTensor rejects this call both for the device and for a neutral device type. A rejection for the
+        device alone does not count, because FakeTensor may run the vendor's own Python code, and that code may be
+        wrong. If the meta device accepts the call, FakeTensor is not run, because the meta device is faster and agrees
+        with FakeTensor except for known ops."""
         known = "strides.not_of_meta" in self.families
         if not known and self.ctx.stride_answer(self.laid, where="meta").outputs is not None:
             return False
@@ -453,18 +453,18 @@ class ItemContext:
         return Laid(sample, case, geometries, inputs)
 
     def plain(self, sample: Sample) -> Laid:
-        """Returns the sample on the device with every tensor contiguous. Raises EndsProcess if laying the sample out
-        ended a process before."""
+        """Returns the sample on the device with every tensor contiguous. Raises EndsProcess if an earlier attempt to
+        lay out this sample ended a process."""
         return self.laid_as(sample, uniform(CONTIGUOUS))
 
     def first(self, sample: Sample) -> Laid:
-        """Returns the sample on the device in the layouts of the first case. Raises EndsProcess if laying the sample
-        out ended a process before."""
+        """Returns the sample on the device in the layouts of ``cases[0]``, the first layout case. Raises EndsProcess if
+        an earlier attempt to lay out this sample ended a process."""
         return self.laid_as(sample, self.cases[0])
 
     def laid_as(self, sample: Sample, case: Case) -> Laid:
-        """Returns the sample on the device in the layouts of a case. Raises EndsProcess if laying the sample out ended
-        a process before."""
+        """Returns the sample on the device in the layouts of a case. Raises EndsProcess if an earlier attempt to lay
+        out this sample ended a process."""
         if not self.guard.call(CallKey(sample.index, INPUTS)):
             raise EndsProcess
         return self.lay(sample, case)
@@ -520,10 +520,11 @@ class ItemContext:
     ) -> Any:
         """Makes the call of the op, or of ``function``, by ``procedure(call, *given)``, and judges its result with
         ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the device's
-        answer; None if no clause of ``judges`` is wanted, or if the call ended a process before.
+        answer; None if no clause of ``judges`` is wanted, or if the call ended a process in an earlier attempt.
 
-        ``layout`` is the recorded layout name, by default that of the inputs; ``check`` is the sort of check, by
-        default the layout. If ``refusable``, NotImplementedError means that the device does not implement the call.
+        ``layout`` is the layout name to record, by default that of the inputs. ``check`` is the sort of check to record
+        (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If ``refusable``,
+        NotImplementedError means that the device does not implement the call.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
@@ -700,7 +701,8 @@ def script_for_call(
 
 
 def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
-    """Runs each check whose clause is wanted once, in order. A check function may serve several clauses."""
+    """Runs the check functions of all wanted clauses, in order. A function that serves several clauses is run only
+    once."""
     wanted: dict[Callable[[ItemContext], None], bool] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:

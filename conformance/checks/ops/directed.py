@@ -140,8 +140,8 @@ class DirectedScript:
             raise placed from exc
 
     def may_run(self) -> bool:
-        """Announces the check to the guard, and returns True if the check may run. Returns False if the check ended a
-        process before, or if only the script of the check is wanted."""
+        """Announces the check to the guard, and returns True if the check may run. Returns False if the check ended its
+        process in an earlier attempt, or if only the script of the check is wanted."""
         number = self.number if self.sample is None else self.sample.index
         name = f"{self.layout or self.check.__name__}({self.arguments()})"
         if not self.ctx.guard.call(CallKey(number, name), (self.clause,)):

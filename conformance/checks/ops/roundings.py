@@ -98,8 +98,8 @@ def exact_answer(
     arguments: Callable[[list[torch.Tensor], torch.device], Any],
     values: Sequence[torch.Tensor],
 ) -> ValueAnswer:
-    """Returns the CPU's result for the values in float64. The result is None if a tensor has no elements, because
-    nothing is rounded then, and embedding_bag would end the process."""
+    """Returns the CPU's result for the values in float64. The result is None if a tensor has no elements: nothing needs
+    rounding then, and torch's embedding_bag would end the process."""
     if not all(each.numel() for each in values):
         return ValueAnswer(None)
 

@@ -1,9 +1,10 @@
 """The levels of conformance: the cells that each level lists, frozen in files. Needs no torch.
 
 A verdict such as "level 1: 3,100 of 3,250" means something only if 3,250 is the same for everybody. So the cells of a
-level are listed in ``<number>.toml`` beside this module, under a version. A listed cell that a device does not declare,
-that its plan leaves out, or that was not run counts as not passed. A later version of the suite, or a different
-version of torch, may add cells to a plan. These cells belong to no level until the level's file is written again:
+level are listed in ``<number>.toml`` beside this module, and each file has a version. A listed cell that a device does
+not declare, that its plan leaves out, or that was not run counts as not passed. A later version of the suite, or a
+different version of torch, may add cells to a plan. These cells belong to no level until the level's file is written
+again:
 
     conform freeze-levels VERSION
 """
@@ -78,13 +79,15 @@ def read(path: Path, number: int) -> Level:
     cells: set[CellKey] = set()
     for place, block in enumerate(file.cells, 1):
         if twice := cells & block.cells:
-            raise ConformError(f"{path}: block {place} of [[cells]] lists {min(twice)} again")
+            raise ConformError(
+                f"{path}: block {place} of [[cells]] lists {min(twice)}, which an earlier block lists already"
+            )
         cells |= block.cells
     return Level(number, LEVELS[number], file.version, frozenset(cells))
 
 
 def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> list[dict[str, Any]]:
-    """Returns the levels as the record of a run contains them.
+    """Returns the levels in the form in which the record of a run contains them.
 
     Each level has the number of cells that it lists, including those of lower levels, and the positions of those cells
     in the plan, as (first, length) pairs. The positions count the cells in the order in which the record lists the

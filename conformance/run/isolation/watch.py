@@ -350,8 +350,8 @@ class DeviceLost(ConformError):
 
 @dataclass(eq=False)
 class Watch(Guard):
-    """The guard of a process that runs items. It names each cell and call in the journal, skips calls that ended a
-    process before, and checks the device after a failure."""
+    """The guard of a process that runs items. It names each cell and call in the journal, skips calls that
+    have already ended a process, and checks the device after a failure."""
 
     _journal: Journal
     _limits: Limits
@@ -481,7 +481,7 @@ class Watch(Guard):
             if len(left_out) > 1
             else "1 call was skipped because this or another call"
         )
-        text = f"{text} ended a process before, see {cells}"
+        text = f"{text} ended a process earlier in this run, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
@@ -514,8 +514,8 @@ class Watch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The resources that a process needs to run items: its journal, its device index, the cells that have ended a
-    process before, and functions that end the process and print messages."""
+    """The resources that a process needs to run items: its journal, its device index, the cells that have already
+    ended a process, and functions that end the process and print messages."""
 
     journal: Journal
     index: int  # of the device

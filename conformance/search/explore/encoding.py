@@ -56,7 +56,7 @@ def decode(
     """Returns the call that the data of a pinned example describes. Raises NotRebuilt if the data is not valid.
 
     ``drawn`` are the samples of the database. The sample from which the example was made has the function that removes
-    what is not unique about the op's outputs (signs, phases); data cannot contain a function.
+    the arbitrary parts (signs, phases) of the op's outputs. This function is used, because data cannot contain one.
     """
     try:
         tensors = [_tensor_back(t) for t in call["tensors"]]

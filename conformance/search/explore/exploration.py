@@ -54,8 +54,8 @@ class Finding(msgspec.Struct, frozen=True):
     """A failure that random search found, with its script and the data that is needed to pin it.
 
     A call has ``example``, ``call`` and ``layouts``. A program has ``program``, and ``text``, which describes the
-    program and what is wrong. If neither can be written as data, ``unpinnable`` says why. A finding without example and
-    text killed the subprocess; ``kind`` says how the subprocess ended.
+    program and what is wrong. If a finding cannot be written as data, ``unpinnable`` says why. A finding that has
+    neither ``example`` nor ``text`` killed the subprocess; ``kind`` says how the subprocess ended.
     """
 
     cell: CellKey
@@ -139,7 +139,8 @@ class Turn(msgspec.Struct, frozen=True, tag="turn"):
 
 
 class Found(msgspec.Struct, frozen=True, tag="found"):
-    """A message of the subprocess: a finding. A program is sent once as it failed, and again when it is ``shrunk``."""
+    """A message of the subprocess: a finding. A program is first sent in the form in which it was found (``shrunk`` is
+    False), and then in its smallest form."""
 
     finding: Finding
     shrunk: bool = True
@@ -188,8 +189,8 @@ class Turns:
 def drawing_cells(
     cells: Iterable[CellKey], descriptor: Descriptor, contract: Contract
 ) -> Iterator[CellKey]:
-    """Yields the cells whose cases draw programs and are tried on this device. Cases that only draw ``more`` programs
-    of another case are left out."""
+    """Yields the cells whose cases draw programs and are tried on this device. Cases that repeat another case with
+    more programs (``more``) are left out."""
     undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
         case = find_case(cell) if is_case(cell) else None
@@ -340,7 +341,7 @@ def description(finding: Finding, repro: Path | None) -> str:
     elif finding.text:
         lines = [f"smallest failing program: {finding.text}"]
     else:
-        return f"{head} (pass:item {finding.number}; an earlier call may be the cause)"
+        return f"{head} (in turn {finding.number}, written as pass:item; an earlier call may be the cause)"
     return "\n    ".join([head, *lines, *([f"python {repro}"] if repro is not None else [])])
 
 

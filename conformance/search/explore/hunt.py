@@ -310,8 +310,8 @@ def _scaled(random: Random, candidate: Candidate) -> Candidate:
 
 
 def kind_of(error: BaseException) -> str:
-    """Returns the kind of the failure that an exception of a program stands for: the title and the subject of the
-    failure."""
+    """Returns the kind of the failure that is reported if a program raises this exception: the title and the subject
+    of the failure."""
     return kind_of_failure(failure_of(error))
 
 

@@ -1,9 +1,9 @@
 """Shrinks a failing call: hypothesis searches simpler variants of the call for the same failure.
 
-One aspect of the call after the other is searched (sample, dimensions, sizes, layouts, arguments, values), repeatedly,
-until none has a simpler variant that fails. Within an aspect hypothesis finds a simpler variant that fails in the same
-way, and shrinks it. Small spaces are searched completely, so that the result is a local minimum and does not depend on
-chance. The search is derandomized: the same failure always gives the same example.
+The aspects of the call (sample, dimensions, sizes, layouts, arguments, values) are searched one after another,
+repeatedly, until none has a simpler variant that fails. Within an aspect, hypothesis finds a simpler variant that fails
+in the same way, and shrinks it. If an aspect has only few variants, all of them are tried, so that the result is a
+local minimum and does not depend on chance. The search is derandomized: the same failure always gives the same example.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate,
 
 def candidate_of(sample: Sample, failure: Failure) -> Candidate:
     """Returns a sample in the layouts in which it failed. The layout name of the failure is ``A`` (one layout for all
-    tensors), ``A/B`` or ``A/B/C`` (the layouts of the first and of the next tensors), or ``out=D`` (the layout of the
-    ``out=`` target)."""
+    tensors), ``A/B`` (the layouts of the first tensor and of all others), ``A/B/C`` (the layouts of the first tensor,
+    of the second and of all others), or ``out=D`` (the layout of the ``out=`` target)."""
     if failure.check == "target":
         return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
     if failure.check == "inputs":
@@ -72,7 +72,7 @@ def candidate_of(sample: Sample, failure: Failure) -> Candidate:
 @dataclass
 class Search:
     """A search for the simplest call that fails like ``candidate``: with the same clause, check and kind of failure.
-    ``run()`` sets ``candidate`` and ``failure`` to the smallest that were found."""
+    ``run()`` stores the simplest call that it finds in ``candidate``, and the failure of this call in ``failure``."""
 
     subject: Subject
     clause: str

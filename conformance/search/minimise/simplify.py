@@ -314,7 +314,8 @@ ASPECTS: Final[tuple[Aspect, ...]] = (
 
 
 def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
-    """Returns the candidate with the given tensors in place of its own; strided ones are made contiguous."""
+    """Returns the candidate with the given tensors in place of its own. Given tensors that are strided are copied to
+    contiguous ones."""
     args, kwargs = current.sample.call.bind(copies(tensors))
     return with_call(current, Call(args, dict(kwargs)))
 

@@ -47,13 +47,13 @@ def live_blocks(context: Context) -> None:
     fresh(context)
     with new_queue(context):
         blocks = [context.bytes_of(size) for size in _sizes(context, 40)]
-        context.same(overlapping(blocks), [], "live blocks overlap (address ranges)")
+        context.same(overlapping(blocks), [], "the address ranges of live blocks overlap")
         del blocks[::2]
         blocks += [context.bytes_of(size) for size in _sizes(context, 40)]
         context.same(
             overlapping(blocks),
             [],
-            "live blocks overlap after other blocks were freed (address ranges)",
+            "the address ranges of live blocks overlap after other blocks were freed",
         )
 
 
@@ -123,7 +123,7 @@ def same_size(context: Context, size: int) -> None:
         context.same(
             context.counters().reserved,
             reserved,
-            "allocating a freed size again changed `reserved`",
+            "allocating a block of the size that was just freed changed `reserved`",
         )
         del block
 
@@ -299,7 +299,9 @@ def nobody_shares(context: Context) -> None:
     context.settle()
     context.must(len(held) == 36, "the threads hold the wrong number of blocks")
     context.same(
-        overlapping(held.values()), [], "live blocks of different threads overlap (address ranges)"
+        overlapping(held.values()),
+        [],
+        "the address ranges of live blocks of different threads overlap",
     )
     for seed, block in held.items():
         keeps(context, block, seed, "the bytes of a live block changed")

@@ -224,7 +224,7 @@ def reset(context: Context) -> None:
     context.same(
         wrong,
         [],
-        "reset_peak_memory_stats left peaks that differ from the current value (statistic, current, peak)",
+        "reset_peak_memory_stats left peaks that differ from the current value; each is given as (statistic, current value, peak)",
     )
     del held
 
@@ -247,7 +247,7 @@ def reset_of_each(context: Context) -> None:
     context.same(
         wrong,
         [],
-        "reset_peak_memory_stats left peaks that differ from the current value (statistic, current, peak)",
+        "reset_peak_memory_stats left peaks that differ from the current value; each is given as (statistic, current value, peak)",
     )
     del held
 

@@ -251,7 +251,7 @@ def invalid(context: Context, fraction: float) -> None:
     with _fraction(context) as (get, change):
         before, text = (
             get(),
-            f"setting the memory fraction to {fraction} did not raise as documented",
+            f"setting the memory fraction to {fraction} did not raise the documented exception",
         )
         context.raises((ValueError, RuntimeError), change, fraction, text=text)
         context.same(
@@ -289,7 +289,7 @@ def refused(context: Context, text: str, named: str | None) -> None:
     error = context.raises(
         (ValueError, RuntimeError),
         lambda: context.own("allocator_settings")(text),
-        text=f"the invalid setting {text!r} did not raise as documented",
+        text=f"the invalid setting {text!r} did not raise the documented exception",
         match=named,
     )
     context.check(
@@ -316,7 +316,7 @@ def rounding(context: Context) -> None:
             context.same(
                 rise,
                 expected,
-                f"a block of {size} bytes with {divisions} divisions raised `allocated` by the wrong amount",
+                f"with roundup_power2_divisions:{divisions}, a block of {size} bytes raised `allocated` by the wrong amount",
             )
             del block
     finally:

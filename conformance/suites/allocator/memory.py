@@ -41,9 +41,7 @@ def ordered(context: Context, now: Counters) -> None:
             falls, f"the statistics violate {' >= '.join(names)} >= 0 in {pool}", found=values
         )
     wrong = [stem for stem, current, peak in peaks(now) if not 0 <= current <= peak]
-    context.same(
-        wrong, [], "a current value is below 0 or above its peak (names of the statistics)"
-    )
+    context.same(wrong, [], "some statistics have a current value below 0 or above their peak")
 
 
 def peaks(now: Counters) -> Iterator[tuple[str, int, int]]:
@@ -67,7 +65,7 @@ def balanced(context: Context, now: Counters, reset: Counters) -> None:
     context.same(
         wrong,
         [],
-        "total allocated minus total freed differs from the change of the current value (statistic, both values)",
+        "total allocated minus total freed differs from the change of the current value; each statistic is given with both numbers",
     )
 
 
@@ -152,9 +150,7 @@ def none_inside(
     context: Context, blocks: Iterable[torch.Tensor], place: tuple[int, int], text: str
 ) -> None:
     """Checks that no block shares bytes with the address range ``place``."""
-    context.same(
-        [span(each) for each in blocks if inside(each, [place])], [], f"{text} (address ranges)"
-    )
+    context.same([span(each) for each in blocks if inside(each, [place])], [], text)
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def behind_others(context: Context, size: int, before: int) -> None:
         context,
         size,
         before,
-        "a freed block was not reused although the stream that it was marked for had finished "
-        "(blocks freed earlier still waited for another stream)",
+        "a freed block was not reused after the stream that it was marked for had finished, "
+        "while blocks that were freed earlier waited for another stream",
     )
 
 
@@ -101,7 +101,7 @@ def in_use(context: Context) -> None:
         context.bytes_of(1)  # allocators check for finished streams when memory is requested
         active = context.counters().active - before
         held.must_be_in_flight()
-        text = "freed blocks whose marked stream has finished are still counted as active (bytes)"
+        text = "the bytes of freed blocks are still counted as active after the stream that they were marked for has finished"
         context.check(active < 2 * size, text, found=active)
     context.settle()
     fresh(context)

@@ -75,7 +75,7 @@ def until_its_free(context: Context, what: str) -> None:
     executes work that was queued before the free."""
     mine = context.stream()
     other = context.current_stream() if what == "default" else context.stream()
-    context.must(mine != other, "the two streams are the same", by="streams.identity")
+    context.must(mine != other, "the two new streams are one stream", by="streams.identity")
     pool = context.own("pool")() if what == "pool" else None
     fresh(context)
     with mine, context.own("use_pool")(pool, 0) if what == "pool" else nullcontext():
@@ -398,11 +398,11 @@ def _sees_all(context: Context) -> None:
     context.same(
         taken.total(),
         len(sizes),
-        "the allocation function was not called once per block (number of calls)",
+        "the number of calls of the allocation function differs from the number of blocks",
     )
     seen, text = (
         dict(taken.keys()),
-        "no allocation of at least the block's size was made at the block's address (bytes)",
+        "the allocation at the block's address is missing or has fewer bytes than the block",
     )
     for block, size in zip(blocks, sizes):
         asked = seen.get(span(block)[0], 0)
@@ -416,7 +416,7 @@ def _sees_all(context: Context) -> None:
     context.same(
         sorted(given.elements()),
         sorted(taken.elements()),
-        "the free function was not called once for every allocated block (address, size)",
+        "the pairs (address, size) that the free function received differ from those that were allocated",
     )
 
 
@@ -444,7 +444,7 @@ def _pinned(size: int) -> torch.Tensor:
 
 
 def _statistics(context: Context) -> dict[str, int]:
-    """Returns the statistics of pinned host memory, by the names of torch.cuda.host_memory_stats such as
+    """Returns the statistics of pinned host memory under the names that torch.cuda.host_memory_stats uses, such as
     ``active_bytes.current``."""
     return dict(context.own("host_statistics")())
 
@@ -506,7 +506,7 @@ def counts(context: Context, size: int) -> None:
     most = max(2 * size, 4 * KIB)
     context.check(
         size <= rise <= most,
-        "a pinned block did not raise the active bytes by one to two times its size",
+        "a pinned block raised the active bytes by less than its size or by more than twice its size",
         found=rise,
     )
     requests = during["active_requests.current"] - before["active_requests.current"]
@@ -560,5 +560,7 @@ def empties(context: Context) -> None:
     _empty(context)
     after = _statistics(context)["allocated_bytes.current"]
     context.same(
-        after, before, "empty_host_cache did not release the unused pinned memory (allocated bytes)"
+        after,
+        before,
+        "empty_host_cache did not release the unused pinned memory: the allocated bytes differ from their previous value",
     )

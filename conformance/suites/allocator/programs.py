@@ -129,7 +129,7 @@ class Watch:
                 )
         if self.judges("disjoint"):
             wrong = overlapping(block.tensor for block in live)
-            self.context.same(wrong, [], "live blocks overlap (address ranges)")
+            self.context.same(wrong, [], "the address ranges of live blocks overlap")
             aligned(self.context, [block.tensor for block in live])
         if self.judges("contents"):
             self.read([block for block in live if block.size <= READ])
@@ -171,7 +171,7 @@ class Watch:
     def read(self, live: Sequence[Block]) -> None:
         for block in live:
             self.context.equal(block.tensor, block.want, "the bytes of a live block changed")
-        self.context.check(True, "the live blocks were not read")
+        self.context.check(True, "reading the live blocks failed")
 
 
 class Running:
@@ -285,7 +285,7 @@ def use_elsewhere(
             run.context.same(
                 wrong,
                 [],
-                "a block was reused while the stream that it was marked for was busy (address ranges)",
+                "a block was reused while the stream that it was marked for was busy",
             )
         del early
     run.streams[index, stream].synchronize()

@@ -113,6 +113,7 @@ def all_reached(descriptor: Descriptor, program: Sequence[Step]) -> set[Key]:
 def steered_programs(
     descriptor: Descriptor, missing: frozenset[Key], seed: int
 ) -> tuple[list[Step], ...]:
-    """Returns programs that cover the missing pairs and states. The programs are the same for every clause."""
+    """Returns programs that are drawn to cover the entries of ``missing``: the pairs of consecutive steps and the
+    states of single steps that no random program covered. The programs are the same for every clause."""
     found = steered(Reach(missing), seed, STEPS, lambda _: (Walk(descriptor), None))
     return tuple(steps for _, steps in found)

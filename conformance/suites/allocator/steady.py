@@ -199,7 +199,7 @@ def _judge(context: Context, names: list[str], *, backward: bool) -> None:
         context.same(
             grown,
             [],
-            f"{what} of {name}: device memory in use grew with repeated calls (bytes per window of repetitions)",
+            f"{what} of {name}: the bytes of device memory in use grew in each window of repeated calls",
         )
         _host_stays(context, repeat, _HOST_CALLS, bound, f"{what} of {name}")
     if refused:
@@ -257,7 +257,7 @@ def many_calls(context: Context, name: str) -> None:
     context.same(
         grows(context, repeat, 50),
         [],
-        f"{name}: device memory in use grew with repeated calls (bytes per window of repetitions)",
+        f"{name}: the bytes of device memory in use grew in each window of repeated calls",
     )
 
 
@@ -288,7 +288,7 @@ def new_shapes(context: Context) -> None:
             if before is not None and after is not None:
                 found.append(after - before)
             before = after
-        text = f"{name} with four new shapes per window: the memory in use grew by more than {allowed} bytes per shape (bytes per window)"
+        text = f"{name}: in each window of four new shapes, the bytes of device memory in use grew by more than {allowed} per shape"
         more = [each for each in found[1:] if each > allowed * _CALLS]
         context.check(len(more) < _WINDOWS, text, found=found)
 
@@ -336,7 +336,7 @@ def training(context: Context, name: str) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grew while a training step was repeated (bytes per window of repetitions)",
+        "the bytes of device memory in use grew in each window of training steps",
     )
     _host_stays(context, repeat, _HOST_CALLS, bound, "a training step")
 
@@ -360,7 +360,7 @@ def whole_trainings(context: Context) -> None:
     context.same(
         grows(context, repeat, 2),
         [],
-        "the memory of deleted networks stayed in use on the device (bytes per window of repetitions)",
+        "the memory of deleted networks stayed in use: the bytes of device memory in use grew in each window of repetitions",
     )
 
 
@@ -380,7 +380,7 @@ def double_backward(context: Context) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grew while the work was repeated (bytes per window of repetitions)",
+        "the bytes of device memory in use grew in each window of repetitions",
     )
 
 
@@ -406,7 +406,7 @@ def raised(context: Context) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grew while the work was repeated (bytes per window of repetitions)",
+        "the bytes of device memory in use grew in each window of repetitions",
     )
 
 
@@ -434,12 +434,14 @@ def graphs(context: Context) -> None:
     context.same(
         grows(context, repeat, _CALLS),
         [],
-        "device memory in use grew while the work was repeated (bytes per window of repetitions)",
+        "the bytes of device memory in use grew in each window of repetitions",
     )
     ends = [reserved[1 + _CALLS * n] for n in range(1 + (len(reserved) - 2) // _CALLS)]
     rising = len(ends) > _WINDOWS and all(a < b for a, b in pairwise(ends))
     context.check(
-        not rising, "reserved device memory grew while the work was repeated (bytes)", found=ends
+        not rising,
+        "the bytes of reserved device memory grew in each window of repetitions",
+        found=ends,
     )
 
 
@@ -459,5 +461,5 @@ def ahead(context: Context) -> None:
         reserved.append(context.counters().peak - before)
         del made
     room = 8 * x.numel() * x.element_size()
-    text = "queueing 400 ops raised the peak of allocated memory by more than eight operands above the peak for 40 ops (bytes)"
+    text = "the peak of allocated bytes for 400 queued ops exceeds that for 40 ops by more than eight operands; found are the peaks for 40, 400 and 400 ops"
     context.check(max(reserved[1:]) <= reserved[0] + room, text, found=reserved)

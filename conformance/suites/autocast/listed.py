@@ -60,8 +60,8 @@ def _dtypes(
     **named: Any,
 ) -> Answer:
     """Check that a call in an autocast region gives results of dtype ``computed``. Raises
-    NotImplementedError if the device has no kernel for that dtype: the call raises it without autocast too, with
-    operands of the dtype."""
+    NotImplementedError if the call raises it and the device has no kernel for ``computed``: the call without autocast
+    on operands of this dtype raises an exception too."""
     answer = asked(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
         plain = asked(context.opened, op, given, None, computed=computed, **named)
@@ -133,7 +133,7 @@ def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
         plain = asked(context.opened, op, [given], None, **named)
         if plain.error is not None:
             continue  # the op does not accept this dtype
-        text = f"{op} of {given} does not run in the dtype of its dtype argument"
+        text = f"{op} of {given} does not run in the dtype that its argument dtype= names"
         _dtypes(context, op, [given], lower, lower, text, **named)
 
 
@@ -178,9 +178,9 @@ def _trained(
     *,
     widest: bool = False,
 ) -> None:
-    """Check calls with leaves that require gradients. Results and gradients must be those of leaves that are cast
-    before the call, for two sets of leaves of the same shapes in one autocast region, and for leaves that are changed
-    before the next region. The leaves are all in float32, or alternately in the lower precision and float32."""
+    """Check calls with leaves that require gradients: results and gradients must be those of leaves that are cast
+    before the call. An autocast region uses two sets of leaves of the same shapes. Then the first set is changed, and a
+    second region uses both sets. The leaves are all float32, or alternate between the lower precision and float32."""
     for given in ([FLOAT32], [lower, FLOAT32]):
         first, second = Leaves(context.opened, given), Leaves(context.opened, given, shift=3)
         mine, theirs = ARGUMENTS[op](first), ARGUMENTS[op](second)
@@ -256,7 +256,7 @@ def _gradients(
 def _refused(context: Context, op: str, lower: torch.dtype) -> None:
     answer = asked(context.opened, op, [FLOAT32], lower)
     found = answer.error
-    text = f"{op} does not raise RuntimeError under autocast, as documented"
+    text = f"{op} does not raise the documented RuntimeError under autocast"
     context.check(isinstance(found, RuntimeError), text, found=repr(found), kind=Kind.NOT_RAISED)
 
 

@@ -261,9 +261,9 @@ def in_place_and_out(context: Context) -> None:
         want = x + x * y
         with torch.autocast(context.kind, lower):
             torch.mm(x, y, out=out)
-            context.same(out.dtype, FLOAT32, "out= has a different dtype after the call")
+            context.same(out.dtype, FLOAT32, "the call changed the dtype of the out= tensor")
             x += x * y
-        context.same(x.dtype, FLOAT32, "self has a different dtype after an in-place op")
+        context.same(x.dtype, FLOAT32, "an in-place op changed the dtype of self")
         context.equal(
             context.from_device(x),
             context.from_device(want),
@@ -363,8 +363,8 @@ def another_weight_at_its_place(context: Context) -> None:
 
 @cases("autocast.lists")
 def activations_are_not_kept(context: Context) -> None:
-    """Change a tensor that is not a leaf parameter in place inside an autocast region: the next op must use the new
-    values, so the cast of such a tensor must not be cached."""
+    """Use tensors that are not leaf parameters in an autocast region, and change them there in place: the next op must
+    use the new values, so casts of such tensors must not be cached."""
     for lower in _each(context):
         x, weight = _operand(context, 3, 3), _weight(context, 3, 3)
         with torch.autocast(context.kind, lower):

@@ -380,7 +380,7 @@ def unscaled_and_clipped(context: Context) -> None:
         context.from_device(each.grad).tolist() for each in parameters if each.grad is not None
     ]
     context.same(found, [[3.0, 3.0], [4.0, 4.0]], "the gradients after unscale_ are wrong")
-    text = "a second unscale_ does not raise as documented"
+    text = "a second unscale_ does not raise the documented exception"
     context.raises(RuntimeError, scaler.unscale_, optimizer, text=text)
     norm = torch.nn.utils.clip_grad_norm_(parameters, 5.0)
     context.check(

@@ -275,5 +275,5 @@ def other_metadata(context: Context) -> None:
 
     x = context.to_device(values(8)).requires_grad_()
     y: torch.Tensor = checkpoint(changing, x, use_reentrant=False, preserve_rng_state=False)
-    text = "a recomputation with other shapes does not raise as documented"
+    text = "a recomputation with other shapes does not raise the documented exception"
     context.raises(RuntimeError, y.sum().backward, text=text, match="metadata")

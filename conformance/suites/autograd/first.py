@@ -129,8 +129,8 @@ def _asks(
     ctx: ItemContext, known: Known, lays: Mapping[str, Laid], few: Few | None
 ) -> Iterator[Ask]:
     """Yield the gradient computations for a sample: those that ``few`` lists, or all if ``few`` is None. If ``few`` is
-    given, a non-contiguous input is combined with a non-contiguous cotangent, because the first sample covers
-    each of the two alone."""
+    given, a non-contiguous input is combined with a non-contiguous cotangent if possible: the first sample covers a
+    non-contiguous input with a contiguous cotangent, and the reverse."""
     every = known.places
     strided = few.cotangents[-1] if few and few.cotangents else PLAIN
     strided = strided if ctx.device.takes(strided) else PLAIN

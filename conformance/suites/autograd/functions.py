@@ -161,7 +161,7 @@ def saved_tensors(context: Context) -> None:
     y = apply(SavesAll, x)
     y.backward(torch.ones_like(y))
     near(context, x.grad, values(3, 4).exp())
-    text = "access to saved tensors after backward does not raise as documented"
+    text = "access to saved tensors after backward does not raise the documented exception"
     context.raises(
         RuntimeError, lambda: y.grad_fn.saved_tensors, text=text, match="freed|second time"
     )
@@ -171,7 +171,7 @@ def saved_tensors(context: Context) -> None:
         y = apply(SavesAll, middle)
         with torch.no_grad():
             (middle if which == "input" else y).detach().zero_()
-        text = "backward does not raise as documented after a saved tensor was changed in place"
+        text = "backward does not raise the documented exception after a saved tensor was changed in place"
         context.raises(RuntimeError, y.sum().backward, text=text, match="modified by an inplace")
 
 
@@ -213,9 +213,9 @@ def mark_dirty(context: Context) -> None:
     base = saved * 1
     product = base * base
     apply(_Doubles, base)
-    text = "backward does not raise as documented after a saved tensor was marked dirty"
+    text = "backward does not raise the documented exception after a saved tensor was marked dirty"
     context.raises(RuntimeError, product.sum().backward, text=text, match="modified by an inplace")
-    text = "an in-place change of a leaf that requires a gradient does not raise as documented"
+    text = "an in-place change of a leaf that requires a gradient does not raise the documented exception"
     context.raises(RuntimeError, apply, _Doubles, leaf(context, 2), text=text, match="leaf")
 
 
@@ -335,7 +335,7 @@ def materialized(context: Context, index: int) -> None:
     """Use only one of three results of a Function: for each unused result, backward must receive a cotangent of zeros
     with the result's shape, dtype and device."""
     for used in range(3):
-        at = f"result {used} is used"
+        at = f"the use of result {used} alone"
         x, seen = leaf(context, 3, 4, index=index), list[Any]()
         results = apply(_Several, x, True, seen)
         results[used].backward(torch.ones_like(results[used]))
@@ -369,14 +369,14 @@ def not_materialized(context: Context) -> None:
             want,
             "the cotangent of an unused result is not None",
             Kind.STATE,
-            f"result {used} is used",
+            f"the use of result {used} alone",
         )
         near(
             context,
             x.grad,
             torch.full((3, 4), 2.0 if used == 0 else 1.0),
             WRONG_GRADIENT,
-            f"result {used} is used",
+            f"the use of result {used} alone",
         )
 
 
@@ -411,7 +411,7 @@ def view_as_result(context: Context, several: bool) -> None:
     want = torch.full((3, 4), 5.0)
     want[:1] = 7.0 if several else 0.0
     near(context, x.grad, want)
-    text = "an in-place change of a view that a Function returned does not raise as documented"
+    text = "an in-place change of a view that a Function returned does not raise the documented exception"
     context.raises(RuntimeError, lambda: results[0].mul_(2), text=text, match="view")
 
 
@@ -541,5 +541,5 @@ def wrong_gradients(context: Context) -> None:
         ways["a gradient on the CPU"] = lambda g: (torch.ones(3, 4), g)
     for name, made in ways.items():
         y = apply(_Returns, leaf(context, 3, 4), leaf(context, 3, 4), made)
-        text = f"backward() does not raise as documented for {name}"
+        text = f"backward() does not raise the documented exception for {name}"
         context.raises(RuntimeError, y.sum().backward, text=text)

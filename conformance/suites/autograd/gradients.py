@@ -406,7 +406,7 @@ def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
 
 class Graph:
     """A call on contiguous CPU copies of its inputs, in higher precision if ``wide`` is true. Its gradients can be
-    computed repeatedly. The constructor raises any exception of the call."""
+    computed repeatedly. The constructor makes the call and does not catch its exceptions."""
 
     def __init__(
         self,
@@ -435,8 +435,8 @@ class Graph:
         return [output for output, _ in found], [each for _, each in found]
 
     def grads(self, cotangents: Cotangents) -> Grads:
-        """Return the gradients of the inputs at ``places``; None for an input that has no gradient. Raises any
-        exception of backward."""
+        """Return the gradients of the inputs at ``places``; None for an input that has no gradient. Exceptions
+        of backward are not caught."""
         ends, given = self.ends(cotangents)
         if not ends:
             return [None] * len(self.places)
@@ -556,8 +556,8 @@ def sensitivity(
       ``1 - epsilon``,
     - a multiple of the CPU's largest error in the dtype of the inputs, but at most the largest error that counts as a
       rounding error (``ROUNDING``),
-    - one rounding error of the sum of the cotangents' magnitudes, divided by the number of elements, because a device
-      may add the terms in another order than the CPU.
+    - one rounding error times the sum of the cotangents' magnitudes, divided by the number of elements of the tensor,
+      because a device may add the terms in another order than the CPU.
 
     Inputs at the ``fixed`` places, such as labels, are not changed. The inputs are changed ``draws`` times at random;
     fewer draws give a smaller result and take less time.

@@ -278,7 +278,8 @@ class Known:
     def _wanted(
         self, geometries: Sequence[Geometry], cotangents: Cotangents
     ) -> dict[int, torch.Tensor | None]:
-        """Return the gradients in higher precision, by the index of the input. Raises any exception of backward."""
+        """Return the gradients in higher precision, by the index of the input. Raises any exception that backward
+        raises."""
         expanded = tuple(each.expanded for each in geometries)
         key = (self.wide, self.places, expanded, *map(_numbers, cotangents))
         if key not in self._made:

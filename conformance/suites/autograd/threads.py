@@ -93,7 +93,7 @@ def index(context: Context, where: int) -> None:
     z.grad_fn.register_prehook(partial(note, "a hook before a node"))
     z.grad_fn.register_hook(partial(note, "a hook after a node"))
     x.register_post_accumulate_grad_hook(partial(note, "a hook after accumulation"))
-    several = register_multi_grad_hook((y, z), partial(note, "a hook of several tensors"))
+    several = register_multi_grad_hook((y, z), partial(note, "a hook on several tensors"))
     with context.on(1 - where):
         _backward(z)
         after = _index()
@@ -150,7 +150,7 @@ def roots_on_two_indices(context: Context) -> None:
             context,
             x.grad,
             23.0,
-            "the gradients of later backward passes were not added correctly",
+            "the gradients of two further backward passes were not added correctly",
             f"a leaf on index {where}",
         )
 
@@ -413,7 +413,7 @@ def gradients_enabled(context: Context) -> None:
     context.same(
         seen,
         [False, True],
-        "torch.is_grad_enabled() returned a wrong value in a node, with create_graph=False or True",
+        "torch.is_grad_enabled() in a node did not return the value of create_graph, which was False, then True",
     )
 
 
@@ -450,9 +450,9 @@ def dispatch_modes(context: Context) -> None:
 
 @cases("autograd.threads")
 def hooks_in_order(context: Context) -> None:
-    """Register hooks on a tensor, before and after its node, and after accumulation: each hook must run once, in the
-    documented order, with tensors on the device, and the gradients that the hooks return must be used. Removed hooks
-    must not run."""
+    """Register a tensor hook, two hooks that run before and after the tensor's node, and a post-accumulate-grad hook:
+    each hook must run once, in the documented order, with tensors on the device, and the gradients that the hooks
+    return must be used. Removed hooks must not run."""
     order: list[str] = []
 
     def note(name: str, *given: Any) -> None:

@@ -122,7 +122,7 @@ def once(context: Context) -> None:
     y = (apply(_Once, x) * x).sum()
     (first,) = torch.autograd.grad(y, x, create_graph=True)
     near(context, first, 3 * values(3, 4) ** 2)
-    text = "differentiating a once_differentiable backward does not raise as documented"
+    text = "differentiating a once_differentiable backward does not raise the documented exception"
     context.raises(RuntimeError, first.sum().backward, text=text, match="once_differentiable")
 
 
@@ -233,8 +233,8 @@ class _ComplexProduct(torch.autograd.Function):
 
 @cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
 def complex_numbers(context: Context, real: bool) -> None:
-    """Compute gradients of complex inputs: they must follow torch's convention (the cotangent times the conjugate), and
-    the gradient of a real input must be real."""
+    """Compute gradients of complex inputs: they must follow torch's convention (the cotangent times the conjugate of
+    the derivative), and the gradient of a real input must be real."""
     if "complex64" not in context.descriptor.dtypes:
         raise NotImplementedError("the descriptor does not declare complex64")
     z, w = torch.complex(values(3, 4), -values(3, 4)), torch.complex(values(3, 4) + 1, values(3, 4))

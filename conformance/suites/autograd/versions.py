@@ -20,7 +20,7 @@ cases = Cases(Kind.NOT_RAISED)
 
 #: Part of torch's error for a saved tensor that was changed in place.
 STALE = "modified by an inplace operation"
-RAISES = "backward does not raise as documented after a write to a tensor that it needs"
+RAISES = "backward does not raise the documented exception after a write to a tensor that it needs"
 RUNS = "backward raises although no tensor that it needs was changed"
 
 
@@ -618,10 +618,10 @@ def inference(context: Context) -> None:
         made.is_inference(), "is_inference() is false for a tensor made in inference mode"
     )
     for text, function in {
-        "access to the version of an inference tensor does not raise as documented": lambda: (
+        "access to the version of an inference tensor does not raise the documented exception": lambda: (
             made._version
         ),
-        "saving an inference tensor for backward does not raise as documented": lambda: (
+        "saving an inference tensor for backward does not raise the documented exception": lambda: (
             product_with(context, made)
         ),
     }.items():
@@ -636,8 +636,8 @@ def inference(context: Context) -> None:
 
 @cases("autograd.version_counter")
 def counts(context: Context) -> None:
-    """Write to a tensor, a view of it and its detached tensor: all three must share one version counter, which must
-    rise with each write."""
+    """Write to a tensor, to a view of it, and to the result of its detach(): all three tensors must share one version
+    counter, which must rise with each write."""
     base = numbers(context, 4, 4)
     view, detached = base[1:], base.detach()
     seen = [base._version]

@@ -138,7 +138,7 @@ def _computes(context: Context) -> None:
 
 @cases("device.fork", slow=True)
 def spawned(context: Context) -> None:
-    """A spawned process and its parent process both use the device."""
+    """A spawned process and its parent process can both use the device."""
     context.must(
         computes(context.device) == [3.0, 5.0, 7.0], "the parent process could not use the device"
     )
@@ -393,7 +393,9 @@ def _behind_other_work(context: Context) -> None:
             at_once = True
     if at_once:
         context.settle()
-        context.check(True, "the failure was not reported by the call")
+        context.check(
+            True, "neither the call nor synchronize raised an exception for the failed work"
+        )
         return
     text = "synchronize did not raise an exception for the failed work"
     context.raises(Exception, lambda: _wait(context, given), text=text)

@@ -22,7 +22,7 @@ cases = Cases(Kind.STATE)
 
 
 def _values(dtype: torch.dtype) -> torch.Tensor:
-    """Returns a CPU tensor of ones, and of zeros if the dtype can represent zero. The values are exact in the
+    """Returns a CPU tensor of ones and, if the dtype can represent zero, also zeros. The values are exact in the
     dtype."""
     ones = torch.tensor([1.0, 1.0, 1.0, 1.0])
     if dtype == torch.float8_e8m0fnu:  # represents only powers of two
@@ -238,7 +238,7 @@ def uuids_differ(context: Context) -> None:
     context.same(
         len(set(found)),
         len(found),
-        "several device indices have the same uuid; number of distinct uuids",
+        "some device indices have the same uuid: fewer uuids are distinct than there are indices",
     )
 
 

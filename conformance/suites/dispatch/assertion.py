@@ -24,11 +24,11 @@ def out_of_range(context: Context) -> None:
     below = context.to_device(torch.tensor([-7]))
     calls: dict[str, Callable[[], torch.Tensor]] = {  # index 7 or -7 of a tensor with 3 elements
         "index_select": lambda: three.index_select(0, far),
-        "index_select of a negative index": lambda: three.index_select(0, below),
+        "index_select with a negative index": lambda: three.index_select(0, below),
         "gather": lambda: three.gather(0, far),
         "take": lambda: three.take(far),
         "indexing": lambda: three[far],
-        "indexing by a negative index": lambda: three[below],
+        "indexing with a negative index": lambda: three[below],
         "embedding": lambda: torch.nn.functional.embedding(far, table),
         "scatter": lambda: three.scatter(0, far, 5.0),
         "index_add": lambda: three.index_add(0, far, far.to(torch.float32)),

@@ -104,7 +104,7 @@ def refuses(
     except NotImplementedError:
         raise
     except Exception as error:
-        return raised(error, subject="with every operand on the device")
+        return raised(error, subject="the call with every operand on the device")
     placed = [
         tensor.to(other, copy=True) if number == place else move(tensor)
         for number, tensor in enumerate(tensors)
@@ -128,7 +128,7 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
     except Exception as exc:
         raise NotApplicable("the CPU raises for the operands") from exc
     got = back(op(scalar, move(whole)) if first else op(move(whole), scalar))
-    what = f"with a 0-d CPU tensor as {'first' if first else 'second'} operand"
+    what = f"the call with a 0-d CPU tensor as {'first' if first else 'second'} operand"
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype, what)
     a, b = got.to(torch.complex128), want.to(torch.complex128)

@@ -65,7 +65,7 @@ def is_capturing(context: Context) -> None:
     context.same(
         said,
         [False, True, True, False],
-        "is_capturing() returned wrong values (before the capture, twice during it, and after it)",
+        "is_capturing() returned a wrong value; it was called before the capture, twice during it, and after it",
     )
 
 
@@ -95,7 +95,7 @@ def nested(context: Context, same: bool) -> None:
 
     refusal(stream, outer, begin)
     context.check(not began, "a second capture_begin on a capturing stream did not raise")
-    works(context, stream, "the stream could not capture again")
+    works(context, stream, "the stream could not capture after the second capture_begin")
 
 
 @cases("graphs.devices")
@@ -199,7 +199,7 @@ def out_of_memory(context: Context) -> None:
         "a request for too much memory inside a capture did not raise torch.OutOfMemoryError",
         found=refused,
     )
-    works(context, stream, "the stream could not capture again")
+    works(context, stream, "the stream could not capture after the request for too much memory")
 
 
 @cases(
@@ -231,7 +231,11 @@ def default_stream(context: Context) -> None:
             isinstance(raised, RuntimeError),
             "capturing on the default stream did not raise RuntimeError",
         )
-        works(context, context.stream(), "another stream could not capture afterwards")
+        works(
+            context,
+            context.stream(),
+            "another stream could not capture after the attempt to capture on the default stream",
+        )
 
 
 @cases("graphs.recovery")
@@ -252,7 +256,7 @@ def error_of_the_program(context: Context) -> None:
     )
     context.settle()
     context.equal(x, counting(4), "work of a failed capture ran")
-    works(context, stream, "the stream could not capture again")
+    works(context, stream, "the stream could not capture after the exception of the user's code")
 
 
 @cases("graphs.recovery")
@@ -265,7 +269,7 @@ def error_of_an_op(context: Context) -> None:
     said = [str(each) for each in chain(raised)]
     named = any("size" in each for each in said)
     context.check(named, "the error message of the op was lost", found=said)
-    works(context, stream, "the stream could not capture again")
+    works(context, stream, "the stream could not capture after the exception of the op")
 
 
 @cases("graphs.recovery", own_process=True, requires={"generator"})
@@ -283,7 +287,7 @@ def random_numbers(context: Context) -> None:
         context.equal(
             torch.rand(8, device=context.device),
             want,
-            f"the numbers drawn after {name} ended a capture differ from those drawn before",
+            f"after {name} ended a capture, the same seed gave different random numbers",
         )
 
 
@@ -312,7 +316,7 @@ def invalidated_capture(context: Context) -> None:
         before = context.counters().reserved
         context.bytes_of(48 * 2**20)
         fresh(context)
-        text = "memory stayed reserved after empty_cache (bytes)"
+        text = "memory stayed reserved after empty_cache"
         context.same(context.counters().reserved - before, 0, text)
 
 
@@ -373,11 +377,15 @@ def unknown_mode(context: Context) -> None:
 
     errors, text = (
         (ValueError, RuntimeError, TypeError),
-        "capture_error_mode='everything' did not raise as documented",
+        "capture_error_mode='everything' did not raise the documented exception",
     )
     with context.stream():
         context.raises(errors, begin, text=text)
-    works(context, context.stream(), "the device could not capture afterwards")
+    works(
+        context,
+        context.stream(),
+        "the device could not capture after capture_begin with an unknown capture_error_mode",
+    )
 
 
 @cases("graphs.modes", over={f"{mode}_alone": (mode,) for mode in MODES})
@@ -536,7 +544,7 @@ def _compared(
         zero = theirs is None or not context.from_device(theirs).any()
         context.check(
             mine is None and zero,
-            f"result or gradient {place} exists in only one of graphed and eager execution",
+            f"result or gradient {place} exists only in graphed or only in eager execution",
         )
 
 

@@ -142,8 +142,8 @@ def unjoined(context: Context) -> None:
         [False] * 2,
         "is_capturing() of the two streams after the failed capture is wrong",
     )
-    works(context, stream, "the capturing stream could not capture again")
-    works(context, side, "the side stream could not capture")
+    works(context, stream, "the capturing stream could not capture after the failed capture")
+    works(context, side, "the side stream could not capture after the failed capture")
 
 
 @cases("graphs.fork_join")

@@ -56,7 +56,9 @@ def handed_to_nobody(context: Context, count: int) -> None:
     with stream:  # the stream on which the blocks were allocated
         others = [torch.full((count,), 7.0, device=context.device) for _ in range(3)]
     wrong = [span(each) for each in others if inside(each, own)]
-    context.same(wrong, [], "tensors outside of the graph got memory of the graph (address ranges)")
+    context.same(
+        wrong, [], "tensors outside of the graph have address ranges in memory of the graph"
+    )
     replay(context, graph, times=2)
     for each in others:
         context.equal(
@@ -197,8 +199,8 @@ def _replays_in_its_own_memory(context: Context, graph: Any, stream: Any, z: tor
 
 @cases("graphs.pool", requires={"allocator_statistics"})
 def memory_comes_back_after_an_error(context: Context) -> None:
-    """The user's code raises an exception inside a capture. The memory of the capture is released, so that the
-    reserved bytes are as before."""
+    """The user's code raises an exception inside a capture. The memory of the capture is released: as many
+    bytes are reserved as before the capture."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()
     before, made = _reserved(context), []
@@ -219,7 +221,7 @@ def memory_comes_back_after_an_error(context: Context) -> None:
 @cases("graphs.pool", requires={"allocator_statistics"}, own_process=True)
 def memory_comes_back_after_a_failed_capture(context: Context) -> None:
     """A capture fails because a call that captures do not allow is made inside it. The memory of the capture is
-    released, so that the reserved bytes are as before."""
+    released: as many bytes are reserved as before the capture."""
     x, stream = there(context, counting(1)), context.stream()
     gc.collect()
     before, made = _reserved(context), []

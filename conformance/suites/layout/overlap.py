@@ -3,8 +3,8 @@
 If the device under test is not the CPU, the reference is the CPU. If the device is the CPU, the reference for
 elementwise ops is TensorIterator's documented rule (``check_mem_overlap`` in ``ATen/TensorIterator.h``): internal
 overlap of an output, and partial overlap of an output with an input, are errors, and an op that skips the check must
-still give the functional result. For other ops, the reference is FakeTensor. A call that need not raise must still
-leave the memory outside the target unchanged, so every check can fail.
+still give the functional result. For other ops, the reference is FakeTensor. A call that need not raise is checked too:
+it must leave the memory outside the target unchanged.
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ def written_to_inputs(
     for number, each in enumerate(call.inputs):
         if isinstance(each, Guarded) and changed[number] is None and not each.intact(call.back):
             each.restore(call.move)
-            found = f"a write to the output changes input {number}"
+            found = f"shared memory: a write to the output changed input {number}"
             return Wrong("alias", "memory that no input shares", found)
     return None
 
@@ -297,7 +297,7 @@ def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
             yield Wrong("moved", expected, found, f"input {place}")
             continue
         if damage and (damage.between or (damage.inside and place not in reference.mutable)):
-            found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
+            found = f"{damage.inside} changed bytes in the input's elements, {damage.between} between them"
             found = f"{found}, the first at storage byte {damage.first_offset}"
             yield Wrong("bytes", "unchanged bytes", found, f"input {place}")
         elif isinstance(each, Guarded):

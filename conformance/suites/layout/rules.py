@@ -135,7 +135,7 @@ def type_promotion(ctx: ItemContext) -> None:
 def promotes(
     op: Any, move: Any, back: Any, dtype: Any, other: Any, form: Any, fake_only: Any, declared: Any
 ) -> Wrong | None:
-    """Return a failure if the dtype of the result differs from the meta device's and from eager CPU's; otherwise None.
+    """Return a failure if the dtype of the result is neither the meta device's nor eager CPU's; otherwise None.
     If ``fake_only`` is true, only the meta device's dtype is accepted. ``other`` is the dtype of the second operand, or
     a Python scalar. Result dtypes that the descriptor does not declare are not checked."""
     left, is_tensor = torch.tensor([1, 1, 2, 3]).to(getattr(torch, dtype)), form != "python_scalar"
@@ -252,7 +252,7 @@ def zero_divisors(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
             "values",
             want.tolist(),
             got[1::2].tolist(),
-            "the results for the operands (9, 2) and (5, 3)",
+            "the results for the operand pairs (9, 2) and (5, 3)",
         )
     )
 
@@ -319,7 +319,7 @@ def nan_at(got: Any, want: Any) -> Wrong | None:
     """Return a failure if NaN is at unexpected places of ``got``; otherwise None. ``want`` contains 1 where
     NaN is expected and 0 elsewhere. The failure shows the first five places."""
     want, held = [bool(each) for each in want], got.isnan().tolist()
-    text = "isnan() to start with {}"
+    text = "{} as the first values of isnan()"
     return None if held == want else Wrong("values", text.format(want[:5]), held[:5])
 
 

@@ -82,7 +82,7 @@ def not_written_through(
     """Return a failure if a write to a view or to its base does not change the other tensor; otherwise None. First the
     view is filled with 1, and exactly its elements must change in the base. Then the base is restored, and the view
     must contain the restored values."""
-    reaches = "a write through the view to change exactly its elements in the base"
+    reaches = "a write through the view to change exactly the view's elements in the base"
     known, wanted = base.before, base.before.clone()
     usable = len(wanted) // out.element_size() * out.element_size()
 
@@ -102,10 +102,10 @@ def not_written_through(
     base.before = known
     base.restore(call.move)
     if not written:
-        return Wrong("not_aliased", reaches, "different bytes in the base")
+        return Wrong("not_aliased", reaches, "wrong bytes in the base after the write")
     if differing(call.back(out), elements(known)).any():
         expected = "a write to the base to change the view"
-        return Wrong("not_aliased", expected, "different values in the view")
+        return Wrong("not_aliased", expected, "wrong values in the view after the write")
     return None
 
 

@@ -42,8 +42,8 @@ OUT_KEPT, OUT_RESIZE, IN_PLACE = "layout.out_kept", "layout.out_resize", "layout
 
 
 def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
-    """Return the CPU's outputs as a list; None if the CPU raises, or if ``out=`` cannot receive a result of that
-    type."""
+    """Return the CPU's outputs as a list; None if the CPU raises, or if its result is not a tensor or a sequence of
+    strided tensors, so that ``out=`` cannot receive it."""
     return outputs_of(reference.value.result) if reference.value.raises is None else None
 
 
@@ -132,8 +132,9 @@ def called_into_guarded(
 
 
 def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
-    """Return the value with which a target is filled before the call: NaN or the dtype's largest value, or 1 or -1 if
-    the target has a storage offset. The result of the call must not depend on the value."""
+    """Return the value with which a target is filled before the call. For a target without a storage offset, it is the
+    value of :func:`prefill`; for a target with one, it is 1, or -1 if the dtype is signed and the first stride is not
+    larger than the last. The result of the call must not depend on the value."""
     if not geometry.offset:
         return prefill(dtype)
     in_rows = geometry.stride[:1] > geometry.stride[-1:]
@@ -187,7 +188,7 @@ def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
         found = f"strides {tuple(view.stride())} at {where}"
     elif same:
         there = target.arrived(call.back)
-        expected, found = "the written values in its base tensor", "different values in the base"
+        expected, found = "the written values in the base of the tensor", "other values in the base"
     else:
         there, expected, found = True, f"shape {geometry.shape}", f"shape {tuple(view.shape)}"
         if not isinstance(target, ByValues):
@@ -202,8 +203,8 @@ def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Found:
-    """Yield a failure if the call changed bytes of the target's storage outside the target's elements; otherwise
-    None."""
+    """Yield one verdict: a failure if the call changed bytes of the target's storage outside the target's elements,
+    otherwise None. Yield nothing if the target is not Guarded or has not kept its layout."""
     if not isinstance(target, Guarded) or not target.as_asked():
         return  # layout.out_kept or layout.inplace reports the changed strides
     where = f"strides {target.geometry.stride}, storage offset {target.geometry.offset}"

@@ -282,7 +282,15 @@ def masks(context: Context, shape: tuple[int, ...]) -> None:
     query, key = (2, 3, 6, 16), (2, 3, 9, 16)
     attend(context, query, key, 16, mask=floats, at="a float mask")
     attend(context, query, key, 16, mask=bools, at="a boolean mask", cotangent="scalar")
-    attend(context, query, key, 16, mask=floats, needs="m", at="the gradient of the mask alone")
+    attend(
+        context,
+        query,
+        key,
+        16,
+        mask=floats,
+        needs="m",
+        at="a float mask that alone requires a gradient",
+    )
     attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without gradient")
     hidden = torch.zeros(shape).masked_fill(~bools, -torch.inf)
     attend(context, query, key, 16, mask=hidden, needs="qkv", at="a mask of -inf")
@@ -374,7 +382,9 @@ def large_inputs(context: Context) -> None:
                     if backend in ALWAYS:
                         raise
                     continue
-                text = "the result for equal values differs from the value"
+                text = (
+                    "the result differs from the elements of the value tensor, which are all equal"
+                )
                 close(context, got, torch.full(got.shape, 1000.0).double(), text, backend)
                 found = torch.autograd.grad(got.sum(), given)
             for each in found:

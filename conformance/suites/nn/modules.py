@@ -193,8 +193,8 @@ def runs(
     entry: ModuleEntry, most: int, *, training: bool
 ) -> Iterator[tuple[int, ModuleSample, Way]]:
     """Yield a tuple (number, sample, conditions of the run) for each run of a module in one mode. All entries of
-    ``WAYS`` are used at least once. If the module has more than ``most`` samples, every n-th is taken, and eval mode
-    takes different samples than training."""
+    ``WAYS`` are used at least once. If the module has more than ``most`` samples, evenly spaced samples are taken,
+    and eval mode takes different samples than training mode."""
     with seeded_globally(20):  # torch's database draws from the default generator
         samples = list(enumerate(entry.samples(training=training)))
     step = -(-len(samples) // most)
@@ -409,8 +409,8 @@ def a_stack_of_blocks(context: Context) -> None:
 
 @cases("nn.modules")
 def columns_without_variance(context: Context) -> None:
-    """Run BatchNorm1d on constant columns after batches of several sizes: the result must be the bias, and the gradient
-    must be finite."""
+    """Run BatchNorm1d alternately on random batches of several sizes and on constant columns: for constant columns, the
+    result must be the bias, and the gradient must be finite."""
     layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(16.0))
@@ -426,7 +426,7 @@ def columns_without_variance(context: Context) -> None:
             got,
             want,
             "the result for constant columns differs from the bias",
-            f"after a batch of {before}",
+            f"after a call on a batch of {before} rows",
         )
         (grad,) = torch.autograd.grad(got.sum(), there)
         finite = bool(context.from_device(grad).isfinite().all())

@@ -119,8 +119,8 @@ class Laid:
 
     def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
         """Return an integer tensor, which may contain indices, on the device. The copy is contiguous or, for other
-        layouts, has a valid integer between each two elements in memory: a kernel that ignores the stride then reads
-        wrong indices but does not crash."""
+        layouts, has another of the integers after each element in memory: a kernel that ignores the stride then reads
+        wrong but valid indices, and does not crash."""
         values = values.detach().contiguous()
         if layout == DENSE or values.dim() == 0 or not self.opened.slices:
             return self.put(values, DENSE, what)

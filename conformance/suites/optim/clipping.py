@@ -150,7 +150,9 @@ def not_finite(context: Context, way: str) -> None:
         given, _ = _given(context, "alike")
         _found(given)[-1].view(-1)[-1] = bad
         options: dict[str, Any] = {"foreach": way == "foreach", "error_if_nonfinite": True}
-        text = "clip_grad_norm_ with error_if_nonfinite=True does not raise as documented"
+        text = (
+            "clip_grad_norm_ with error_if_nonfinite=True does not raise the documented exception"
+        )
         context.raises(RuntimeError, clip_grad_norm_, given.tensors, 1.0, text=text, **options)
         total = float(clip_grad_norm_(given.tensors, 1.0, foreach=way == "foreach"))
         context.check(total != total or total == bad, NORM, expected=bad, found=total, at=way)

@@ -335,7 +335,7 @@ def loop(
     op: str, made: Arguments, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
 ) -> list[torch.Tensor] | None:
     """Return the results of the single-tensor op for each position of the lists, computed on the CPU. Returns None if
-    the op refuses the tensors, or if the results of an in-place op cannot be written to the dtypes of the first
+    the op refuses the tensors, or if the results of an in-place op cannot be cast to the dtypes of the first
     list."""
     function = single(op)
     given, named = made.of(lists, factor)
@@ -411,7 +411,7 @@ def _apart(
     indices: Sequence[int] = (0,),
 ) -> int:
     """Judge an overload on lists of tensors that share no memory. Returns the number of calls that were judged: 0 if
-    the single-tensor op refuses the tensors, or if an in-place result cannot be written to the dtypes of the first
+    the single-tensor op refuses the tensors, or if an in-place result cannot be cast to the dtypes of the first
     list."""
     tried = 0
     whole = not all(getattr(torch, each).is_floating_point for each in dtypes)
@@ -457,7 +457,7 @@ def lists_of_dtypes(context: Context, op: str) -> None:
         )
         if not large or not tried:
             raise NotShown(
-                f"{name_of(overload)}: the single-tensor op refuses the list of large tensors, or every other list"
+                f"{name_of(overload)}: the single-tensor op refuses the list of large tensors, or all other lists"
             )
 
 
@@ -527,7 +527,7 @@ def refused_lists(context: Context) -> None:
                 counts = {key: others if number else first for number, key in enumerate(made.lists)}
                 lists = {key: [one.clone() for _ in range(count)] for key, count in counts.items()}
                 given, named = made.of(lists, factor)
-                text = "a foreach op does not raise as documented for lists of different lengths"
+                text = "a foreach op does not raise the documented exception for lists of different lengths"
                 context.raises(RuntimeError, overload, *given, text=text, **named)
 
 

@@ -191,7 +191,7 @@ def compare(
 ) -> None:
     """Check that device tensors have the dtypes, shapes and values (within tolerance) of the CPU tensors ``want``. A
     tensor also passes if its values are as close to the ``exact`` result as the CPU's."""
-    context.same(len(found), len(want), f"{text} in the number of tensors", at=at)
+    context.same(len(found), len(want), f"{text}: the number of tensors is wrong", at=at)
     for number, (mine, theirs) in enumerate(zip(found, want, strict=True)):
         where = f"{at}, tensor {number}"
         if mine.dtype != theirs.dtype:
@@ -224,7 +224,7 @@ def compare(
             text,
             expected=theirs[place].item(),
             found=got[place].item(),
-            at=f"{at}, tensor {number} of {len(want)}, {int(wrong.sum())} of {got.numel()} elements, first at {list(place)}",
+            at=f"{at}, tensor {number} of {len(want)}: {int(wrong.sum())} of {got.numel()} elements are wrong, the first at {list(place)}",
         )
     context.check(True, text)
 

@@ -402,7 +402,7 @@ def _near(
         text,
         expected=f"{want[place].item():.9g} within {allowed.double()[place].item():.2g}",
         found=f"{got[place].item():.9g}",
-        at=f"{at}, {int(wrong.sum())} of {got.numel()} elements, first at {list(place)}",
+        at=f"{at}: {int(wrong.sum())} of {got.numel()} elements are wrong, the first at {list(place)}",
     )
 
 

@@ -62,8 +62,8 @@ def bounds_of(op: str) -> tuple[Bound, ...]:
 
 
 def limit_of(op: str, dtype: str) -> dict[str, Any]:
-    """Return the bounds of an elementwise op in a dtype, as literals by name: always ``ulps``, and ``absolute``,
-    ``of_operand``, ``within`` and ``special`` if they are set in ``bounds.toml``."""
+    """Return the bounds of an elementwise op in a dtype, as a dictionary of plain values. The key ``ulps`` is always
+    present; ``absolute``, ``of_operand``, ``within`` and ``special`` are present if they are set in ``bounds.toml``."""
     found: dict[str, Any] = {"ulps": _file().ulps[dtype]}
     for each in bounds_of(op):
         for name in ("ulps", "absolute", "of_operand"):

@@ -20,8 +20,8 @@ BUDGET = "precision.budget"
 
 
 def applies(traits: Traits) -> bool:
-    """Return True if the op is an elementwise function that rounds and the dtype is float32, bfloat16 or float16. Only
-    such functions have a recorded maximum error."""
+    """Return True if the op is an elementwise function whose results are rounded, and the dtype is float32, bfloat16 or
+    float16. Only such functions have a recorded maximum error."""
     measured = operands_of(traits.op, traits.ufunc) and not is_exact(traits.op)
     return traits.dtype in FORMATS and bool(measured)
 

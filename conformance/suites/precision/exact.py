@@ -126,8 +126,8 @@ def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
 
 def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
     """Check that each output equals the exact sum. If the exact result is not an integer (a mean), an error below 1.5
-    ulps is accepted. On a device that declares transformed sums, the error may reach ``bound`` ulps of the largest
-    element."""
+    ulps is accepted. On a device that declares transformed sums, the error may reach ``reference.bound`` ulps of
+    the output's largest element."""
     if answer.raised is not None:
         if isinstance(answer.raised, NotImplementedError):
             yield raised(answer.raised)

@@ -230,7 +230,7 @@ def fresh_answers(
                 "alias",
                 "the result of the first call to stay unchanged",
                 "different values after ten more calls",
-                "later calls overwrite an earlier result",
+                "a result that was kept during later calls",
             )
     return None
 

@@ -68,14 +68,14 @@ def many_weights(context: Context) -> None:
             context.same(
                 missing,
                 0,
-                f"multinomial {text}: indices of weight 0 were drawn (number of such draws)",
+                f"multinomial {text}: the number of drawn indices of weight 0 is not 0",
             )
             if not replaced:
                 different = len(set(numbers.tolist()))
                 context.same(
                     different,
                     draws,
-                    f"multinomial {text}: an index was drawn twice without replacement (number of distinct indices)",
+                    f"multinomial {text}: without replacement, there are fewer distinct indices than draws",
                 )
 
 
@@ -98,7 +98,7 @@ def permutation_order(context: Context) -> None:
         bound = 7 * math.sqrt(600 * share * (1 - share))
         counts = [int((values == kind).sum()) for kind in kinds]
         even = all(abs(count - 600 * share) <= bound for count in counts)
-        text = f"{what} is not evenly distributed: each value must occur {600 * share:.0f} ± {bound:.0f} times (counts)"
+        text = f"{what} is not evenly distributed: the count of each value must be {600 * share:.0f} ± {bound:.0f}"
         context.check(even, text, found=counts)
 
 

@@ -151,7 +151,7 @@ def dropout(context: Context) -> None:
     context.same(
         values,
         [0.0, 1.25],
-        "elements that were kept are not divided by the share of elements kept (values)",
+        "the distinct values in the result of dropout are not 0 and the input divided by the share of elements kept",
     )
     share = float((kept != 0).double().mean())
     context.check(abs(share - 0.8) <= BOUND, "the share of elements kept is not 0.8", found=share)
@@ -165,7 +165,7 @@ def fine(context: Context, name: str) -> None:
     values = context.from_device(KNOWN[name][0](SAMPLES, context.device))
     # With 23 or more random bits, about 24 of 20,000 samples repeat another one; with 16 bits, about 3,000.
     distinct = values.unique().numel()
-    text = f"more than 200 of {SAMPLES} samples repeat another sample (number of distinct samples)"
+    text = f"the number of distinct samples is below {SAMPLES - 200} of {SAMPLES}"
     context.check(distinct >= SAMPLES - 200, text, found=distinct)
 
 

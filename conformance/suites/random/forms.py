@@ -102,7 +102,8 @@ def _contents(dtype: torch.dtype) -> list[list[float]]:
 
 
 def _dtypes(context: Context, name: str) -> Iterator[tuple[int, torch.dtype]]:
-    """Yields a number and a dtype for each dtype that the named function accepts and the device declares."""
+    """Yields a tuple (index, dtype) for each dtype that the named function accepts and the device declares. The index
+    counts these dtypes from 0."""
     declared = [each for each in DTYPES[name] if each in context.descriptor.dtypes]
     return ((number, getattr(torch, each)) for number, each in enumerate(declared))
 

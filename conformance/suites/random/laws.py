@@ -144,7 +144,7 @@ def judge(context: Context, text: str, law: Law, values: torch.Tensor) -> None:
     if values.dtype == torch.float32 and not law.whole:
         # Of float32 numbers with 24 significant bits, a share of 2^-13 is exact in float16.
         coarse = float((values == values.half()).double().mean())
-        digits = f"{text}: more than half of the float32 samples are numbers that float16 can represent (share of such samples)"
+        digits = f"{text}: the share of float32 samples that float16 can represent exactly exceeds one half"
         context.check(coarse <= 0.5, digits, found=coarse)
     found = distance(law, values)
     context.check(
@@ -182,12 +182,16 @@ def judge_each(
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits
     stuck = int((bits == bits[:1]).all(0).sum())
     context.same(
-        stuck, 0, f"{text}: elements keep their value in all {times} draws (number of elements)"
+        stuck,
+        0,
+        f"{text}: the number of elements that have the same value in all {times} draws is not 0",
     )
     # Columns are compared by weighted integer sums, which are equal for copies in any order of addition.
     source = torch.Generator().manual_seed(times)
     weights = torch.randint(-(2**62), 2**62, (times, 1), generator=source) * 2 + 1
     copied = bits.shape[1] - len((bits * weights).sum(0).unique())
     context.same(
-        copied, 0, f"{text}: elements are copies of other elements in every draw (number of copies)"
+        copied,
+        0,
+        f"{text}: elements are copies of other elements in every draw: the number of copies is not 0",
     )

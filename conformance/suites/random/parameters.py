@@ -85,7 +85,7 @@ def _near(context: Context, text: str, drawn: torch.Tensor, mean: Any, deviation
     )
     found = distance(KNOWN["randn"][1], off)
     right = found <= bound(off.numel())
-    told = f"{text}: the deviations from the means are not distributed as documented (Kolmogorov-Smirnov distance)"
+    told = f"{text}: the deviations from the means are not distributed as documented: the Kolmogorov-Smirnov distance is too large"
     context.check(right, told, found=round(found, 4))
     # Due to rounding, one in 600 samples equals a mean of 600 if the standard deviation is smallest.
     same, few = int((off == 0).sum()), max(8, off.numel() // 100)
@@ -97,7 +97,7 @@ def _exactly(context: Context, text: str, drawn: torch.Tensor, wanted: torch.Ten
     context.same(
         wrong,
         0,
-        f"{text}: elements have values that are impossible with their parameters (number of elements)",
+        f"{text}: the number of elements whose value is impossible with their parameters is not 0",
     )
 
 
@@ -123,7 +123,7 @@ def _kept(context: Context, text: str, drawn: torch.Tensor, given: torch.Tensor)
     context.same(
         wrong,
         0,
-        f"{text}: kept elements are not the input divided by the share of elements kept (number of elements)",
+        f"{text}: some kept elements are not the input divided by the share of elements kept: the number of such elements is not 0",
     )
     found, share = float((drawn != 0).double().mean()), 1 - _DROPPED
     right = abs(found - share) <= bound(drawn.numel())
@@ -242,8 +242,8 @@ def of_each(context: Context, name: str) -> None:
 
 
 def _of_other_ranks(context: Context, name: str, turn: int) -> None:
-    """Checks samples that are drawn with three-dimensional parameters and with single parameters. If a whole
-    row of parameters belongs to one result, only single rows are checked."""
+    """Checks samples that are drawn with three-dimensional parameters, and samples of one call for each set of
+    parameters. If a set of parameters is a whole row, only the samples of one call for each row are checked."""
     about = OF_EACH[name]
     given = about.parameters(turn)
     there = [context.to_device(each) for each in given]

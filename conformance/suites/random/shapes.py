@@ -51,7 +51,7 @@ def shaped(context: Context, name: str) -> None:
             few = count - 1 if law.whole else 3
             context.check(
                 stayed <= few,
-                f"{text}: a second draw gave the same samples (number of equal elements)",
+                f"{text}: a second draw gave the same samples: the number of equal elements is too large",
                 found=stayed,
             )
 
@@ -63,11 +63,15 @@ def _apart(context: Context, text: str, law: Law, drawn: torch.Tensor) -> None:
         return
     one, two, three = drawn[:-2], drawn[1:-1], drawn[2:]
     same = int(((one == two) & (two == three)).sum())
-    context.same(same, 0, f"{text}: three neighbouring samples are equal (number of occurrences)")
+    context.same(
+        same,
+        0,
+        f"{text}: three neighbouring samples are equal: the number of such triples is not 0",
+    )
     same = max(int((drawn[lag:] == drawn[:-lag]).sum()) for lag in _LAGS)
     context.check(
         same < 4,
-        f"{text}: a block of samples repeats an earlier block (number of equal elements)",
+        f"{text}: a block of samples repeats an earlier block: the number of equal elements is too large",
         found=same,
     )
 
@@ -98,7 +102,7 @@ def ends(context: Context, name: str) -> None:
         # For results of 0 and 1 with the least even shares used here, 6 in 10 neighbouring pairs are equal.
         # Eight standard deviations are 0.2.
         same = (values[:, 1:] == values[:, :-1]).double().mean(0)
-        text = f"{name}: an element of a tensor of shape {shape} equals the previous element in more than 80 % of the draws (largest share)"
+        text = f"{name} of shape {shape}: the share of draws in which an element equals the previous element exceeds 0.8"
         context.check(bool((same <= 0.8).all()), text, found=round(float(same.max()), 3))
         for start, part in enumerate(values.split(_TIMES // _STARTS)):
             judge_each(

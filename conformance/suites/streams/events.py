@@ -142,7 +142,11 @@ def on_other_kinds(context: Context, kind: str) -> None:
     """An event is recorded on the default stream or on a priority stream. Its query() is False and its
     synchronize() waits while the stream is busy, also if another stream waits for the event."""
     stream, waiting, event = special(context, kind), context.stream(), context.event()
-    context.must(stream != waiting, "the two streams are the same", by="streams.identity")
+    context.must(
+        stream != waiting,
+        "the recording stream and the waiting stream are the same",
+        by="streams.identity",
+    )
     with held(context, stream) as hold:
         event.record(stream)
         waiting.wait_event(event)
@@ -287,7 +291,7 @@ def across_indices(context: Context) -> None:
         for index, event in enumerate(events):
             event.record(kind.stream(index))
             event.synchronize()
-        text = "elapsed_time() between events of two device indices did not raise as documented"
+        text = "elapsed_time() between events of two device indices did not raise the documented exception"
         for start, end in (events, reversed(events)):
             context.raises((RuntimeError, ValueError), start.elapsed_time, end, text=text)
 
@@ -329,7 +333,9 @@ def distinct(context: Context) -> None:
         stream.synchronize()
         ids = {event.event_id for event in events}
         context.same(
-            len(ids), len(events), "live recorded events share an event_id (number of distinct ids)"
+            len(ids),
+            len(events),
+            "live recorded events share an event_id: there are fewer distinct ids than events",
         )
 
 
@@ -442,7 +448,7 @@ def handle_is_stable(context: Context) -> None:
     context.raises(
         (RuntimeError, ValueError),
         plain.ipc_handle,
-        text="ipc_handle() of an event that is not interprocess did not raise as documented",
+        text="ipc_handle() of an event that is not interprocess did not raise the documented exception",
     )
 
 

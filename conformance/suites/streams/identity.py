@@ -277,10 +277,12 @@ def pool(context: Context) -> None:
     context.same(
         len({_triple(each) for each in made}),
         size,
-        "some consecutive new streams have the same stream_id, device_index and device_type (number of distinct streams)",
+        "some consecutive new streams have the same stream_id, device_index and device_type: fewer streams are distinct than were made",
     )
     context.same(
-        len(set(made)), size, "some consecutive new streams are equal (number of distinct streams)"
+        len(set(made)),
+        size,
+        "some consecutive new streams are equal: fewer streams are distinct than were made",
     )
 
 
@@ -332,7 +334,7 @@ def stable(context: Context) -> None:
     of the same stream."""
     stream = context.stream()
     seen = {stream.native_handle, stream.native_handle, _again(stream).native_handle}
-    context.same(len(seen), 1, "one stream has several native handles (number of handles)")
+    context.same(len(seen), 1, "the number of distinct native handles of one stream is not 1")
 
 
 @cases("streams.native_handle")
@@ -448,7 +450,7 @@ def record_elsewhere(context: Context) -> None:
     event, there = context.event(0), context.stream(1)
     event.record(context.stream(0))
     event.synchronize()
-    text = "recording an event of index 0 on a stream of index 1 did not raise as documented"
+    text = "recording an event of index 0 on a stream of index 1 did not raise the documented exception"
     context.raises((RuntimeError, ValueError), event.record, there, text=text)
     context.check(event.query(), "record() raised, but changed the event: query() is False")
 

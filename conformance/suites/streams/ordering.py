@@ -97,8 +97,8 @@ def events_in_between(context: Context) -> None:
 
 @cases("streams.concurrent")
 def finish_first(context: Context) -> None:
-    """While one stream is busy, launches on another stream finish. The number of launches is the
-    concurrent_launches that the descriptor declares."""
+    """While one stream is busy, launches on another stream finish. The descriptor's ``concurrent_launches`` is
+    the number of launches (1 if it is not declared)."""
     count = context.descriptor.concurrent_launches or 1
     busy, other, tensor = context.stream(), context.stream(), filled(context, 1)
     learnt(context)
@@ -118,8 +118,8 @@ def finish_first(context: Context) -> None:
 
 @cases("streams.concurrent")
 def none_is_the_default(context: Context) -> None:
-    """While the default stream is busy, work on each new stream finishes. As many streams are made as the
-    stream pool has."""
+    """While the default stream is busy, work on each new stream finishes. The number of new streams is the size of
+    the device's stream pool (4 if the descriptor does not declare it)."""
     pool = [context.stream() for _ in range(context.descriptor.stream_pool_size or 4)]
     tensors = [filled(context, 1) for _ in pool]
     learnt(context)
@@ -163,8 +163,8 @@ def false_in_flight(context: Context) -> None:
 
 @cases("streams.query")
 def never_early(context: Context) -> None:
-    """When query() of a stream returns True, every event that was recorded on the stream before has
-    completed."""
+    """When query() of a stream returns True, every event that was recorded on the stream before the call
+    has completed."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
         queue(stream, tensor, *_NUMBERS)
@@ -227,7 +227,10 @@ def all_streams(context: Context, named: bool) -> None:
     with context.on(0), one, other:
         events = [recorded(context, stream) for stream in (first, second)]
         with WaitingCall(synchronize) as call:
-            for hold, busy in ((one, "two streams are busy"), (other, "the second stream is busy")):
+            for hold, busy in (
+                (one, "two streams were busy"),
+                (other, "the second stream was busy"),
+            ):
                 other.check(
                     lambda: not call.is_early(),
                     f"synchronize() of the device returned while {busy}",
@@ -307,8 +310,8 @@ def results_are_there(context: Context) -> None:
 
 @cases("streams.wait", over={n: (n,) for n in ("wait_event", "event_wait", "wait_stream")})
 def sees_earlier_work(context: Context, way: str) -> None:
-    """A stream waits for another stream with Stream.wait_event, Event.wait or Stream.wait_stream. Work queued
-    after the wait sees the work that was queued on the other stream before the wait."""
+    """A stream waits for another stream. The wait is made by Stream.wait_event, Event.wait or Stream.wait_stream.
+    Work queued after the wait sees the work that was queued on the other stream before the wait."""
     _sees(context, *two(context), way)
 
 
@@ -323,7 +326,7 @@ def of_other_kinds(context: Context, kind: str, waits: bool) -> None:
     stream. Work after the wait sees the earlier work of the other stream."""
     for way in ("wait_event", "wait_stream"):
         side, other = context.stream(), special(context, kind)
-        context.must(side != other, "the two streams are the same", by="streams.identity")
+        context.must(side != other, "the two new streams are one stream", by="streams.identity")
         _sees(context, *((side, other) if waits else (other, side)), way)
 
 
@@ -555,8 +558,8 @@ def _noting(x: torch.Tensor, context: Context, seen: list[Any]) -> torch.Tensor:
 
 
 def _backward(output: torch.Tensor, given: torch.Tensor) -> None:
-    """Calls ``output.backward(given)`` without the warning that advises to create leaves on the stream that
-    uses them."""
+    """Calls ``output.backward(given)`` and suppresses the warning that recommends creating leaves on the stream
+    that uses them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The AccumulateGrad node's stream")
         output.backward(given)

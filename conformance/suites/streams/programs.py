@@ -3,7 +3,8 @@ instructions one by one.
 
 A program is data: the device index of each stream, the instructions, and the order in which the streams are
 unblocked. If two instructions access the same buffer and one of them writes, the program orders the second after
-the first, by their stream or by waits. So the result does not depend on which instructions run concurrently.
+the first: both run on one stream, or waits order them. So the result does not depend on which instructions run
+concurrently.
 
 A run is a list of operations. They make streams, buffers and events, queue the instructions while the streams
 are blocked, unblock one stream after the other, and compare the buffers. A repro script contains the same
@@ -69,7 +70,7 @@ _NAMES = {"streams": "s", "buffers": "x", "events": "e", "holds": "hold"}
 
 @operation
 def step(run: Tables, on: int, buffer: int, number: int) -> None:
-    """Runs two kernels whose result depends on the number and on the order of steps."""
+    """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
     with run.streams[on]:
         run.buffers[buffer].mul_(3).add_(number)
 
@@ -150,7 +151,8 @@ def writes(instruction: Operation) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class Program:
     """A stream program on ``indices`` device indices. ``streams`` has a number for each stream: its device
-    index plus ``indices`` times its kind. ``released`` is the order in which the streams are unblocked."""
+    index plus ``indices`` times the place of its kind in ``_KINDS_OF_STREAM``. ``released`` is the order in which the
+    streams are unblocked."""
 
     indices: int
     streams: tuple[int, ...]
@@ -296,7 +298,7 @@ def release(run: Running, place: int) -> None:
 
 @operation
 def let_go(run: Running, place: int) -> None:
-    """Checks that a stream finishes, since no stream that it waits for is blocked any more."""
+    """Checks that a stream finishes when no stream that it waits for is blocked any more."""
     goes_on(run.context, run.streams[place], f"s{place}")
 
 
@@ -322,7 +324,7 @@ def equal(run: Running, buffer: int, factor: int, more: int) -> None:
     run.context.equal(
         run.buffers[buffer],
         arange(factor, more),
-        "the value of a buffer differs from running the instructions one by one",
+        "the value of a buffer differs from its value after running the instructions one by one",
         at=f"x{buffer}",
     )
 
@@ -352,7 +354,7 @@ def before_and_while_held(
     that run while streams are blocked.
 
     If ``gate`` is True, the device can block a stream until the test unblocks it, and every stream is blocked.
-    Otherwise only the stream that is unblocked last is blocked, for a fixed time.
+    Otherwise only one stream is blocked, for a fixed time: the last one in the order of unblocking.
     """
     indices = program.indices
     make = [

@@ -99,8 +99,8 @@ class Walk:
                 self.waited[event] = self.waited.get(event, 0) + 1
 
     def proposals(self, random: Random) -> list[Operation]:
-        """Returns random instructions of each kind, without those for which a wait would have to be added
-        first."""
+        """Returns random instructions of each kind. Instructions that need an additional wait before them are
+        left out."""
         indices, streams = self.program.indices, range(len(self.program.streams))
         found: list[Operation] = []
         for _ in range(_CHOICES):

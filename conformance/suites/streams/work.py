@@ -68,7 +68,7 @@ def leaves(context: Context, stream: Any, tensor: torch.Tensor, value: int, text
 
 
 def step(tensor: torch.Tensor, number: int) -> None:
-    """Runs two kernels whose result depends on the number and on the order of steps."""
+    """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
     tensor.mul_(3).add_(number)
 
 
@@ -80,8 +80,9 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
 
 
 def held(context: Context, stream: Any) -> Hold:
-    """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, queues
-    ordinary work that takes a while, so that a missing wait shows in the values."""
+    """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, the
+    hold blocks nothing; instead, the function queues ordinary work that takes a while, so that a missing wait shows in
+    the values."""
     hold = context.hold(stream, needed=False)
     if not hold.holds:
         tensor = torch.zeros(_ELEMENTS, device=stream.device)

@@ -290,8 +290,8 @@ def written(context: Context, name: str) -> None:
 
 @cases("transfer.view_destination", over={"from_host": ("cpu",), "from_device": ("",)})
 def broadcast_source(context: Context, where: str) -> None:
-    """copy_() of a source that is broadcast repeats the elements of the source and never reads memory behind
-    them."""
+    """copy_() of a source that is broadcast repeats the elements of the source and never reads memory past
+    the last element."""
     at = torch.device(where) if where else context.device
     for size, used in (((4,), 4), ((3, 1), 3), ((1, 4), 4), ((), 1), ((2, 1, 1), 2)):
         base = torch.full((64,), 99.0)
@@ -317,6 +317,6 @@ def mismatch_raises(context: Context) -> None:
     target = view(context, base, Form((12, 4, 1), 2))
     for size in ((3,), (2, 3), (2, 3, 5), (1, 2, 3, 4, 1), (0,)):
         for at in (torch.device("cpu"), context.device):
-            text = f"copy_() of a source of shape {list(size)} into shape {list(SHAPE)} did not raise as documented"
+            text = f"copy_() of a source of shape {list(size)} into shape {list(SHAPE)} did not raise the documented exception"
             context.raises(RuntimeError, target.copy_, torch.ones(size, device=at), text=text)
     context.equal(base, torch.zeros(40), "copy_() raised, but wrote into the destination")

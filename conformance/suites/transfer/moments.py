@@ -198,8 +198,8 @@ def to_host_in_order(context: Context) -> None:
 
 @cases("transfer.non_blocking", over={n: (n,) for n in ("stream", "event", "device", "query")})
 def complete_after(context: Context, what: str) -> None:
-    """A non-blocking copy to the host is complete after its stream, an event recorded after the copy, or the
-    device was synchronized, and after query() of the event returned True."""
+    """A non-blocking copy to the host is complete after synchronize() of its stream, of the device, or of an event
+    that was recorded after the copy. It is also complete after query() of that event returned True."""
     stream, (there, host) = context.stream(), _stand(context)
     for start in range(3):
         with stream:
@@ -343,7 +343,7 @@ def _not_reused(context: Context, index: int) -> None:
         context.check(not reused, "a pinned block was reused while a copy still had to read it")
     stream.synchronize()
     context.equal(
-        there, want, "the copy differs from the values that the block had at the time of the call"
+        there, want, "the copy differs from the values that the block had when the copy was queued"
     )
 
 
@@ -374,7 +374,7 @@ def still_read(context: Context, twice: bool) -> None:
     context.equal(
         there,
         want[7:],
-        "the copy differs from the values that the block had at the time of the call",
+        "the copy differs from the values that the block had when the copy was queued",
     )
 
 

@@ -258,7 +258,7 @@ def absent_index_raises(context: Context) -> None:
     absent = f"{context.kind}:{len(context.indices) + 3}"
     errors, text = (
         (RuntimeError, AssertionError, ValueError),
-        f"torch.load to the device {absent}, which does not exist, did not raise as documented",
+        f"torch.load to the device {absent}, which does not exist, did not raise the documented exception",
     )
     for given in (torch.ones(3), context.to_device(torch.ones(3))):
         context.raises(errors, torch.load, _saved(given), map_location=absent, text=text)

@@ -85,7 +85,7 @@ def again_and_again(context: Context) -> None:
     context.same(
         wrong[:1],
         [],
-        "the number of the first call of item() that returned a wrong value",
+        "item() returned a wrong value; the list has the number of the first such call",
     )
 
 
@@ -98,7 +98,7 @@ def truth(context: Context) -> None:
         context.same(
             answers,
             (True, False),
-            f"bool() is wrong for a {dtype} tensor with the value one or for one with the value zero",
+            f"bool() of {dtype} tensors with the values 1 and 0 returned wrong answers",
         )
     for dtype in _dtypes(context):
         context.check(
@@ -107,7 +107,10 @@ def truth(context: Context) -> None:
         )
     several = context.to_device(torch.ones(2))
     context.raises(
-        RuntimeError, bool, several, text="bool() of two elements did not raise as documented"
+        RuntimeError,
+        bool,
+        several,
+        text="bool() of two elements did not raise the documented exception",
     )
 
 
@@ -211,14 +214,14 @@ def refused(context: Context, way: str) -> None:
         refusals,
         read,
         there,
-        text="converting a device tensor to NumPy did not raise as documented",
+        text="converting a device tensor to NumPy did not raise the documented exception",
     )
     for view in (there.t(), there.narrow(0, 1, 1), there.narrow(0, 0, 0)):
         context.raises(
             refusals,
             read,
             view,
-            text="converting a view of a device tensor to NumPy did not raise as documented",
+            text="converting a view of a device tensor to NumPy did not raise the documented exception",
         )
 
 
@@ -236,7 +239,7 @@ def forced(context: Context) -> None:
     context.same(
         shared,
         there.device.type == "cpu",
-        "whether the array of numpy(force=True) shares the memory of the tensor",
+        "the array of numpy(force=True) shares memory with a device tensor, or is a copy of a CPU tensor",
     )
 
 
@@ -294,7 +297,8 @@ def views(context: Context) -> None:
 
 @cases("transfer.dlpack")
 def dtypes(context: Context) -> None:
-    """from_dlpack returns the values and the dtype for every dtype that PyTorch and DLPack have in common."""
+    """from_dlpack keeps the values and the dtype of a tensor, for every dtype that PyTorch and DLPack have in
+    common."""
     common = (
         *("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32"),
         *("float64", "bool", "complex64"),
@@ -347,7 +351,7 @@ def grad_refused(context: Context) -> None:
     exported."""
     leaf, refusals = context.to_device(torch.ones(3)).requires_grad_(), (BufferError, RuntimeError)
     for given in (leaf, leaf * 2):
-        text = "from_dlpack of a tensor that requires grad did not raise as documented"
+        text = "from_dlpack of a tensor that requires grad did not raise the documented exception"
         context.raises(refusals, from_dlpack, given, text=text)
     context.equal(
         from_dlpack(leaf.detach()),

@@ -160,8 +160,8 @@ def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[N
 
 
 def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_000) -> None:
-    """Records the last ``max_entries`` events of each device from now on. If ``enabled`` is None, the recording ends
-    and the events are deleted.
+    """Starts to record the events of each device, and keeps the latest ``max_entries`` of them. If ``enabled`` is
+    None, the recording ends and the events are deleted.
 
     No stacks are recorded, whatever ``enabled`` is. Raises ValueError for an unknown ``enabled``.
     """

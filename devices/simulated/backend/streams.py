@@ -28,7 +28,7 @@ class Stream(torch.Stream):
         return made(cls, torch.device(native.NAME, index_of(device)), priority=priority)  # type: ignore[no-any-return]
 
     def wait_event(self, event: torch.Event) -> None:
-        """Makes work that is queued from now on wait for an event of the current or of another process."""
+        """Makes work that is queued from now on wait for an event, which may be one of another process."""
         event.wait(self)
 
     @property
@@ -38,7 +38,7 @@ class Stream(torch.Stream):
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """Returns the least and the greatest priority."""
+        """Returns the priorities of the least urgent and of the most urgent streams, 0 and -1."""
         return (0, -1)
 
 
@@ -112,8 +112,8 @@ class Event:
     """The constructor of an event of the device. It returns a torch.Event, because methods of torch.Event and
     torch.Stream accept no subclass (torch/csrc/Event.cpp, torch 2.13).
 
-    If ``interprocess`` is true, other processes can open the event. Only in this case, and while a planted fault of
-    events is on, the result is of the subclass ``_OwnEvent``.
+    If ``interprocess`` is true, other processes can open the event. In this case, or while a planted fault of events
+    is on, the result is of the subclass ``_OwnEvent``.
     """
 
     def __new__(  # type: ignore[misc]

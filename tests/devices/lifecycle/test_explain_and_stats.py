@@ -49,7 +49,10 @@ def test_a_block_that_lost_is_shown_with_the_one_that_won_and_on_which_axis() ->
 def test_blocks_that_agree_are_shown_with_their_layouts() -> None:
     lines = explained(block(layouts='["offset"]'), block(op='"add"', layouts='["contiguous"]'))
     assert lines[1] == "expected: 'fail' in contiguous, offset"
-    assert "agrees, but is less specific: expected.toml:1, 'fail' in offset" in lines
+    assert (
+        "agrees with the deciding block, but is less specific: expected.toml:1, 'fail' in offset"
+        in lines
+    )
 
 
 def test_a_condition_that_is_false_here_is_named() -> None:
@@ -71,7 +74,7 @@ def test_the_verdict_on_a_run_is_told() -> None:
     assert judgement.verdict is Verdict.REGRESSION
     assert explanation_text(found, [("runs/a", seen, judgement)])[-2:] == [
         "runs/a: fail in contiguous: regression",
-        "    outcome 'fail' also in the layouts contiguous, which are not listed at expected.toml:1",
+        "    the layouts contiguous have the outcome 'fail', but are not listed at expected.toml:1",
     ]
 
 
