@@ -206,8 +206,8 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The precision of a result: the largest error in units in the last place (``ulps``), and the operands ``at`` which
-    the error occurred. ``wrong`` is set if the error is too large."""
+    """The precision of a result. ``ulps`` is the largest error, in units in the last place; ``at`` has the operands for
+    which that error occurred. ``wrong`` is set if the error is too large."""
 
     ulps: float
     at: str

@@ -177,7 +177,7 @@ def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> 
 
 
 def sentences(causes: Iterable[Cause]) -> dict[CellKey, str]:
-    """Returns for each cell the sentence of its cause, on one line."""
+    """Returns for each cell a sentence that describes the cause of its failure, on one line."""
     lines = ((one_line(sentence(cause)), cause) for cause in causes)
     return {result.key: line for line, cause in lines for result in cause.results}
 

@@ -129,8 +129,8 @@ _COUNTED: Mapping[Outcome | Verdict, str] = {
 class GateResult:
     """The result of the gate. ``tallies`` has the counts by clause, in plan order; ``counts`` is their sum.
 
-    ``new`` are the unexpected results that gate, regressions before improvements. ``provisional`` are the unexpected
-    results of provisional clauses, which do not gate. ``problems`` are the reasons for an exit code other than 0; the
+    ``new`` are the unexpected results that turn the gate red, regressions before improvements. ``provisional`` are the
+    unexpected results of provisional clauses, which do not. ``problems`` are the reasons for an exit code other than 0; the
     first reason decides the code. ``obstacles`` are the problems because of which the run cannot be judged; they do not
     concern unexpected results. ``notes`` are remarks that do not affect the code.
     """

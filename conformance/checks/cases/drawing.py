@@ -185,7 +185,7 @@ class Trial:
 
     def steered(self, programs: Iterable[Any], holds: Callable[[Any], None]) -> None:
         """Runs ``programs``, which were generated to cover the states and pairs of instructions that the random
-        programs missed. A random search skips them."""
+        programs missed. Does nothing in a random search (``--explore``)."""
         for program in programs if self.context.search is None else ():
             holds(program)
 

@@ -33,10 +33,10 @@ def allowance(
     to the result first, to get the part that is unique.
 
     The accepted error is the sum of two terms. The first is a multiple of the largest change of the element when each
-    operand and each fractional number is perturbed by one rounding. The second is a multiple of the CPU's largest error
-    in the operands' dtype, but at most one rounding error of the largest element. Integer operands are not
-    perturbed; for them, the CPU's result for another order of the dimensions in memory serves as the exact result. The
-    list is empty if the CPU raises.
+    floating-point operand and each float argument is changed by one rounding. The second is a multiple of the CPU's
+    largest error in the operands' dtype, but at most one rounding error of the largest element. Integer operands are
+    not changed; the CPU's error for them is the difference from its result for the same operands in another memory
+    order. The list is empty if the CPU raises.
     """
 
     def found(given: Sequence[torch.Tensor], argued: Any = arguments) -> list[torch.Tensor]:

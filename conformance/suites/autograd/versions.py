@@ -511,7 +511,7 @@ def to_a_view(context: Context, table: str) -> None:
         shown = tried(context, name, partial(view, base))
         if shown is not None:
             goes_stale(
-                context, shown, base.zero_, f"a write to the base when the view {name!r} was saved"
+                context, shown, base.zero_, f"a write to the base after the view {name!r} was saved"
             )
 
 

@@ -457,7 +457,9 @@ def earlier_work_is_not_held_up(context: Context) -> None:
         done = recorded(context, waiting)
         waiting.wait_stream(busy)
         context.check(context.ends(done), "work that was queued before the wait did not finish")
-        hold.waits(waiting, "the waiting stream did not wait")
+        hold.waits(
+            waiting, "the stream that called wait_stream() did not wait for the other stream"
+        )
     context.equal(tensor, same_everywhere(7), "the work before the wait gave wrong values")
 
 
