@@ -65,7 +65,7 @@ def test_blocks_read_back_as_the_cells_they_were_made_of(tmp_path: Path) -> None
             "expected a block with either clauses, ops and dtypes",
         ),
         ('version = "1"\n[[cells]]\nclauses = ["a.b"]\ncases = "x"', "Expected `array`, got `str`"),
-        ('version = "1"\n' + '[[cells]]\nclauses = ["a.b"]\ncases = ["x"]\n' * 2, "again"),
+        ('version = "1"\n' + '[[cells]]\nclauses = ["a.b"]\ncases = ["x"]\n' * 2, "already"),
     ],
 )
 def test_a_malformed_list_is_told(tmp_path: Path, text: str, said: str) -> None:
