@@ -52,11 +52,11 @@ class Given:
         loaded = [load_run(each) for each in runs]
         self.last = loaded[-1] if loaded else None
         self.evidence = [evidence_of(run, str(each)) for run, each in zip(loaded, runs)]
-        # The manifest that the first run was judged by.
-        recorded = loaded[0].provenance.expectations if loaded else ""
+        named = descriptor is not None or device is not None
+        # The manifest that the first run was judged by; a device that is named has its own.
+        recorded = loaded[0].provenance.expectations if loaded and not named else ""
         self.recorded = Path(recorded) if recorded not in ("", "none") else None
         self.descriptor: Descriptor | None = None
-        named = descriptor is not None or device is not None
         if loaded and not named:
             self.descriptor = registry.installed().devices.get(loaded[0].provenance.device)
         elif named or path is None:

@@ -288,6 +288,14 @@ def test_update_works_on_the_manifest_that_the_run_was_judged_by(
     assert file.read_text() == ""
 
 
+def test_a_device_that_is_named_has_a_manifest_of_its_own(tmp_path: Path, file: Path) -> None:
+    """And not the one that the run was judged by, which may lie in another checkout."""
+    run = write(tmp_path, expectations=str(file))
+    result = call("update", run, "--check", "--device", "cpu")
+    expectations = registry.get("cpu").expectations
+    assert f"{expectations}:" in result.output and str(file) not in result.output
+
+
 def test_without_a_manifest_update_says_how_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
