@@ -144,9 +144,13 @@ class Guarded:
         self._elements(mask).copy_(one)
         return mask.bool()
 
+    def bytes_now(self, from_device: Move) -> torch.Tensor:
+        """Returns a copy of the present bytes of the storage."""
+        return from_device(self.base).clone()
+
     def remember(self, from_device: Move) -> None:
         """Stores the present bytes of the storage as its known bytes."""
-        self.before = from_device(self.base).clone()
+        self.before = self.bytes_now(from_device)
 
     def restore(self, to_device: Move) -> None:
         """Writes the known bytes back, after a call that was allowed to change them."""
@@ -230,8 +234,8 @@ class ByValues(Guarded):
     def outside_intact(self, from_device: Move) -> bool:
         return not (self.changed(from_device) & ~self.element_mask()).any()
 
-    def remember(self, from_device: Move) -> None:
-        self.before = raw_bytes(from_device(self.base))
+    def bytes_now(self, from_device: Move) -> torch.Tensor:
+        return raw_bytes(from_device(self.base))
 
     def restore(self, to_device: Move) -> None:
         known = to_device(self._shaped(self.before, self.base.dtype))

@@ -25,7 +25,7 @@ STEPS = (
     "conformance/run/isolation/watch.py:Watch.call",
     "opinfo/device.py:Guarded.__init__",
     "conformance/checks/ops/context.py:ItemContext.call",
-    "conformance/checks/ops/calls.py:called",
+    "conformance/checks/ops/evidence.py:collect_evidence",
     "conformance/suites/layout/reads.py:judge_values",
     "opinfo/reference.py:value_answer",
     "conformance/checks/cells.py:CellRecord.check",

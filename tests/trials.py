@@ -94,14 +94,15 @@ class Subject:
             if check.applies(self.traits) and not (check.untried and check.untried(*given))
         ]
 
-    def run(self) -> Run:
-        """Every clause that applies, once."""
+    def run(self, *only: str) -> Run:
+        """Every clause that applies, once; or only these clauses."""
         known, op, dtype = exceptions(), self.op.id, self.dtype
         fake_only = self.device.fake_only
         clauses = [
             clause
             for clause in self._applicable()
             if known.excluded(clause, op, dtype, fake_only=fake_only) is None
+            and (not only or clause in only)
         ]
         recorder = Recorder(op, dtype, clauses)
         strides = StrideReference(self.device.descriptor.torch_type, self.cache)

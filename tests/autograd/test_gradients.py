@@ -23,6 +23,7 @@ from conformance.suites.autograd.gradients import (
     differentiated,
     gradients,
     judge_gradients,
+    laid,
     other_gradient,
     sensitivity,
     weights,
@@ -136,9 +137,9 @@ def test_values_that_the_cpu_does_not_differentiate_are_not_asked_for() -> None:
     returned = 0
     for sample in chosen(ctx):
         known = known_of(ctx, sample)
-        for laid in lays_of(ctx, sample, ["contiguous+expand_first"]).values():
-            if known.returns(laid.geometries):
-                assert any(each is not None for each in known.cotangents(PLAIN, laid.geometries))
+        for lies in lays_of(ctx, sample, ["contiguous+expand_first"]).values():
+            if known.returns(lies.geometries):
+                assert any(each is not None for each in known.cotangents(PLAIN, lies.geometries))
                 returned += 1
     assert returned < len(chosen(ctx))
 
@@ -314,7 +315,7 @@ def test_a_gradient_with_a_rounding_of_its_terms_passes_and_a_lost_term_does_not
     call = _call(lambda t: (t * 1000).sum() - (t * 1000).sum() + t.sin().sum(), x)
     cotangents = (_plain(),)
     reference = _reference(call, cotangents)
-    assert list(judge_gradients(call, differentiated(call, [0], cotangents), reference)) == [None]
+    assert list(judge_gradients(differentiated(call, [0], cotangents), reference)) == [None]
     want = reference.wants[0]
     wrong = want.float().clone()
     wrong[7] = 0
@@ -337,7 +338,7 @@ def test_what_roundings_explain_is_bounded_by_the_size_of_what_is_added() -> Non
     call = _call(Wrong.apply, torch.ones(8))
     cotangents = (_plain(8),)
     found = list(
-        judge_gradients(call, differentiated(call, [0], cotangents), _reference(call, cotangents))
+        judge_gradients(differentiated(call, [0], cotangents), _reference(call, cotangents))
     )
     assert [each is not None and each.kind for each in found] == ["values"]
 
@@ -355,7 +356,7 @@ def test_terms_may_be_added_in_another_order_and_none_may_be_lost() -> None:
     added = lanes.sum()
 
     def judged(got: torch.Tensor) -> list[bool]:
-        found = judge_gradients(call, Gradients(read=[got.view(1, 1, 1)]), reference)
+        found = judge_gradients(Gradients(read=[got.view(1, 1, 1)]), reference)
         return [each is not None for each in found]
 
     assert judged(added) == [False]
@@ -375,12 +376,12 @@ def test_none_is_as_good_as_zeros_and_worse_than_any_other_gradient() -> None:
 
 
 def test_a_refusal_of_the_formula_is_not_the_devices_and_one_of_its_own_is() -> None:
-    call, answer = _call(torch.sin, torch.ones(3)), Gradients(raised=RuntimeError("no"))
+    evidence = Gradients(raised=RuntimeError("no"))
     given: dict[str, Any] = {"wants": [torch.ones(3)]}
     own = SimpleNamespace(**given, alike=Gradients(read=[torch.ones(3)]))
-    assert [each.kind for each in judge_gradients(call, answer, own) if each] == ["raised"]
+    assert [each.kind for each in judge_gradients(evidence, own) if each] == ["raised"]
     everybodys = SimpleNamespace(**given, alike=Gradients(raised=RuntimeError("no")))
-    assert list(judge_gradients(call, answer, everybodys)) == [None]
+    assert list(judge_gradients(evidence, everybodys)) == [None]
 
 
 # -- layout.grad
@@ -393,7 +394,7 @@ def test_any_of_equal_elements_may_have_the_gradient_and_all_of_it() -> None:
     def of(row: int, factor: float) -> Any:
         call = _call(lambda t: t[row] * factor, x)
         reference = _reference(_call(lambda t: t[0], x), (_plain(2),), shared={0: 0})
-        return list(judge_gradients(call, differentiated(call, [0], (_plain(2),)), reference))
+        return list(judge_gradients(differentiated(call, [0], (_plain(2),)), reference))
 
     assert of(0, 1.0) == of(2, 1.0) == [None]
     assert of(2, 2.0)[0].kind == "values"
@@ -424,7 +425,7 @@ def test_cotangents_lie_as_they_are_asked_for() -> None:
     shape = (2, 3)
     at = Geometry((), (), 0, 1)
     given = (Cotangent(torch.float32, at, shape),)
-    answer = differentiated(call, [0], given)
-    (held,) = answer.cotangents
+    held = laid(call, given[0])
     assert held is not None and held.view.dim() == 0  # one number, expanded
+    answer = differentiated(call, [0], given)
     assert answer.read[0] is not None and len(answer.read[0].unique()) == 1

@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.ops.calls import Answer
+from conformance.checks.ops.calls import Call, Unjudged
 from conformance.checks.ops.context import Reference
+from conformance.checks.ops.evidence import Evidence, called_and_written_to
 from conformance.checks.ops.failures import from_device
 from conformance.suites.layout import SUITE, reads
 from conformance.suites.layout.overlap import OVERLAP
 from devices.cell import CellOutcome, Outcome
 from devices.cpu.descriptor import DESCRIPTOR
-from opinfo.device import open_device
+from opinfo.device import identity, open_device
 from opinfo.reference import OutputSpec, StrideAnswer
 from tests.trials import Rig, Subject
 
 
-def raising(call: Any, answer: Any, reference: Any) -> Any:
+def raising(evidence: Any, reference: Any) -> Any:
     yield torch.zeros(2) + torch.zeros(3)
 
 
@@ -70,6 +71,22 @@ def test_a_package_whose_name_begins_with_torch_is_a_vendors() -> None:
     assert from_device(raised.value)
 
 
+def evidence_of(result: torch.Tensor, *, storage: bool = True) -> Evidence:
+    """The evidence of a call without inputs that returns ``result``."""
+    call = Call(
+        function=lambda: result,
+        arguments=lambda tensors, device: ((), {}),
+        values=(),
+        inputs=(),
+        device=torch.device("cpu"),
+        move=identity,
+        back=identity,
+        settle=lambda result: None,
+        storage=storage,
+    )
+    return called_and_written_to(call)
+
+
 class Unwritable(torch.Tensor):
     def fill_(self, value: Any) -> Any:
         raise RuntimeError("no fill_")
@@ -77,12 +94,10 @@ class Unwritable(torch.Tensor):
 
 def test_an_output_that_cannot_be_written_to_is_no_executed_check() -> None:
     """Of devices that declare no storage: what it shares memory with is not known then."""
-    out, call = Unwritable(torch.ones(3)), SimpleNamespace(storage=False, inputs=[])
-    answer = Answer(result=out)
-    assert list(reads.judge_fresh(call, answer, SimpleNamespace(specs=None))) == []  # type: ignore[arg-type]
-    assert isinstance(answer.unjudged, RuntimeError)
-    fresh = Answer(result=torch.ones(3))
-    assert list(reads.judge_fresh(call, fresh, SimpleNamespace(specs=None))) == [None]  # type: ignore[arg-type]
+    reference = SimpleNamespace(specs=None)
+    (found,) = reads.judge_fresh(evidence_of(Unwritable(torch.ones(3)), storage=False), reference)
+    assert isinstance(found, Unjudged) and isinstance(found.error, RuntimeError)
+    assert list(reads.judge_fresh(evidence_of(torch.ones(3), storage=False), reference)) == [None]
 
 
 def spec(*stride: int) -> OutputSpec:
@@ -111,9 +126,7 @@ def test_strides_are_those_of_one_of_the_references(
     given = {name: each and (spec(*each),) for name, each in asked.items()}
     if meta == (3, 1):
         del given["specs"], given["eager_specs"]
-    found = list(
-        reads.judge_strides(Any, Answer(result=torch.ones(2, 3)), SimpleNamespace(**given))
-    )  # type: ignore[arg-type]
+    found = list(reads.judge_strides(evidence_of(torch.ones(2, 3)), SimpleNamespace(**given)))
     assert (found == [None]) is right and len(found) == 1
 
 
@@ -150,9 +163,7 @@ def test_where_values_are_unspecified_shape_and_dtype_are_judged(
     raised = read if isinstance(read, Exception) else None
     wanted = SimpleNamespace(result=torch.zeros(2, 3), raises=None)
     reference = SimpleNamespace(value=wanted, raises=False, free=True)
-    answer: Any = SimpleNamespace(read=read, raised=raised)
-    call: Any = None
-    (found,) = reads.judge_values(call, answer, reference)
+    (found,) = reads.judge_values(Evidence(read=read, raised=raised), reference)
     assert (found and found.kind) == kind
 
 

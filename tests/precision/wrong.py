@@ -119,20 +119,19 @@ class Trial(ItemContext):
         reference: Reference,
         **more: Any,
     ) -> Any:
-        answer = super().judge(judges, procedure, given, reference, **more)
-        if getattr(answer, "read", None) is None:
-            return answer
-        call = self.call(reference.laid)
+        evidence = super().judge(judges, procedure, given, reference, **more)
+        if getattr(evidence, "read", None) is None:
+            return evidence
         for clause, judge in judges.items():
             if self.recorder.get(clause) is None:
                 continue
             self.told.asked.add(clause)
-            for name, read in self._wrong(clause, answer.read, reference):
-                differs = not same(read, answer.read)
-                found = judge(call, type(answer)(read=read), reference) if differs else ()
+            for name, read in self._wrong(clause, evidence.read, reference):
+                differs = not same(read, evidence.read)
+                found = judge(type(evidence)(read=read), reference) if differs else ()
                 wrong = any(each is not None for each in found)
                 self.told.tell(name, clause, differs, wrong)
-        return answer
+        return evidence
 
     def _wrong(self, clause: str, read: Any, reference: Reference) -> Iterator[tuple[str, Any]]:
         sample = reference.laid.sample

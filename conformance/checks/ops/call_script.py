@@ -75,7 +75,7 @@ class CallScript:
             text, used = self.reference.source(name)
             lines.append(f"    {name}={text},")
             functions += used
-        lines += [")", f"report({self.judge.__name__}(call, answer, reference))"]
+        lines += [")", f"report({self.judge.__name__}(evidence, reference))"]
         carried.imports.add("from types import SimpleNamespace")
         given: dict[str, Any] = {"carried": carried, "start": start}
         return written(self.setting, self._title, lines, [*functions, report], **given)
@@ -114,7 +114,7 @@ class CallScript:
             functions.append(self.made.guarded)
             declared = f" {self.made.guarded.__name__},"
             inputs = f"laid_out(values, geometries, move,{declared[:-1]})"
-        for name in ("storage", "pointers"):
+        for name in ("storage", "pointers", "strides"):
             declared += "" if getattr(self.made, name) else f" {name}=False,"
         return [
             f"op = {op}",
@@ -130,7 +130,7 @@ class CallScript:
             f"    {function}, arguments, values, {inputs},",
             f"    torch.device(DEVICE), move, back, settle,{declared}",
             ")",
-            f"answer = {self.procedure.__name__}(call{given})",
+            f"evidence = {self.procedure.__name__}(call{given})",
         ]
 
     def complete(self, failure: Failure) -> Failure:

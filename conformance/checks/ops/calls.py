@@ -1,5 +1,5 @@
-"""A call of an op, its inputs, and the result of the device. Repro scripts contain these functions, which need only
-torch."""
+"""A call of an op and its inputs, and the comparison of a result with the expected one. Repro scripts contain these
+functions, which need only torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.roundings import as_exact, within
-from opinfo.compare import Wrong, difference, replace_tensors, tensors_of
-from opinfo.device import Damage, Guarded, Move, identity
+from opinfo.compare import Wrong, difference, tensors_of
+from opinfo.device import Guarded, Move
 from opinfo.layouts import Case, Geometry
 from opinfo.samples import Sample
 
@@ -23,8 +23,8 @@ class Call:
     ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values``
     are contiguous tensors on the CPU. ``inputs`` hold the same values on the device; strided inputs lie inside guarded
     buffers (larger buffers of known bytes, which show a write outside of the tensor). ``settle(result)`` waits until a
-    result can be read. ``guarded`` is the class that lays a tensor out on the device. ``storage`` and ``pointers`` say
-    whether the device declares these capabilities.
+    result can be read. ``guarded`` is the class that lays a tensor out on the device. ``storage``, ``pointers``
+    and ``strides`` say whether the device declares these capabilities.
     """
 
     function: Callable[..., Any]
@@ -38,22 +38,7 @@ class Call:
     guarded: type[Guarded] = Guarded
     storage: bool = True
     pointers: bool = True
-
-
-@dataclass(slots=True)
-class Answer:
-    """The result of a call, on the device (``result``) and copied to the CPU (``read``), or the exception that the call
-    raised."""
-
-    result: Any = None
-    read: Any = None
-    raised: Exception | None = None
-    unjudged: Exception | None = None  # an exception of a step other than the call itself
-    judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
-    warnings: tuple[str, ...] = ()
-    targets: Sequence[Guarded | torch.Tensor] = ()  # the tensors given as ``out=``
-    addresses: tuple[int | None, ...] = ()  # before the call: of the targets, or of the first input
-    damages: list[Damage | None] | None = None  # changes of the inputs' storages; see damages()
+    strides: bool = True
 
 
 def laid_out(
@@ -105,43 +90,6 @@ def copies(call: Call) -> list[torch.Tensor]:
 def address(call: Call, tensor: torch.Tensor) -> int | None:
     """Returns the address of a tensor's first element; None if the device does not declare ``pointers``."""
     return tensor.data_ptr() if call.pointers else None
-
-
-def called(
-    call: Call, read: bool = True, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
-) -> Answer:
-    """Makes the call and waits for its result. An exception raised during this wait counts as an exception of the call.
-    Returns the result or the exception. If ``read``, the result is copied to the CPU; callers that do not judge values
-    pass False, because reading a result that extends past its storage can end the process. If ``form`` is given, the
-    targets are passed as ``out=``."""
-    given = views(targets) if targets else []
-    answer = Answer(targets=targets)
-    if given:
-        answer.addresses = tuple([address(call, each) for each in given])
-    args, kwargs = call.arguments(views(call.inputs), call.device)
-    out = {"out": container(form, given)} if form else {}
-    try:
-        answer.result = call.function(*args, **kwargs, **out)
-        call.settle(answer.result)
-        if read and call.back is identity:
-            answer.read = answer.result
-        elif read:
-            answer.read = replace_tensors(answer.result, call.back)
-    except Exception as error:  # a kernel may raise any type; the judges judge it
-        answer.raised = error
-    return answer
-
-
-def damages(call: Call, answer: Answer) -> list[Damage | None]:
-    """Returns the damage to the storage of each input: None for an input whose bytes are unchanged."""
-    if answer.damages is None:
-        answer.damages = [
-            None
-            if not isinstance(each, Guarded) or each.intact(call.back)
-            else each.damage(call.back)
-            for each in call.inputs
-        ]
-    return answer.damages
 
 
 def differs(
@@ -208,8 +156,15 @@ class Ambiguous:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """The verdict that nothing can be judged, because a step after the call raised an exception."""
+
+    error: Exception
+
+
 #: The verdicts of a judge, one for each comparison: None if the comparison passed.
-Found = Iterator[Wrong | Ambiguous | None]
+Found = Iterator[Wrong | Ambiguous | Unjudged | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,5 +181,5 @@ class Laid:
         return any(g.expanded is not None for g in self.geometries)
 
 
-#: A function ``(call, answer, reference)`` that judges a call for one clause.
-Judge = Callable[[Call, Any, Any], Found]
+#: A function ``(evidence, reference)`` that judges a call for one clause. It sees no device.
+Judge = Callable[[Any, Any], Found]

@@ -1,10 +1,11 @@
 """The framework for checks of ops: holds one op and dtype with its samples, makes calls, and judges their results.
 
 A check has three parts. The *call* is data: a function, its arguments, and a geometry (shape, strides and offset) for
-each tensor. The *answer* is the device's result or exception. A *judge* is a function ``(call, answer, reference)``
-that judges one clause: for each comparison it yields a fault or None. The framework makes each call once, passes the
-answer to every judge whose clause is wanted, and counts the checks. The framework does not depend on clauses, and
-judges do not depend on devices.
+each tensor. A *procedure* makes the call and collects the *evidence*: what the device returned or raised, and what the
+call left in memory. A *judge* is a function ``(evidence, reference)`` that judges one clause: for each comparison it
+yields a fault or None. The framework makes each call once, passes the evidence to every judge whose clause is wanted,
+and counts the checks. The framework does not depend on clauses, and judges see no device, so that a verdict does not
+depend on which other clauses are judged.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from conformance.checks.ops.calls import (
     Call,
     Judge,
     Laid,
+    Unjudged,
     elements_named,
     repeated,
 )
@@ -284,18 +286,17 @@ class Reference:
         return self.ctx.stride_answer(self.laid, where="meta").outputs
 
 
-def _error(answer: Any) -> Exception | None:
-    """Returns the exception that the call raised, or that was raised while its result was judged; None if there is
-    none."""
-    return getattr(answer, "raised", None) or getattr(answer, "unjudged", None)
+def _error(evidence: Any) -> Exception | None:
+    """Returns the exception that the call or a step after it raised; None if there is none."""
+    return getattr(evidence, "raised", None) or getattr(evidence, "unjudged", None)
 
 
-def _unread(answer: Any, error: Exception) -> Unread:
+def _unread(evidence: Any, error: Exception) -> Unread:
     """Returns the record of a call whose result could not be judged, with the clause that judges the exception: the
-    clause that the answer names, otherwise layout.variants for calls with ``out=`` and layout.values for all other
+    clause that the evidence names, otherwise layout.variants for calls with ``out=`` and layout.values for all other
     calls."""
-    of_calls = VARIANTS if getattr(answer, "targets", ()) else VALUES
-    return Unread.of(error, getattr(answer, "judged_by", "") or of_calls)
+    of_calls = VARIANTS if getattr(evidence, "targets", ()) else VALUES
+    return Unread.of(error, getattr(evidence, "judged_by", "") or of_calls)
 
 
 @dataclass
@@ -502,6 +503,7 @@ class ItemContext:
             *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
             *(self.place, device.from_device, device.settle),
             guarded=self.guarded,
+            strides=self.device.lays_out,
             storage=self._storage,
             pointers=self._pointers,
         )
@@ -519,8 +521,8 @@ class ItemContext:
         refusable: bool = True,
     ) -> Any:
         """Makes the call of the op, or of ``function``, by ``procedure(call, *given)``, and judges its result with
-        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the device's
-        answer; None if no clause of ``judges`` is wanted, or if the call ended a process in an earlier attempt.
+        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the
+        evidence; None if no clause of ``judges`` is wanted, or if the call ended a process in an earlier attempt.
 
         ``layout`` is the layout name to record, by default that of the inputs. ``check`` is the sort of check to record
         (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If ``refusable``,
@@ -542,16 +544,19 @@ class ItemContext:
                 about = (clause, judge, call, procedure, given, reference, layout)
                 self.scripts.setdefault(clause, CallScript(self, *about))
             return None
-        answer = procedure(call, *given)
-        if _error(answer) is not None and (why := self.asks_undeclared(sample)):
+        evidence = procedure(call, *given)
+        if _error(evidence) is not None and (why := self.asks_undeclared(sample)):
             for _, _, record in wanted:
                 record.pass_over(why)
-            return answer
-        refused = getattr(answer, "raised", None) if refusable else None
+            return evidence
+        refused = getattr(evidence, "raised", None) if refusable else None
         for clause, judge, record in wanted:
-            judged = False
+            judged, error = False, _error(evidence)
             self.guard.judging(clause)
-            for found in judge(call, answer, reference):
+            for found in judge(evidence, reference):
+                if isinstance(found, Unjudged):
+                    error = found.error
+                    continue
                 judged = True
                 record.check(sample.index, layout)
                 if found is None and self.scripts is None:
@@ -565,11 +570,10 @@ class ItemContext:
                     record.refuse(refused)
                 elif found is not None:
                     record.fail(failed(found, layout, sample.numel, script, script.complete, check))
-            error = _error(answer)
             # An exception that the CPU raises too does not keep the cell from passing.
             if not judged and error is not None and reference.value.raises is None:
-                record.unread = record.unread or _unread(answer, error)
-        return answer
+                record.unread = record.unread or _unread(evidence, error)
+        return evidence
 
     def asks_undeclared(self, sample: Sample) -> str:
         """Returns the reason why the device may refuse a call: an argument is a dtype that the descriptor does not

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Call, Found, Judge, Laid
+from conformance.checks.ops.calls import Found, Judge, Laid
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.suites.autograd.first import PLAIN, applies, lays_of, of_inputs, reads_storage
 from conformance.suites.autograd.gradients import (
@@ -28,7 +28,6 @@ from conformance.suites.autograd.gradients import (
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
 from opinfo.catalog import catalogue
 from opinfo.compare import SUM_ROUNDINGS, Wrong, tensor_difference
-from opinfo.device import Guarded
 from opinfo.reference import significant
 from opinfo.samples import Traits
 
@@ -184,20 +183,19 @@ def grad(ctx: ItemContext) -> None:
             ctx.judge(judges, accumulated, given, reference, layout=name, check="gradient")
 
 
-def judge_accumulated(call: Call, answer: Gradients, reference: Any) -> Found:
+def judge_accumulated(evidence: Gradients, reference: Any) -> Found:
     """Check the gradients that three backward passes accumulate into a leaf. The first gradient must have the leaf's
     strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second must be added in place.
     The third pass runs with create_graph=True and must store the sum in a new tensor."""
-    begun, again, anew = answer.before or ((), (), ())
-    for place, one, two, three in zip(reference.places, begun, again, anew):
+    steps = evidence.before or ((), (), ())
+    for place, leaf, one, two, three in zip(reference.places, evidence.leaves, *steps):
         if one is None or two is None or three is None:
             continue
-        given = call.inputs[place]
-        leaf = given.view if isinstance(given, Guarded) else given
-        wrong = misplaced(tuple(leaf.shape), tuple(leaf.stride()), one.stride)
+        shape, stride = leaf
+        wrong = misplaced(shape, stride, one.stride)
         wrong = wrong or unkept(one, two, three, reference.gradient_tolerances)
         yield wrong.about(f"the gradient of input {place}") if wrong is not None else None
-    yield from judge_gradients(call, answer, reference)
+    yield from judge_gradients(evidence, reference)
 
 
 def misplaced(shape: Sequence[int], stride: Sequence[int], found: Sequence[int]) -> Wrong | None:

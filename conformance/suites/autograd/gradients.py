@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 
-from conformance.checks.ops.calls import Call, Found, address, damages, laid_out, repeated, views
+from conformance.checks.ops.calls import Call, Found, address, laid_out, repeated, views
+from conformance.checks.ops.evidence import InputMemory, copied, input_memory
 from conformance.checks.ops.roundings import (
     DRAWS,
     FACTOR,
@@ -88,17 +89,19 @@ def seen(held: torch.Tensor, cotangent: Cotangent) -> torch.Tensor:
 
 @dataclass(slots=True)
 class Gradients:
-    """The gradients that backward returned, or the exception that backward raised."""
+    """The gradients that backward returned, copied to the CPU (``read``), or the exception that backward raised."""
 
-    grads: Sequence[torch.Tensor | None] = ()  # on the device
     read: Sequence[torch.Tensor | None] = ()
     raised: Exception | None = None
     unjudged: Exception | None = None  # raised by the forward call, so backward was not judged
     judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
     devices: Sequence[torch.device] = ()  # the expected device of each gradient
-    cotangents: Sequence[Guarded | None] = ()
-    damages: list[Damage | None] | None = None
+    found_on: Sequence[torch.device | None] = ()  # the device of each gradient
+    cotangents: Sequence[Guarded | None] = ()  # while the call is made; then empty
+    inputs: Sequence[InputMemory | None] = ()
+    damages: Sequence[Damage | None] = ()  # of the cotangents
     before: Sequence[Sequence[Held | None]] = ()  # the leaves' gradients after each backward pass
+    leaves: Sequence[tuple[tuple[int, ...], tuple[int, ...]]] = ()  # shape and strides of each leaf
 
 
 def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[torch.Tensor]:
@@ -129,15 +132,46 @@ def given_to(
 
 
 def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
-    """Wait for the gradients. Store in ``answer`` the gradients and a CPU copy of each of them."""
-    answer.grads = grads
+    """Wait for the gradients. Store in ``answer`` a CPU copy of each of them, and its device."""
     call.settle(grads)
+    answer.found_on = [None if each is None else each.device for each in grads]
     answer.read = [None if each is None else call.back(each.to_dense()) for each in grads]
+
+
+Procedure = Callable[..., Gradients]
+
+
+def collects_memory(procedure: Procedure) -> Procedure:
+    """Decorate a procedure: after the call, look which bytes of inputs and cotangents it changed, and give the inputs
+    their known bytes again."""
+
+    @wraps(procedure)
+    def with_memory(call: Call, *given: Any) -> Gradients:
+        answer = procedure(call, *given)
+        answer.inputs = [input_memory(call, each) for each in call.inputs]
+        hurt = [
+            each
+            for each, found in zip(call.inputs, answer.inputs)
+            if isinstance(each, Guarded) and found is not None and found.damage is not None
+        ]
+        if hurt:
+            answer.read = copied(answer.read)  # a gradient may lie in an input
+        for each in hurt:
+            each.restore(call.move)
+        answer.damages = [
+            None if each is None or each.intact(call.back) else each.damage(call.back)
+            for each in answer.cotangents
+        ]
+        answer.cotangents = ()
+        return answer
+
+    return with_memory
 
 
 # -- on the device
 
 
+@collects_memory
 def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Make the call on leaves that share the memory of the inputs, and compute the gradients of the inputs at
     ``places``."""
@@ -153,6 +187,7 @@ def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) ->
     return answer
 
 
+@collects_memory
 def differentiated_in_place(
     call: Call, places: Sequence[int], cotangents: Cotangents, sliced: bool
 ) -> Gradients:
@@ -186,6 +221,7 @@ def _pulled_back(
         answer.raised = error
 
 
+@collects_memory
 def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Compute second gradients: the gradients of the first gradients, with respect to the inputs at ``places`` and then
     with respect to the cotangents."""
@@ -228,6 +264,7 @@ def again(
     return torch.autograd.grad(ends, starts, given, allow_unused=True)
 
 
+@collects_memory
 def pushed_forward(call: Call, places: Sequence[int], tangents: Cotangents) -> Gradients:
     """Compute the forward-mode derivative of each output, for the given tangents of the inputs at ``places``."""
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
@@ -269,6 +306,7 @@ def products(
         return [forward_ad.unpack_dual(each).tangent for each in outputs]
 
 
+@collects_memory
 def pulled_back_in_batch(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Compute the gradients for a batch of two cotangents with ``is_grads_batched``, which is vmap over backward."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
@@ -309,11 +347,13 @@ class Held:
     old: torch.Tensor | None
 
 
+@collects_memory
 def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Accumulate gradients into leaves three times: first into leaves without a gradient, then into the existing
     gradient, then with ``create_graph=True``. The first gradients are stored in ``answer.read``."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     starts = [leaves[place] for place in places]
+    answer.leaves = [(tuple(each.shape), strides_of(each)) for each in starts]
     with torch.enable_grad():
         try:
             args, kwargs = call.arguments(leaves, call.device)
@@ -348,6 +388,10 @@ def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gr
     return answer
 
 
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.stride()) if tensor.layout == torch.strided else ()
+
+
 def held(
     call: Call, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
 ) -> Held | None:
@@ -360,18 +404,18 @@ def held(
     return Held(tuple(now.stride()), call.back(now.detach()).clone(), kept, old)
 
 
-def changed(call: Call, answer: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
+def changed(evidence: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
     """Return a (name, damage) pair for each cotangent whose memory was changed, and for each changed input that the
     call does not update."""
     found = [
-        (f"input {place}", each)
-        for place, each in enumerate(damages(call, answer))  # type: ignore[arg-type]
-        if each is not None and place not in mutable
+        (f"input {place}", each.damage)
+        for place, each in enumerate(evidence.inputs)
+        if each is not None and each.damage is not None and place not in mutable
     ]
     return found + [
-        (f"cotangent {place}", each.damage(call.back))
-        for place, each in enumerate(answer.cotangents)
-        if each is not None and not each.intact(call.back)
+        (f"cotangent {place}", each)
+        for place, each in enumerate(evidence.damages)
+        if each is not None
     ]
 
 
@@ -594,7 +638,7 @@ def _sum_of_sizes(cotangent: Cotangent) -> float:
 # -- judging
 
 
-def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
+def judge_gradients(evidence: Gradients, reference: Any) -> Found:
     """Check the values, shape, dtype and device of each gradient against the reference, and check that backward changed
     no input and no cotangent.
 
@@ -602,14 +646,14 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
     layouts too, or gives the same gradient. If the op may select any of several equal elements, the sum of the
     gradients of these elements is compared.
     """
-    if answer.unjudged is not None:
+    if evidence.unjudged is not None:
         return
-    if answer.raised is not None:
+    if evidence.raised is not None:
         alike = reference.alike
         refused = alike is not None and alike.raised is not None
-        yield None if refused else raised(answer.raised, "gradients, as on the CPU")
+        yield None if refused else raised(evidence.raised, "gradients, as on the CPU")
         return
-    for place, (got, want) in enumerate(zip(answer.read, reference.wants)):
+    for place, (got, want) in enumerate(zip(evidence.read, reference.wants)):
         if want is None and got is None:
             yield None
             continue
@@ -628,10 +672,10 @@ def judge_gradients(call: Call, answer: Gradients, reference: Any) -> Found:
                 same = judge(over(got), over(alike.read[place]))
                 wrong = wrong if same is not None else None
         yield wrong.about(reference.subjects[place]) if wrong is not None else None
-    for place, (made, device) in enumerate(zip(answer.grads, answer.devices)):
-        if made is not None and made.device != device:
-            yield Wrong("device", str(device), str(made.device), reference.subjects[place])
-    for subject, damage in changed(call, answer, reference.mutable):
+    for place, (found, device) in enumerate(zip(evidence.found_on, evidence.devices)):
+        if found is not None and found != device:
+            yield Wrong("device", str(device), str(found), reference.subjects[place])
+    for subject, damage in changed(evidence, reference.mutable):
         yield Wrong("bytes", "no change by backward", str(damage), subject)
 
 

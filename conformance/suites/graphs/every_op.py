@@ -54,9 +54,9 @@ def check(ctx: ItemContext) -> None:
             if not sample.tensors or any(t.layout != torch.strided for t in sample.tensors):
                 continue
             reference = Reference(ctx, ctx.plain(sample))
-            answer = ctx.judge({CLAUSE: judge_replay}, called_in_graph, (SEED, own), reference)
-            if answer is not None and answer.refused is not None:
-                refusals.append(answer.refused)
+            replayed = ctx.judge({CLAUSE: judge_replay}, called_in_graph, (SEED, own), reference)
+            if replayed is not None and replayed.refused is not None:
+                refusals.append(replayed.refused)
         if not record.checks:
             for refusal in refusals:
                 if isinstance(refusal, NotImplementedError):
@@ -145,18 +145,19 @@ def make_graph(own: str, device: torch.device) -> Any:
     return general
 
 
-def judge_replay(call: Call, answer: Replayed, reference: Any) -> Iterator[Wrong | None]:
+def judge_replay(evidence: Replayed, reference: Any) -> Iterator[Wrong | None]:
     """Compares the result of the replay with the result of the eager call, and yields the fault or None."""
-    if answer.refused is not None:
+    if evidence.refused is not None:
         return
-    if answer.error is not None:
-        yield raised(answer.error, subject=answer.stage)
+    if evidence.error is not None:
+        yield raised(evidence.error, subject=evidence.stage)
         return
     if reference.free:
         want, got = (
-            [(t.dtype, t.shape) for t in tensors_of(each)] for each in (answer.eager, answer.read)
+            [(t.dtype, t.shape) for t in tensors_of(each)]
+            for each in (evidence.eager, evidence.read)
         )
         yield None if got == want else Wrong("shape", want, got, "the replay")
         return
-    wrong = differs(answer.read, answer.eager, reference)
+    wrong = differs(evidence.read, evidence.eager, reference)
     yield wrong.about("the replay compared with eager execution") if wrong is not None else None

@@ -11,6 +11,7 @@ import torch
 
 from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.directed import run
+from conformance.checks.ops.evidence import facts_of
 from conformance.suites.layout.reads import outside_storage
 from opinfo.compare import Wrong
 
@@ -253,7 +254,7 @@ def allocates(
         return Wrong("shape", f"shape {size}", tuple(made.shape))
     if tuple(made.stride()) != stride:
         return Wrong("strides", f"strides {stride}", tuple(made.stride()))
-    if (wrong := outside_storage(made)) is not None:
+    if (wrong := outside_storage(facts_of(made))) is not None:
         return wrong
     if made.numel() and not overlaps(size, stride):
         values = (torch.arange(made.numel()) % 2).reshape(size).to(getattr(torch, dtype))

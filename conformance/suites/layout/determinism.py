@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, Judge, called
+from conformance.checks.ops.calls import Call, Found, Judge
 from conformance.checks.ops.context import ItemContext, Reference
-from opinfo.compare import Wrong, bit_equal, replace_tensors, tensors_of
+from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
+from opinfo.compare import Wrong, bit_equal, tensors_of
 from opinfo.device import Guarded
 from opinfo.memory import fresh_memory
 
@@ -65,25 +66,26 @@ def deterministic() -> Iterator[None]:
         settings.fill_uninitialized_memory = fill
 
 
-def called_twice(call: Call, mutable: bool) -> list[Answer]:
-    """Make the call twice and return both results. On the CPU, newly allocated memory is filled with different bytes
-    for the two calls."""
-    answers = []
+def called_twice(call: Call, mutable: bool) -> list[Evidence]:
+    """Make the call twice and return the evidence of both. On the CPU, newly allocated memory is filled with different
+    bytes for the two calls. If the op updates its inputs (``mutable``), they get their known bytes again."""
+    found = []
     for byte in (0, 1):
         with deterministic(), fresh_memory(call.device, byte):
-            answers.append(called(call))
-        if mutable:  # the result may be an input, which the next lines restore
-            answers[-1].read = replace_tensors(answers[-1].read, torch.Tensor.clone)
+            result, error = attempt(call)
+        found.append(collect_evidence(call, result, error))
+        if mutable:
             for each in call.inputs:
                 if isinstance(each, Guarded):
-                    each.restore(call.move)
                     each.lay_again()
-    return answers
+    return found
 
 
-def judge_same_bits(call: Call, answer: Sequence[Answer], reference: Any) -> Found:
+def judge_same_bits(evidence: Sequence[Evidence], reference: Any) -> Found:
     """Check that two equal calls gave the same bits or both raised."""
-    first, second = answer
+    first, second = evidence
+    if first.unjudged is not None or second.unjudged is not None:
+        return
     kind = "not_deterministic"
     if first.raised is not None and second.raised is not None:
         yield None  # a permitted refusal, or a fault that layout.values reports

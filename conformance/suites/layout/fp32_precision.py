@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, called
+from conformance.checks.ops.calls import Found
 from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.evidence import Evidence, called
 from opinfo.compare import Wrong, raised, tensors_of
 
 PRECISION = "layout.fp32_precision"
@@ -36,14 +37,14 @@ def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [each.double() if each.is_floating_point() else each for each in values]
 
 
-def judge_precision(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_precision(evidence: Evidence, reference: Any) -> Found:
     """Check that the relative error of each floating-point output is at most ``FLOAT32_LEVEL``. The reference is the
     result in float64."""
-    if answer.raised is not None:
-        if isinstance(answer.raised, NotImplementedError):
-            yield raised(answer.raised)
+    if evidence.raised is not None:
+        if isinstance(evidence.raised, NotImplementedError):
+            yield raised(evidence.raised)
         return  # layout.values judges other exceptions
-    for got, want in zip(tensors_of(answer.read), tensors_of(reference.wide.result)):
+    for got, want in zip(tensors_of(evidence.read), tensors_of(reference.wide.result)):
         if not want.is_floating_point() or not want.isfinite().all():
             continue  # layout.values judges what is not finite
         norm = float(want.norm())

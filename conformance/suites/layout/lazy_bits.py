@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, Judge, called, copies, differs
+from conformance.checks.ops.calls import Call, Found, Judge, copies, differs
 from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.evidence import Evidence, called
 from conformance.suites.layout.views import other_bits
 from opinfo.compare import raised, replace_tensors, tensors_of
 from opinfo.layouts import covering_set
@@ -62,7 +63,7 @@ def _turned(
     turn: str,
     group: tuple[int, ...],
     judges: dict[str, Judge],
-    procedure: Callable[..., Answer],
+    procedure: Callable[..., Evidence],
 ) -> None:
     lazy, resolved = (
         ctx.answer_for(sample, make, turn, group) for make in (lazily_turned, turned_and_resolved)
@@ -103,65 +104,63 @@ def resolve(result: Any) -> Any:
     return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
-def called_turned(call: Call, turn: str, group: Sequence[int]) -> Answer:
+def called_turned(call: Call, turn: str, group: Sequence[int]) -> Evidence:
     """Make the call with the conj or neg bit set on the tensors whose index is in ``group``. If the device cannot set
-    the bit, the returned answer contains the exception, so that the check fails."""
+    the bit, the returned evidence contains the exception, so that the check fails."""
     given = copies(call)
     try:
         given = lazily_turned(given, turn, group)
     except Exception as error:  # a kernel may raise any type; judge_turned_values judges it
-        return Answer(raised=error)
+        return Evidence(raised=error)
     return called_on(call, given)
 
 
-def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Answer:
+def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Evidence:
     """Make the call with the conj or neg bit set on the tensors whose index is in ``group``. If the device cannot set
-    the bit or loses it, the returned answer is not judged, because layout.views reports that fault."""
+    the bit or loses it, the returned evidence is not judged, because layout.views reports that fault."""
     given = copies(call)
     try:
         given = lazily_turned(given, turn, group)
     except Exception as error:
-        return Answer(unjudged=error, judged_by="layout.views")
+        return Evidence(unjudged=error, judged_by="layout.views")
     kept = all(
         given[place].is_conj() if turn == "conj" else given[place].is_neg() for place in group
     )
-    return called_on(call, given) if kept else Answer()
+    return called_on(call, given) if kept else Evidence()
 
 
-def called_on(call: Call, given: list[torch.Tensor]) -> Answer:
-    """Make the call on the inputs ``given``. The returned answer contains a copy of the result on the CPU, with conj
+def called_on(call: Call, given: list[torch.Tensor]) -> Evidence:
+    """Make the call on the inputs ``given``. The returned evidence contains a copy of the result on the CPU, with conj
     and neg bits resolved."""
-    answer = called(replace(call, inputs=given), False)
-    if answer.raised is None:
-        answer.read = resolve(replace_tensors(answer.result, call.back))
-    return answer
+    found = called(replace(call, inputs=given))
+    return replace(found, read=resolve(found.read))
 
 
-def judge_turned(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_turned(evidence: Evidence, reference: Any) -> Found:
     """Check that the result of a call on inputs with the conj or neg bit set has the same bits and values as on the
     CPU."""
-    if answer.raised is None:
-        pairs = zip(tensors_of(answer.result), tensors_of(reference.lazy.result))
+    if evidence.raised is None:
+        pairs = zip(evidence.outputs, tensors_of(reference.lazy.result))
         wrong = next(filter(None, (other_bits(out, cpu) for out, cpu in pairs)), None)
         if wrong is not None:
             yield wrong.about(f"input with the {reference.turn} bit set")
             return
-    yield from judge_turned_values(call, answer, reference)
+    yield from judge_turned_values(evidence, reference)
 
 
-def judge_turned_values(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_turned_values(evidence: Evidence, reference: Any) -> Found:
     """Check that the result of a call on inputs with the conj or neg bit set has the same values as on the CPU."""
     what = f"input with the {reference.turn} bit set"
-    if answer.raised is not None:
-        if isinstance(answer.raised, NotImplementedError) or not reference.raises:
-            yield raised(answer.raised).about(what)
+    if evidence.raised is not None:
+        if isinstance(evidence.raised, NotImplementedError) or not reference.raises:
+            yield raised(evidence.raised).about(what)
         else:  # FakeTensor raises too, so the device may refuse the call
             yield None
         return
-    if answer.result is None:
+    if evidence.read is None:
         return
     want = resolve(reference.resolved.result)
-    wrong = differs(answer.read, want, reference, lambda: reference.resolved_exact.result)
+    wrong = differs(evidence.read, want, reference, lambda: reference.resolved_exact.result)
     yield wrong.about(what) if wrong is not None else None
 
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, container, copies, differs, views
+from conformance.checks.ops.calls import Call, Found, container, copies, differs
 from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.evidence import Evidence
 from conformance.suites.layout.writes import called_and_warned, form_of, on_cpu
 from opinfo.compare import Wrong, outputs_of
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
@@ -37,7 +38,7 @@ class _Attempt(NamedTuple):
     ``inputs`` and ``targets`` are the sizes and strides with which FakeTensor makes the same call. ``expanded`` is the
     dimension in which the first input has stride 0, or None."""
 
-    procedure: Callable[..., Answer]
+    procedure: Callable[..., Evidence]
     given: tuple[Any, ...] = ()
     inputs: Sequence[Geometry] = ()
     targets: Sequence[tuple[torch.dtype, Geometry]] = ()
@@ -71,7 +72,7 @@ def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     return _Attempt(called_on_expanded, (geometry,), inputs, expanded=geometry.expanded)
 
 
-def called_on_expanded(call: Call, geometry: Geometry) -> Answer:
+def called_on_expanded(call: Call, geometry: Geometry) -> Evidence:
     """Call the in-place variant on a ``self`` that has the given geometry, which is expanded."""
     target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
@@ -90,7 +91,7 @@ def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 def called_into_expanded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
-) -> Answer:
+) -> Evidence:
     targets = [call.guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
     return called_and_warned(replace(call, inputs=copies(call)), targets, form)
 
@@ -108,7 +109,7 @@ def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     return _Attempt(called_into_its_input) if fits else None
 
 
-def called_into_its_input(call: Call) -> Answer:
+def called_into_its_input(call: Call) -> Evidence:
     """Make the call with an ``out=`` tensor that starts one element after the first input in the same storage."""
     first = call.values[0]
     count, shape = first.numel() + 1, tuple(first.shape)
@@ -126,36 +127,38 @@ def called_into_its_input(call: Call) -> Answer:
     return called_and_warned(replace(call, inputs=inputs), [both], "tensor")
 
 
-def is_refused(answer: Answer) -> bool:
+def is_refused(evidence: Evidence) -> bool:
     """Return True if the call raised an exception or gave a warning that mentions memory."""
-    return answer.raised is not None or any("memory" in text for text in answer.warnings)
+    return evidence.raised is not None or any("memory" in text for text in evidence.warnings)
 
 
-def judge_overlap(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_overlap(evidence: Evidence, reference: Any) -> Found:
     """Check that a call on overlapping memory raises or warns where the reference does, and changes no memory outside
     the target."""
     if (
         reference.must
-        and not is_refused(answer)
-        and not (reference.idempotent and holds_result(call, answer, reference))
+        and not is_refused(evidence)
+        and not (reference.idempotent and holds_result(evidence, reference))
     ):
         expected = "an exception or a warning for overlapping memory"
         yield Wrong("not_raised", expected, "no exception and no warning")
-    elif not all(each.outside_intact(call.back) for each in answer.targets):  # type: ignore[union-attr]
+    elif not all(each.outside_intact for each in evidence.targets):
         yield Wrong("bytes", "unchanged bytes outside the overlapping target", "changed bytes")
     else:
         yield None
 
 
-def holds_result(call: Call, answer: Answer, reference: Any) -> bool:
+def holds_result(evidence: Evidence, reference: Any) -> bool:
     """Return True if the targets contain the functional result although their elements overlap."""
     want = reference.functional
     wanted = outputs_of(want.result) if want.raises is None else None
-    targets = views(answer.targets)
+    targets = evidence.targets
     if wanted is None or len(targets) != len(wanted):
         return False
     return all(
-        t.shape == w.shape and differs(call.back(t), w.to(t.dtype), reference) is None
+        t.values is not None
+        and t.shape == tuple(w.shape)
+        and differs(t.values, w.to(t.dtype), reference) is None
         for t, w in zip(targets, wanted)
     )
 

@@ -8,25 +8,19 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import (
-    Ambiguous,
-    Answer,
-    Call,
-    Found,
-    Judge,
-    Laid,
-    called,
-    damages,
-    differs,
-    strided,
-)
+from conformance.checks.ops.calls import Ambiguous, Found, Judge, Laid, Unjudged, differs
 from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.evidence import (
+    Evidence,
+    OutputFacts,
+    WriteThrough,
+    called_and_written_to,
+)
 from conformance.suites.layout.lazy_bits import lazy_bits, lazy_operands
 from conformance.suites.layout.views import judge_views
 from opinfo.compare import Wrong, raised, tensors_of
-from opinfo.device import ByValues, Guarded, identity
+from opinfo.device import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant
-from opinfo.torch_private import storage_id
 
 
 def reads(ctx: ItemContext) -> None:
@@ -53,25 +47,15 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
         return
     judges = _EXPANDED if laid.expands else _PLAIN
     reference = Reference(ctx, laid, eager_specs=partial(_eager_specs, ctx, laid))
-    values = ctx.recorder.get("layout.expanded_read" if laid.expands else "layout.values")
-    unread = (False,) if values is None else ()
-    intact = ctx.recorder.get("layout.inputs_intact")
-    failed = intact.failed if intact is not None else 0
-    answer = ctx.judge(judges, called, unread, reference)
-    if intact is not None and intact.failed > failed:
-        ctx.rebuild(laid.sample)  # the call may have changed an input's strides
-    if "storage" not in ctx.device.descriptor.capabilities:
-        ctx.rebuild(laid.sample)  # judge_fresh writes to the outputs, which may be inputs
-    if answer is not None and reference.mutable:
-        ctx.rebuild(
-            laid.sample
-        )  # the next call needs the inputs' original values, as the reference assumes
+    mutable = tuple(sorted(reference.mutable))
+    evidence = ctx.judge(judges, called_and_written_to, (mutable,) if mutable else (), reference)
+    if evidence is None:
         return
-    if answer is None or answer.damages is None:
-        return
-    for each, damage in zip(laid.inputs, answer.damages, strict=True):
-        if damage is not None and isinstance(each, Guarded):
-            each.restore(ctx.device.to_device)
+    moved = any(each is not None and not each.as_asked for each in evidence.inputs)
+    # Inputs that the op updates are built anew: the reference assumes their original values. So are inputs that the call
+    # gave other strides, and those of a device that does not show storages, where a write to an output was tried.
+    if moved or mutable or "storage" not in ctx.device.descriptor.capabilities:
+        ctx.rebuild(laid.sample)
 
 
 def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
@@ -92,27 +76,29 @@ def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
     return True
 
 
-def judge_values(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_values(evidence: Evidence, reference: Any) -> Found:
     """Compare the result, and each input that the op updates, with the CPU's values. If the op's values are
     unspecified, compare only shapes and dtypes. An exception is accepted if the CPU raises for contiguous copies of the
     inputs, or if FakeTensor raises for the same layout."""
     want = reference.value
-    if answer.raised is not None:
+    if evidence.unjudged is not None and not reference.free:
+        return
+    if evidence.raised is not None:
         refused = want.raises is not None or reference.raises
         expected = "no exception, as on the CPU"
-        yield None if refused else raised(answer.raised, expected)
+        yield None if refused else raised(evidence.raised, expected)
     elif want.raises is not None:
         yield Wrong("not_raised", f"{raised(want.raises).found}, as on the CPU", "a result")
     elif reference.free:
-        yield other_form(answer.read, want.result)
+        yield other_form(evidence, want.result)
     else:
-        wrong = differs(answer.read, want.result, reference, lambda: reference.exact.result)
-        yield wrong or (other_zeros(answer.read, want.result) if reference.signed else None)
+        wrong = differs(evidence.read, want.result, reference, lambda: reference.exact.result)
+        yield wrong or (other_zeros(evidence.read, want.result) if reference.signed else None)
         for place in sorted(reference.mutable):
-            given = call.inputs[place]
-            if want.after and isinstance(given, Guarded):
-                there, exact = call.back(given.view), partial(exact_after, reference, place)
-                wrong = differs(there, want.after[place], reference, exact)
+            given = evidence.inputs[place]
+            if want.after and given is not None:
+                exact = partial(exact_after, reference, place)
+                wrong = differs(given.values, want.after[place], reference, exact)
                 yield wrong.about(f"input {place} after the call") if wrong is not None else None
 
 
@@ -136,19 +122,23 @@ def other_zeros(read: Any, want: Any) -> Wrong | None:
     return None
 
 
-def other_form(read: Any, want: Any) -> Wrong | None:
-    """Return a failure if the shapes or dtypes of the result differ from the reference's; otherwise None."""
-    got, wanted = ([(tuple(t.shape), t.dtype) for t in tensors_of(each)] for each in (read, want))
+def other_form(evidence: Evidence, want: Any) -> Wrong | None:
+    """Return a failure if the shapes or dtypes of the result differ from the reference's; otherwise None. Of a result
+    that could not be read, those of its strided tensors are compared."""
+    got: list[Any] = [(each.shape, each.dtype) for each in evidence.outputs]
+    if evidence.unjudged is None:
+        got = [(tuple(each.shape), each.dtype) for each in tensors_of(evidence.read)]
+    wanted = [(tuple(each.shape), each.dtype) for each in tensors_of(want)]
     return None if got == wanted else Wrong("shape", f"shapes and dtypes {wanted}", got)
 
 
-def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_strides(evidence: Evidence, reference: Any) -> Found:
     """Check that the strides of the outputs are those of the meta device, of FakeTensor or of eager CPU. If FakeTensor
     and eager CPU disagree with each other and with the device, the verdict is Ambiguous."""
-    if answer.raised is not None:
+    if evidence.raised is not None:
         return
-    outputs = strided(answer.result)
-    found = [significant(each.shape, each.stride()) for each in outputs]
+    outputs = evidence.outputs
+    found = [significant(each.shape, each.stride) for each in outputs]
     wanted = comparable(reference.meta_specs, outputs)
     if wanted is None or wanted != found:
         wanted = comparable(reference.specs, outputs)
@@ -169,13 +159,13 @@ def judge_strides(call: Call, answer: Answer, reference: Any) -> Found:
 
 
 def comparable(
-    specs: Sequence[OutputSpec] | None, outputs: Sequence[torch.Tensor]
+    specs: Sequence[OutputSpec] | None, outputs: Sequence[OutputFacts]
 ) -> list[tuple[int, ...]] | None:
     """Return the strides that a reference gives for the dimensions of size 2 or more, one tuple per output. Returns
     None if the reference has a different number of outputs or different shapes."""
     if specs is None or len(specs) != len(outputs):
         return None
-    if any(s.shape != tuple(t.shape) for s, t in zip(specs, outputs)):
+    if any(s.shape != t.shape for s, t in zip(specs, outputs)):
         return None  # layout.values judges the shapes
     return [s.significant for s in specs]
 
@@ -197,35 +187,36 @@ def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
         return None
 
 
-def judge_fresh(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_fresh(evidence: Evidence, reference: Any) -> Found:
     """Check that the outputs share no memory with the inputs and that their storage is large enough.
 
     Some ops return an input unchanged (``dropout`` in evaluation mode, ``Tensor.float`` of float32). Such an op is
     implemented above the kernels, in the same way for every device, so FakeTensor returns the input for the same call
     too.
     """
-    if answer.raised is not None:
+    if evidence.raised is not None:
         return
-    outputs = strided(answer.result)
-    for place, out in enumerate(outputs):
-        if call.storage:
-            wrong = aliases(call, out, None)
+    for place, out in enumerate(evidence.outputs):
+        if evidence.shows_storage:
+            wrong = aliases(out, None)
             if wrong is not None:
-                wrong = aliases(call, out, handed_through(reference, place, outputs))
+                wrong = aliases(out, handed_through(reference, place, evidence.outputs))
             wrong = wrong or outside_storage(out)
         else:
-            through = handed_through(reference, place, outputs)
-            wrong = written_to_inputs(call, answer, out, through)
-            if answer.unjudged is not None:
-                return
+            write, wrong = evidence.writes[place] if evidence.writes else None, None
+            if handed_through(reference, place, evidence.outputs) is None and write is not None:
+                if write.error is not None:
+                    yield Unjudged(write.error)
+                    return
+                wrong = written_to_inputs(evidence, write)
         if wrong is not None:
             yield wrong.about(f"output {place}")
             return
-        if out.numel():  # an empty output has no memory to check
+        if out.numel:  # an empty output has no memory to check
             yield None
 
 
-def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) -> int | None:
+def handed_through(reference: Any, place: int, outputs: Sequence[OutputFacts]) -> int | None:
     """Return the index of the input that FakeTensor returns unchanged as output ``place``; None if that output is a new
     tensor."""
     specs = reference.specs
@@ -233,86 +224,65 @@ def handed_through(reference: Any, place: int, outputs: Sequence[torch.Tensor]) 
     return alias
 
 
-def written_to_inputs(
-    call: Call, answer: Answer, out: torch.Tensor, through: int | None
-) -> Wrong | None:
-    """Write to an output, and return a failure if the values of an input change with it. The write replaces a
-    comparison of storages on devices that do not declare the capability ``storage``. If the output is itself an input,
-    which has the index ``through``, nothing is written."""
-    if through is not None:
-        return None
-    changed = damages(call, answer)  # changes made by the call itself
-    try:
-        with torch.no_grad():
-            out.fill_(1)
-    except Exception as exc:  # the output's elements overlap, or the device has no fill_
-        answer.unjudged = exc
-        return None
-    for number, each in enumerate(call.inputs):
-        if isinstance(each, Guarded) and changed[number] is None and not each.intact(call.back):
-            each.restore(call.move)
-            found = f"shared memory: a write to the output changed input {number}"
+def written_to_inputs(evidence: Evidence, write: WriteThrough) -> Wrong | None:
+    """Return a failure if a write to an output changed an input. The write replaces a comparison of storages on devices
+    that do not declare the capability ``storage``."""
+    for place in sorted(write.after):
+        each = evidence.inputs[place]
+        if each is not None and each.damage is None:  # otherwise the call itself writes to it
+            found = f"a write to the output changes input {place}"
             return Wrong("alias", "memory that no input shares", found)
     return None
 
 
-def aliases(call: Call, out: torch.Tensor, through: int | None) -> Wrong | None:
-    """Return a failure if ``out`` has the same storage as an input or addresses that overlap an input's memory;
-    otherwise None. The input with index ``through`` may share memory with ``out``."""
-    storage = out.untyped_storage()
-    for number, each in enumerate(call.inputs):
-        if not isinstance(each, Guarded) or number == through:
-            continue
-        if storage_id(out) == storage_id(each.base):
-            return Wrong("alias", "its own storage", f"the storage of input {number}")
-        if not call.pointers:
-            continue
-        start, size = storage.data_ptr(), storage.nbytes()
-        other = each.base.untyped_storage()
-        at = other.data_ptr()
-        if start and at and size and at < start + size and start < at + other.nbytes():
-            return Wrong("alias", "its own memory", f"addresses that overlap input {number}")
+def aliases(out: OutputFacts, through: int | None) -> Wrong | None:
+    """Return a failure if an output has the same storage as an input or addresses that overlap an input's memory;
+    otherwise None. The input with index ``through`` may share memory with the output."""
+    if out.storage is not None and out.storage != through:
+        return Wrong("alias", "its own storage", f"the storage of input {out.storage}")
+    for place in out.overlaps:
+        if place != through:
+            return Wrong("alias", "its own memory", f"addresses that overlap input {place}")
     return None
 
 
-def outside_storage(out: torch.Tensor) -> Wrong | None:
+def outside_storage(out: OutputFacts) -> Wrong | None:
     """Return a failure if the storage of a tensor is too small for its size, strides and storage offset; otherwise
     None."""
-    if out.numel() == 0:
+    if not out.missing_bytes:
         return None
-    last = out.storage_offset() + sum((n - 1) * s for n, s in zip(out.shape, out.stride()))
-    need, have = (last + 1) * out.element_size(), out.untyped_storage().nbytes()
-    expected, found = f"a storage of at least {need} bytes", f"{have} bytes"
-    return Wrong("storage", expected, found) if need > have else None
+    expected = f"a storage of at least {out.needed_bytes} bytes"
+    return Wrong("storage", expected, f"{out.nbytes} bytes")
 
 
-def judge_inputs(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_inputs(evidence: Evidence, reference: Any) -> Found:
     """Check that the call changed no input: neither its elements, nor the bytes between them, nor its shape, strides
     and storage offset. Only the elements of inputs that the op updates may change."""
-    for place, damage in enumerate(damages(call, answer)):
-        each = call.inputs[place]
-        if isinstance(each, Guarded) and place not in reference.mutable and not each.as_asked():
-            expected = f"shape {each.geometry.shape}, strides {each.geometry.stride}"
-            found = f"shape {tuple(each.view.shape)}, strides {tuple(each.view.stride())}"
+    for place, each in enumerate(evidence.inputs):
+        if each is None:
+            continue
+        if place not in reference.mutable and not each.as_asked:
+            expected = f"shape {each.asked.shape}, strides {each.asked.stride}"
+            found = f"shape {each.shape}, strides {each.stride}"
             yield Wrong("moved", expected, found, f"input {place}")
             continue
+        damage = each.damage
         if damage and (damage.between or (damage.inside and place not in reference.mutable)):
-            found = f"{damage.inside} changed bytes in the input's elements, {damage.between} between them"
+            found = f"{damage.inside} changed bytes in its elements, {damage.between} between them"
             found = f"{found}, the first at storage byte {damage.first_offset}"
             yield Wrong("bytes", "unchanged bytes", found, f"input {place}")
-        elif isinstance(each, Guarded):
+        else:
             yield None
 
 
-def judge_bounds(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_bounds(evidence: Evidence, reference: Any) -> Found:
     """Check that the call changed no byte of an input's storage before or after the elements of the input."""
-    for place, damage in enumerate(damages(call, answer)):
-        each = call.inputs[place]
-        if not isinstance(each, Guarded) or (isinstance(each, ByValues) and each.whole):
+    for place, each in enumerate(evidence.inputs):
+        if each is None or not each.guarded:
             continue
-        wrong = None
+        wrong, damage = None, each.damage
         if damage and damage.outside:
-            at = f"{damage.first_offset} (the input's storage offset is {each.geometry.offset})"
+            at = f"{damage.first_offset} (the input's storage offset is {each.asked.offset})"
             found = f"{damage.outside} changed bytes, the first at storage byte {at}"
             expected = "unchanged bytes outside its elements"
             wrong = Wrong("bytes", expected, found, f"input {place}")

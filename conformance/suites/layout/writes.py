@@ -14,24 +14,22 @@ import torch
 from conformance.checks.cells import VARIANTS
 from conformance.checks.guard import FUNCTION
 from conformance.checks.ops import directed
-from conformance.checks.ops.calls import (
-    Answer,
-    Call,
-    Found,
-    Laid,
-    address,
-    called,
-    container,
-    copies,
-    differs,
-    views,
-)
+from conformance.checks.ops.calls import Call, Found, Laid, address, copies, differs, views
 from conformance.checks.ops.context import ItemContext, Part, Reference
+from conformance.checks.ops.evidence import (
+    Evidence,
+    TargetAfter,
+    attempt,
+    called,
+    called_into,
+    collect_evidence,
+    target_after,
+)
 from opinfo.axes.values import SPECIAL
-from opinfo.compare import Wrong, fits_in, outputs_of, raised, replace_tensors, tensors_of
-from opinfo.device import ByValues, Guarded, Move, identity
+from opinfo.compare import Wrong, fits_in, outputs_of, raised, tensors_of
+from opinfo.device import Guarded, identity
 from opinfo.layouts import Geometry, Layout, uniform
-from opinfo.reference import significant, value_answer
+from opinfo.reference import value_answer
 from opinfo.samples import Sample
 
 BOUNDS = "layout.bounds"
@@ -123,12 +121,12 @@ def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
 
 def called_into_guarded(
     call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
-) -> Answer:
+) -> Evidence:
     targets = [
         call.guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=held_before(dtype, g))
         for dtype, g in specs
     ]
-    return called(call, False, targets, form)
+    return called_into(call, targets, form)
 
 
 def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
@@ -141,25 +139,24 @@ def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
     return 1 if in_rows or not dtype.is_signed else -1
 
 
-def judge_kept(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_kept(evidence: Evidence, reference: Any) -> Found:
     """Check that each ``out=`` tensor keeps its address and strides and receives the complete functional result."""
-    if answer.raised is not None:
-        if not takes_no_out(answer.raised):
-            yield raised(answer.raised)
+    if evidence.raised is not None:
+        if not takes_no_out(evidence.raised):
+            yield raised(evidence.raised)
         return
-    for place, target in enumerate(answer.targets):
-        assert isinstance(target, Guarded)
-        wrong = moved(call, target, answer.addresses[place])
+    for place, target in enumerate(evidence.targets):
+        wrong = moved(target)
         if wrong is not None:
             yield wrong.about(f"out {place}")
             return
-    yield None if reference.free else written(call, answer, reference)
+    yield None if reference.free else written(evidence, reference)
 
 
-def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
+def written(evidence: Evidence, reference: Any) -> Wrong | None:
     """Return a failure if the values of the targets differ from the CPU's result; otherwise None."""
     wanted = wanted_outputs(reference) or []
-    read = [call.back(each) for each, _ in zip(views(answer.targets), wanted)]
+    read = [each.values for each, _ in zip(evidence.targets, wanted)]
 
     def exact() -> Any:
         return reference.exact.result
@@ -171,45 +168,39 @@ def written(call: Call, answer: Answer, reference: Any) -> Wrong | None:
     return replace(found, subject=found.subject.replace("output", "out")) if found else None
 
 
-def moved(call: Call, target: Guarded, before: int | None) -> Wrong | None:
-    """Return a failure if a tensor that the call wrote to has changed its strides or no longer has the address
-    ``before``; otherwise None. On a device without addresses, the written values must appear in the base of the tensor
-    instead."""
-    view, geometry = target.view, target.geometry
-    if isinstance(target, ByValues):
-        same = tuple(view.shape) == geometry.shape
-    else:
-        strides = significant(view.shape, view.stride())
-        same = strides == significant(geometry.shape, geometry.stride)
-    if call.pointers:
-        there = view.data_ptr() == before
-        where = "the same address" if there else "another address"
+def moved(target: TargetAfter) -> Wrong | None:
+    """Return a failure if a tensor that the call wrote to has changed its strides or its address; otherwise None. On a
+    device without addresses, the written values must appear in the base of the tensor instead."""
+    assert target.asked is not None
+    kept, geometry = target.keeps_its_strides, target.asked
+    if target.addressed:
+        where = "the same address" if target.stays else "another address"
         expected = f"strides {geometry.stride} at the same address"
-        found = f"strides {tuple(view.stride())} at {where}"
-    elif same:
-        there = target.arrived(call.back)
-        expected, found = "the written values in the base of the tensor", "other values in the base"
+        found = f"strides {target.stride} at {where}"
+    elif kept:
+        expected, found = "the written values in its base tensor", "different values in the base"
     else:
-        there, expected, found = True, f"shape {geometry.shape}", f"shape {tuple(view.shape)}"
-        if not isinstance(target, ByValues):
-            expected, found = f"strides {geometry.stride}", f"strides {tuple(view.stride())}"
-    return None if same and there else Wrong("moved", expected, found)
+        expected, found = f"shape {geometry.shape}", f"shape {target.shape}"
+        if not target.by_values:
+            expected, found = f"strides {geometry.stride}", f"strides {target.stride}"
+    there = target.stays or not (kept or target.addressed)
+    return None if kept and there else Wrong("moved", expected, found)
 
 
-def judge_target_bounds(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_target_bounds(evidence: Evidence, reference: Any) -> Found:
     """Check that the call changed no byte of a target's storage outside the elements of the target."""
-    for place, target in enumerate(answer.targets if answer.raised is None else ()):
-        yield from outside_changed(target, f"out {place}", call.back)
+    for place, target in enumerate(evidence.targets if evidence.raised is None else ()):
+        yield from outside_changed(target, f"out {place}")
 
 
-def outside_changed(target: Guarded | torch.Tensor, what: str, back: Move) -> Found:
-    """Yield one verdict: a failure if the call changed bytes of the target's storage outside the target's elements,
-    otherwise None. Yield nothing if the target is not Guarded or has not kept its layout."""
-    if not isinstance(target, Guarded) or not target.as_asked():
+def outside_changed(target: TargetAfter, what: str) -> Found:
+    """Yield a failure if the call changed bytes of the target's storage outside the target's elements; otherwise
+    None."""
+    if target.asked is None or not target.as_asked:
         return  # layout.out_kept or layout.inplace reports the changed strides
-    where = f"strides {target.geometry.stride}, storage offset {target.geometry.offset}"
+    where = f"strides {target.asked.stride}, storage offset {target.asked.offset}"
     expected = f"unchanged bytes outside its elements ({where})"
-    yield None if target.outside_intact(back) else Wrong("bytes", expected, "changed bytes", what)
+    yield None if target.outside_intact else Wrong("bytes", expected, "changed bytes", what)
 
 
 # -- ``out=`` that does not fit: empty, of a wrong shape, of an unsafe dtype, on another device
@@ -222,8 +213,8 @@ def out_resize(ctx: ItemContext) -> None:
             wanted = wanted_outputs(Reference(ctx, laid))
             if wanted is None:
                 continue
-            answer = _unfit(ctx, laid, "empty")
-            error = answer.raised if answer is not None else None
+            evidence = _unfit(ctx, laid, "empty")
+            error = evidence.raised if evidence is not None else None
             if error is not None and takes_no_out(error):
                 continue
             _unfit(ctx, laid, "wrong_shape")
@@ -239,14 +230,14 @@ def out_resize(ctx: ItemContext) -> None:
                 _unfit(ctx, laid, "wrong_device")
 
 
-def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer | None:
+def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Evidence | None:
     reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid, how))
     given = (*_specs_and_form(ctx.expected(laid).result), how)
     judges = {OUT_RESIZE: judge_unfit}
-    answer: Answer | None = ctx.judge(
+    evidence: Evidence | None = ctx.judge(
         judges, called_into_unfit, given, reference, layout=f"out={how}", refusable=False
     )
-    return answer
+    return evidence
 
 
 def _specs_and_form(result: Any) -> tuple[list[tuple[tuple[int, ...], torch.dtype]], str]:
@@ -285,31 +276,30 @@ def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Cal
 
 def called_into_unfit(
     call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str, how: str
-) -> Answer:
+) -> Evidence:
     targets = [unfit_target(shape, dtype, how, call) for shape, dtype in specs]
     return called_and_warned(call, targets, form)
 
 
 def called_and_warned(
     call: Call, targets: Sequence[Guarded | torch.Tensor], form: str = ""
-) -> Answer:
+) -> Evidence:
     """Make the call and record its warnings. If ``form`` is not empty, the targets are passed as ``out=`` in that form:
     "tensor", "list" or "tuple"."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        answer = called(call, False, targets, form)
-    answer.warnings = tuple(str(each.message) for each in caught)
-    return answer
+        found = called_into(call, targets, form)
+    return replace(found, warnings=tuple(str(each.message) for each in caught))
 
 
-def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_unfit(evidence: Evidence, reference: Any) -> Found:
     """Check the treatment of an ``out=`` tensor that does not fit. An empty tensor must be resized without a
     warning. A non-empty tensor of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. A
     tensor of a dtype to which the result cannot be cast (torch.can_cast), or on a different device, must be refused."""
-    how, error = reference.how, answer.raised
+    how, error = reference.how, evidence.raised
     if how in ("wrong_dtype", "wrong_device"):
         if error is None:
-            kinds = ", ".join(f"{t.dtype} on {t.device.type}" for t in views(answer.targets))
+            kinds = ", ".join(f"{t.dtype} on {t.device}" for t in evidence.targets)
             yield Wrong("not_raised", f"an exception for out= of {kinds}", "no exception")
         elif isinstance(error, (RuntimeError, TypeError)):
             yield None  # NotImplementedError is a RuntimeError: any refusal is correct
@@ -322,18 +312,16 @@ def judge_unfit(call: Call, answer: Answer, reference: Any) -> Found:
         elif how != "empty" or not takes_no_out(error):
             yield raised(error)
         return
-    for place, (target, want) in enumerate(
-        zip(views(answer.targets), wanted_outputs(reference) or [])
-    ):
-        if target.shape != want.shape:
-            wrong = Wrong("shape", f"shape {tuple(want.shape)}", tuple(target.shape))
+    for place, (target, want) in enumerate(zip(evidence.targets, wanted_outputs(reference) or [])):
+        if target.shape != tuple(want.shape):
+            wrong = Wrong("shape", f"shape {tuple(want.shape)}", target.shape)
             yield wrong.about(f"out {place}")
             return
-    other = None if reference.free else written(call, answer, reference)
+    other = None if reference.free else written(evidence, reference)
     if other is not None:
         yield other
         return
-    warned = how == "empty" or any("resized" in text for text in answer.warnings)
+    warned = how == "empty" or any("resized" in text for text in evidence.warnings)
     if not warned and reference.warns:
         yield Wrong("not_warned", "a warning when a non-empty out= is resized", "no warning")
         return
@@ -354,7 +342,7 @@ def _cpu_has_no_out(ctx: ItemContext, laid: Laid) -> bool:
     return called_into_prefilled(on_cpu(ctx, laid), *given).raised is not None
 
 
-def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Answer:
+def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Evidence:
     return called_into_unfit(on_cpu(ctx, laid), *_specs_and_form(ctx.expected(laid).result), how)
 
 
@@ -363,8 +351,8 @@ def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
     because the documented rule demands the warning."""
     if ctx.device.fake_only:
         return True
-    answer = _cpu_into_unfit(ctx, laid, how)
-    return answer.raised is None and any("resized" in text for text in answer.warnings)
+    evidence = _cpu_into_unfit(ctx, laid, how)
+    return evidence.raised is None and any("resized" in text for text in evidence.warnings)
 
 
 def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
@@ -392,14 +380,13 @@ def in_place(ctx: ItemContext) -> None:
                 reference = Reference(
                     ctx, laid, raises_in_place=refuses, restrides=ctx.op.restrides_in_place
                 )
-                answer = ctx.judge(judges, called_in_place, (), reference, function=variant)
-                if answer is None:
+                how = (True,) if ctx.op.restrides_in_place else ()
+                evidence = ctx.judge(judges, called_in_place, how, reference, function=variant)
+                if evidence is None:
                     continue
-                for each in laid.inputs:
-                    if isinstance(each, Guarded):
-                        each.restore(ctx.device.to_device)
-                before = answer.addresses[0]
-                if before is None or not target.as_asked() or target.view.data_ptr() != before:
+                target.restore(ctx.device.to_device)
+                (left,) = evidence.targets
+                if not (left.addressed and left.as_asked and left.stays):
                     ctx.rebuild(sample)
         if ctx.traits.ufunc == "binary":
             given: dict[str, Any] = {"inplace": True, "dtype": ctx.dtype}
@@ -411,28 +398,29 @@ def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
     return ctx.stride_answer(laid, ctx.op.inplace, "@inplace").raises is not None
 
 
-def called_in_place(call: Call) -> Answer:
-    """Make the in-place call. The returned answer contains the address that the first tensor had before the call."""
-    before = address(call, views(call.inputs)[0])
-    answer = called(call, False)
-    answer.addresses = (before,)
-    return answer
+def called_in_place(call: Call, restrides: bool = False) -> Evidence:
+    """Make the in-place call. The target of the returned evidence is the first input."""
+    target = call.inputs[0]
+    before = address(call, views([target])[0])
+    _, error = attempt(call)
+    found = collect_evidence(call, None, error, (0,))
+    return replace(found, targets=(target_after(call, target, before, restrides),))
 
 
-def judge_self_bounds(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_self_bounds(evidence: Evidence, reference: Any) -> Found:
     """Check that the in-place call changed no byte of ``self``'s storage outside the elements of ``self``."""
-    yield from outside_changed(call.inputs[0], "self", call.back)
+    yield from outside_changed(evidence.targets[0], "self")
 
 
-def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_in_place(evidence: Evidence, reference: Any) -> Found:
     """Check that the in-place variant keeps the address and strides of ``self`` and writes the functional result to
     ``self``. The variant must raise if that result does not fit into ``self``."""
-    target, want = call.inputs[0], reference.value
-    assert isinstance(target, Guarded)
-    dtype, shape = target.view.dtype, target.geometry.shape
+    target, want = evidence.targets[0], reference.value
+    assert target.asked is not None
+    dtype, shape = target.dtype, target.asked.shape
     if want.raises is not None:
         expected = f"{type(want.raises).__name__}, as on the CPU"
-        yield None if answer.raised else Wrong("not_raised", expected, "no exception")
+        yield None if evidence.raised else Wrong("not_raised", expected, "no exception")
         return
     if not isinstance(want.result, torch.Tensor):
         yield None
@@ -442,17 +430,17 @@ def judge_in_place(call: Call, answer: Answer, reference: Any) -> Found:
         unfit = "the result's shape differs from self's"
     elif not reference.restrides and not torch.can_cast(want.result.dtype, dtype):
         unfit = "the result cannot be cast to self's dtype"
-    if answer.raised is not None:
+    if evidence.raised is not None:
         fits = unfit is None and not reference.raises_in_place
         expected = "no exception, as from the out-of-place op"
-        yield raised(answer.raised, expected) if fits else None
+        yield raised(evidence.raised, expected) if fits else None
     elif unfit:
         yield Wrong("not_raised", f"an exception, because {unfit}", "no exception")
     else:
-        wrong = None if reference.restrides else moved(call, target, answer.addresses[0])
+        wrong = None if reference.restrides else moved(target)
         if wrong is None and not reference.free:
-            read, wanted = call.back(target.view), want.result.to(dtype)
-            wrong = differs(read, wanted, reference, lambda: reference.exact.result)
+            wanted = want.result.to(dtype)
+            wrong = differs(target.values, wanted, reference, lambda: reference.exact.result)
         yield wrong.about("self") if wrong is not None else None
 
 
@@ -497,7 +485,7 @@ def variants(ctx: ItemContext) -> None:
             plain = ctx.judge(nothing, called_on_copies, (), Reference(ctx, laid), **how)
             if plain is None and ctx.makes:
                 continue
-            plain = plain or Answer(read=ctx.expected(laid).result)
+            plain = plain or Evidence(read=ctx.expected(laid).result)
             if isinstance(plain.raised, NotImplementedError):
                 record.refuse(plain.raised)
                 continue
@@ -515,19 +503,22 @@ def variants(ctx: ItemContext) -> None:
                 "has_no_out": partial(_cpu_has_no_out, ctx, laid),
             }
             for name, variant, procedure, given in _others(ctx, sample, result):
-                reference = Reference(ctx, laid, variant=name, function=function, **lazy)
+                kind = sample.tensors[0].dtype if sample.tensors else None
+                reference = Reference(
+                    ctx, laid, variant=name, function=function, self_dtype=kind, **lazy
+                )
                 judges = {VARIANTS: judge_variant}
                 ctx.judge(judges, procedure, given, reference, function=variant, layout=name)
             ctx.release(sample)
 
 
-def _as_called(plain: Answer) -> Part:
+def _as_called(plain: Evidence) -> Part:
     """Return the result of the function, together with the code by which a repro script computes the result again."""
     code = "called_on_copies(replace_call(call, op))"
     return Part(plain, code, (called_on_copies, replace_call))
 
 
-def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
+def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Evidence) -> None:
     """Check that each writing variant raises for a call that the function refuses. Variants that accept the
     call on the CPU are skipped."""
     base = next(iter(ctx.common), laid.sample)
@@ -536,14 +527,14 @@ def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Answer) -> None:
     for name, variant, procedure, given in _others(ctx, laid.sample, usual, refused=True):
         if procedure(replace_call(on_cpu(ctx, laid), variant), *given).raised is None:
             continue
-        reference = Reference(ctx, laid, variant=name, function=function)
+        reference = Reference(ctx, laid, variant=name, function=function, self_dtype=None)
         judges = {VARIANTS: judge_variant}
         ctx.judge(judges, procedure, given, reference, function=variant, layout=name)
 
 
 def _others(
     ctx: ItemContext, sample: Sample, result: Any, *, refused: bool = False
-) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Answer], tuple[Any, ...]]]:
+) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Evidence], tuple[Any, ...]]]:
     """Yield a tuple (name, function, procedure that calls the function, arguments of the procedure) for each variant
     that can be called for a sample whose function returns ``result``. If the call is ``refused``, ``result`` comes from
     another sample of the op."""
@@ -574,7 +565,7 @@ def _others(
                 yield "out_self", op.function, called_into_operand, (place,)
 
 
-def judged_elsewhere(call: Call, answer: Answer, reference: Any) -> Found:
+def judged_elsewhere(evidence: Evidence, reference: Any) -> Found:
     """Yield no verdict, because layout.values judges the result of the function."""
     yield from ()
 
@@ -583,7 +574,7 @@ def replace_call(call: Call, function: Callable[..., Any]) -> Call:
     return replace(call, function=function)
 
 
-def called_on_copies(call: Call) -> Answer:
+def called_on_copies(call: Call) -> Evidence:
     return called(replace(call, inputs=copies(call)))
 
 
@@ -604,33 +595,28 @@ def values_of_each_sort(dtype: torch.dtype) -> torch.Tensor:
     return torch.stack([torch.full((), each, dtype=dtype) for each in among])
 
 
-def called_into_operand(call: Call, place: int) -> Answer:
+def called_into_operand(call: Call, place: int) -> Evidence:
     """Make the call on copies of the inputs, with the copy of input ``place`` as ``out=``."""
     inputs = copies(call)
-    answer = called(replace(call, inputs=inputs), False, inputs[place : place + 1], "tensor")
-    if answer.raised is None:
-        answer.result = inputs[place]
-        answer.read = call.back(inputs[place])
-    return answer
+    given = replace(call, inputs=inputs)
+    return called_into(given, inputs[place : place + 1], "tensor", read=True)
 
 
 def called_into_prefilled(
     call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
-) -> Answer:
+) -> Evidence:
     """Make the call on copies of the inputs, with ``out=`` tensors that contain known values. Uninitialised memory
     could contain the right result by chance."""
     targets = [call.move(old_values(shape, dtype)) for shape, dtype in specs]
-    answer = called(replace(call, inputs=copies(call)), False, targets, form)
-    if answer.raised is None:
-        answer.result = container(form, targets)
-        answer.read = replace_tensors(answer.result, call.back)
-    return answer
+    return called_into(replace(call, inputs=copies(call)), targets, form, read=True)
 
 
-def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_variant(evidence: Evidence, reference: Any) -> Found:
     """Check that a variant gives the same result as the function. If the function raised, the variant must raise
     too."""
-    function, name, error = reference.function, reference.variant, answer.raised
+    function, name, error = reference.function, reference.variant, evidence.raised
+    if evidence.unjudged is not None or function.unjudged is not None:
+        return
     variant = "out= that is also an operand" if name == "out_self" else f"the {name} variant"
     if function.raised is not None:
         expected = f"an exception, because the function raised {raised(function.raised).found}"
@@ -640,8 +626,8 @@ def judge_variant(call: Call, answer: Answer, reference: Any) -> Found:
     if error is None:
         want = function.read
         if name.startswith("inplace") and isinstance(want, torch.Tensor):
-            want = want.to(call.values[0].dtype)  # an in-place result has self's dtype
-        wrong = differs(answer.read, want, reference)
+            want = want.to(reference.self_dtype)  # an in-place result has self's dtype
+        wrong = differs(evidence.read, want, reference)
         yield wrong.about(what) if wrong is not None else None
         return
     if name.startswith("out"):

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, called
+from conformance.checks.ops.calls import Found
 from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.evidence import Evidence, called
 from conformance.suites.layout.fp32_precision import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.samples import differing, mixed, off_by
@@ -124,16 +125,16 @@ def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
     return None
 
 
-def judge_exact(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_exact(evidence: Evidence, reference: Any) -> Found:
     """Check that each output equals the exact sum. If the exact result is not an integer (a mean), an error below 1.5
     ulps is accepted. On a device that declares transformed sums, the error may reach ``reference.bound`` ulps of
     the output's largest element."""
-    if answer.raised is not None:
-        if isinstance(answer.raised, NotImplementedError):
-            yield raised(answer.raised)
+    if evidence.raised is not None:
+        if isinstance(evidence.raised, NotImplementedError):
+            yield raised(evidence.raised)
         return  # layout.values judges other exceptions
     wants = tensors_of(reference.wide.result)
-    for place, (got, want) in enumerate(zip(tensors_of(answer.read), wants)):
+    for place, (got, want) in enumerate(zip(tensors_of(evidence.read), wants)):
         if got.shape != want.shape or want.dtype != torch.float64 or not want.numel():
             continue  # layout.values judges the shapes
         dtype, subject = reference.dtype, f"output {place}"

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from conformance.checks.ops.calls import Answer, Call, Found, Laid, called
+from conformance.checks.ops.calls import Found, Laid
 from conformance.checks.ops.context import ItemContext, Part, Reference
+from conformance.checks.ops.evidence import Evidence, called
 from conformance.suites.layout.fp32_precision import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.elementwise import ULP, variants
@@ -79,17 +80,17 @@ def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
     yield from later
 
 
-def judge_rounded(call: Call, answer: Answer, reference: Any) -> Found:
+def judge_rounded(evidence: Evidence, reference: Any) -> Found:
     """Check that each floating-point output differs from the float64 result by at most the op's bound, in ulps of the
     output's largest element."""
-    if answer.raised is not None:
-        if isinstance(answer.raised, NotImplementedError):
-            yield raised(answer.raised)
+    if evidence.raised is not None:
+        if isinstance(evidence.raised, NotImplementedError):
+            yield raised(evidence.raised)
         return  # layout.values judges other exceptions
     wants, process = tensors_of(reference.wide.result), reference.process
-    gots = tensors_of(answer.read)
+    gots = tensors_of(evidence.read)
     if process is not None:
-        wants, gots = tensors_of(process(reference.wide.result)), tensors_of(process(answer.read))
+        wants, gots = tensors_of(process(reference.wide.result)), tensors_of(process(evidence.read))
     for place, (got, want) in enumerate(zip(gots, wants)):
         if not want.numel() or not (want.is_floating_point() or want.is_complex()):
             continue

@@ -1,0 +1,379 @@
+"""The evidence of a call: everything that a judge may read of the device. It is collected right after the call, in the
+same order whichever clauses are judged, and judges only read it. Repro scripts contain these functions, which need only
+torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Call, address, container, strided, views
+from opinfo.compare import replace_tensors
+from opinfo.device import ByValues, Damage, Guarded, identity
+from opinfo.layouts import Geometry
+from opinfo.reference import significant
+from opinfo.torch_private import storage_id
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFacts:
+    """A strided tensor of a result, as the device describes it.
+
+    ``stride`` and ``offset`` are empty and 0 on a device that does not declare strides. ``storage`` is the index of the
+    guarded input whose storage the tensor has, or None; ``overlaps`` has the indices of the other inputs whose
+    addresses overlap those of the tensor's storage. ``nbytes`` is the size of its storage. Without the capability that
+    shows them, these are None, empty and None.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    conj: bool
+    neg: bool
+    nbytes: int | None
+    storage: int | None = None
+    overlaps: tuple[int, ...] = ()
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The number of bytes from the start of the storage to the end of the last element."""
+        if 0 in self.shape:
+            return 0
+        last = self.offset
+        for size, step in zip(self.shape, self.stride):
+            last += (size - 1) * step
+        return (last + 1) * self.dtype.itemsize
+
+    @property
+    def missing_bytes(self) -> bool:
+        """True if the storage is known to be too small for the elements."""
+        return self.nbytes is not None and self.needed_bytes > self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class InputMemory:
+    """A guarded input and its storage, as the call left them.
+
+    ``shape`` and ``stride`` are those of the view after the call, ``asked`` those that it was made with. ``before`` has
+    the bytes of the storage before the call. ``values`` are the elements after the call, for an input that the op
+    updates. ``guarded`` is False if no known bytes lie around the view, ``by_values`` is True if the device shows only
+    values, so that a NaN may have changed its bits.
+    """
+
+    asked: Geometry
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    as_asked: bool
+    before: torch.Tensor
+    damage: Damage | None
+    values: torch.Tensor | None = None
+    guarded: bool = True
+    by_values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAfter:
+    """A tensor that a call was to write to (``out=``, or ``self`` of an in-place call), as the call left it.
+
+    ``asked`` is the geometry that it was made with; None for a target without known bytes around it. ``stays`` is True
+    if it is still at its address; on a device without addresses, if its values are in the storage that it was made in.
+    ``values`` are its elements; None if it has moved. ``outside_intact`` is True if no byte around its elements has
+    changed.
+    """
+
+    dtype: torch.dtype
+    device: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    values: torch.Tensor | None = None
+    asked: Geometry | None = None
+    as_asked: bool = True
+    stays: bool = True
+    addressed: bool = False
+    outside_intact: bool = True
+    by_values: bool = False
+
+    @property
+    def keeps_its_strides(self) -> bool:
+        """True if the strides of dimensions of size 2 or more are those that the target was made with. Of a device that
+        shows only values, the shapes are compared."""
+        if self.asked is None or self.by_values:
+            return self.asked is None or self.shape == self.asked.shape
+        asked = significant(self.asked.shape, self.asked.stride)
+        return significant(self.shape, self.stride) == asked
+
+
+@dataclass(frozen=True, slots=True)
+class WriteThrough:
+    """What a write of 1 to every element of an output changed. ``error`` is the exception that the write raised.
+    ``after`` has the bytes of each input's storage that changed, by the index of the input, and ``back`` the values of
+    the output, of dtype ``dtype``, after these inputs were given their known bytes again."""
+
+    dtype: torch.dtype
+    error: Exception | None
+    after: dict[int, torch.Tensor]
+    back: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a call did: its result, copied to the CPU (``read``), or the exception that it raised; the tensors of the
+    result (``outputs``), the inputs, the targets, and what writes to the outputs changed (``writes``, one for each
+    output, if they were tried)."""
+
+    read: Any = None
+    raised: Exception | None = None
+    unjudged: Exception | None = None  # an exception of a step other than the call itself
+    judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
+    warnings: tuple[str, ...] = ()
+    outputs: tuple[OutputFacts, ...] = ()
+    inputs: tuple[InputMemory | None, ...] = ()
+    targets: tuple[TargetAfter, ...] = ()
+    writes: tuple[WriteThrough | None, ...] = ()
+    shows_storage: bool = True  # whether the device declares the capability ``storage``
+
+
+# -- collecting
+
+
+def attempt(
+    call: Call, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
+) -> tuple[Any, Exception | None]:
+    """Makes the call and waits for its result. Returns the result and None, or None and the exception; one that was
+    raised during the wait counts as one of the call. If ``form`` is given, the targets are passed as ``out=``."""
+    given = views(targets)
+    args, kwargs = call.arguments(views(call.inputs), call.device)
+    out = {"out": container(form, given)} if form else {}
+    try:
+        result = call.function(*args, **kwargs, **out)
+        call.settle(result)
+    except Exception as error:  # a kernel may raise any type; the judges judge it
+        return None, error
+    return result, None
+
+
+def called(call: Call) -> Evidence:
+    """Makes the call, and returns its evidence. The inputs then have their known bytes again."""
+    return collect_evidence(call, *attempt(call))
+
+
+def called_into(
+    call: Call, targets: Sequence[Guarded | torch.Tensor], form: str, read: bool = False
+) -> Evidence:
+    """Makes the call with ``targets`` as ``out=``, or on targets that are among its inputs if ``form`` is empty. If
+    ``read``, their values are the result of the call."""
+    at = [address(call, each) for each in views(targets)]
+    _, error = attempt(call, targets, form)
+    mutable = [n for n, each in enumerate(call.inputs) if any(each is its for its in targets)]
+    found = collect_evidence(call, None, error, mutable)
+    left = tuple([target_after(call, each, place) for each, place in zip(targets, at)])
+    if read and error is None:
+        found = replace(found, read=container(form, [call.back(each) for each in views(targets)]))
+    return replace(found, targets=left)
+
+
+def collect_evidence(
+    call: Call,
+    result: Any,
+    error: Exception | None,
+    mutable: Collection[int] = (),
+    updated: Collection[int] = (),
+) -> Evidence:
+    """Returns the evidence of a call that was made. Inputs that it changed get their known bytes again, except those
+    whose index is in ``mutable``, which the op writes to. The elements of ``updated`` inputs are read."""
+    read, unreadable = None, None
+    outputs = tuple([output_facts(call, each) for each in strided(result)])
+    if any(each.missing_bytes for each in outputs):
+        # Reading it could end the process.
+        unreadable = RuntimeError("an output extends past its storage, so it was not read")
+    elif error is None:
+        try:
+            read = result if call.back is identity else replace_tensors(result, call.back)
+        except Exception as late:  # queued work may raise when it is waited for
+            error, outputs = late, ()
+    inputs = tuple([input_memory(call, each, n in updated) for n, each in enumerate(call.inputs)])
+    hurt = [
+        each
+        for place, (each, found) in enumerate(zip(call.inputs, inputs))
+        if found is not None and found.damage is not None and place not in mutable
+    ]
+    if hurt and call.back is identity:  # the result may lie in an input
+        read = copied(read)
+    for each in hurt:
+        each.restore(call.move)  # type: ignore[union-attr]
+    return Evidence(
+        read,
+        error,
+        unreadable,
+        judged_by="layout.output_fresh" if unreadable else "",
+        outputs=outputs,
+        inputs=inputs,
+        shows_storage=call.storage,
+    )
+
+
+def copied(read: Any) -> Any:
+    return replace_tensors(read, lambda t: t.clone() if t.layout == torch.strided else t)
+
+
+def output_facts(call: Call, tensor: torch.Tensor) -> OutputFacts:
+    """Returns the device's description of a tensor of a result, with the inputs that it shares memory with."""
+    found = facts_of(tensor, strides=call.strides, storage=call.storage)
+    storage, overlaps = None, []
+    if found.nbytes is not None:
+        own, nbytes = storage_id(tensor), found.nbytes
+        start = tensor.untyped_storage().data_ptr() if call.pointers else 0
+        for place, each in enumerate(call.inputs):
+            if not isinstance(each, Guarded):
+                continue
+            if storage_id(each.base) == own:
+                storage = place
+            elif start and nbytes:
+                other = each.base.untyped_storage()
+                at = other.data_ptr()
+                if at and at < start + nbytes and start < at + other.nbytes():
+                    overlaps.append(place)
+    if storage is None and not overlaps:
+        return found
+    return replace(found, storage=storage, overlaps=tuple(overlaps))
+
+
+def facts_of(tensor: torch.Tensor, *, strides: bool = True, storage: bool = True) -> OutputFacts:
+    """Returns the device's description of a tensor. ``strides`` and ``storage`` say whether the device shows them."""
+    return OutputFacts(
+        shape=tuple(tensor.shape),
+        stride=tensor.stride() if strides else (),
+        offset=int(tensor.storage_offset()) if strides else 0,
+        dtype=tensor.dtype,
+        conj=tensor.is_conj(),
+        neg=tensor.is_neg(),
+        nbytes=tensor.untyped_storage().nbytes() if storage else None,
+    )
+
+
+def input_memory(
+    call: Call, each: Guarded | torch.Tensor, updated: bool = False
+) -> InputMemory | None:
+    """Returns the state of an input after the call; None for an input without known bytes. If the op ``updated`` it, its
+    elements are read."""
+    if not isinstance(each, Guarded):
+        return None
+    view, by_values = each.view, isinstance(each, ByValues)
+    damage = None if each.intact(call.back) else each.damage(call.back)
+    values = call.back(view) if updated else None
+    return InputMemory(
+        each.geometry,
+        view.dtype,
+        tuple(view.shape),
+        view.stride() if call.strides else (),
+        each.as_asked(),
+        each.before,
+        damage,
+        values,
+        guarded=not (by_values and each.whole),  # type: ignore[attr-defined]
+        by_values=by_values,
+    )
+
+
+def target_after(
+    call: Call, target: Guarded | torch.Tensor, at: int | None, restrides: bool = False
+) -> TargetAfter:
+    """Returns the state of a target after the call. ``at`` is the address that it had before. Its values are read
+    unless it has moved, or if it ``restrides``: reading a tensor that extends past its storage can end the process."""
+    view = target.view if isinstance(target, Guarded) else target
+    found = TargetAfter(
+        view.dtype,
+        view.device.type,
+        tuple(view.shape),
+        tuple(view.stride()) if call.strides else (),
+    )
+    if not isinstance(target, Guarded):
+        whole = facts_of(view, strides=call.strides, storage=call.storage)
+        there = view.device.type == call.device.type and not whole.missing_bytes
+        return replace(found, values=call.back(view) if there else None)
+    found = replace(
+        found,
+        asked=target.geometry,
+        as_asked=target.as_asked(),
+        addressed=call.pointers,
+        by_values=isinstance(target, ByValues),
+    )
+    kept = found.keeps_its_strides
+    if call.pointers:
+        stays = view.data_ptr() == at
+    else:
+        stays = not kept or target.arrived(call.back)
+    readable = restrides or (stays and kept)
+    return replace(
+        found,
+        stays=stays,
+        values=call.back(view) if readable else None,
+        outside_intact=target.outside_intact(call.back),
+    )
+
+
+# -- writes to the outputs
+
+
+def called_and_written_to(call: Call, mutable: Collection[int] = ()) -> Evidence:
+    """Makes the call, then writes to each output that may share memory with an input, and returns the evidence of both.
+    The inputs then have their known bytes again, except those whose index is in ``mutable``, which the op updates."""
+    result, error = attempt(call)
+    found = collect_evidence(call, result, error, mutable, mutable)
+    if mutable or found.raised is not None or found.unjudged is not None:
+        return found
+    outputs = strided(result)
+    tried = [may_share(call, each) for each in found.outputs]
+    if not any(tried):
+        return found
+    if call.back is identity:
+        found = replace(found, read=copied(found.read))
+    writes = [write_through(call, out) if may else None for out, may in zip(outputs, tried)]
+    return replace(found, writes=tuple(writes))
+
+
+def may_share(call: Call, out: OutputFacts) -> bool:
+    """Returns True if a write to an output can show whether it shares memory with an input. On a device that shows
+    storages, outputs with a storage of their own are not written to."""
+    if not out.numel or out.conj or out.neg or may_overlap(out.shape, out.stride):
+        return False
+    return out.storage is not None or not call.storage
+
+
+def write_through(call: Call, out: torch.Tensor) -> WriteThrough:
+    """Writes 1 to every element of an output, looks which inputs change, and writes their known bytes back."""
+    error: Exception | None = None
+    try:
+        with torch.no_grad():
+            out.fill_(1)
+    except Exception as raised:  # the output's elements overlap, or the device has no fill_
+        error = raised
+    after = {}
+    for place, each in enumerate(call.inputs):
+        if isinstance(each, Guarded) and not each.intact(call.back):
+            after[place] = each.bytes_now(call.back)
+            each.restore(call.move)
+    back = call.back(out).clone() if error is None else None
+    return WriteThrough(out.dtype, error, after, back)
+
+
+def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Returns True if two elements of a view with the given shape and strides may have the same address. The result is
+    False only if each stride exceeds the largest offset that the dimensions of smaller strides can give, so True is
+    also returned for a few views whose elements do not overlap."""
+    reach = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape) if n > 1):
+        if step < reach:
+            return True
+        reach = step * (size - 1) + reach
+    return False
