@@ -7,9 +7,7 @@ of the pages from them.
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +16,7 @@ import msgspec
 
 from benchmarks.figures import circumstances
 from benchmarks.pages import PLANS, FamilyFigures, PlanFigures, Seconds, read_plans, write_pages
-from benchmarks.running import seconds
+from benchmarks.running import wall_and_processor
 from reports.gate import gate
 from reports.model import Run
 from reports.run import load_run
@@ -50,10 +48,8 @@ def main(device: str, plan: str, rounds: int, cold: bool) -> None:
 def _run(device: str, plan: str, results: Path, cache: dict[str, str]) -> Seconds:
     """Wall and processor seconds of one run, imports included."""
     command = ["-m", "pytest", "-q", "-n", "auto", f"--device={device}", f"--plan={plan}"]
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    seconds([*command, f"--results={results}"], cache)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    command.append(f"--results={results}")
+    wall, processor = wall_and_processor(command, cache)
     print(f"{device}, {plan}: {wall:.0f} s, processor time {processor:.0f} s", flush=True)
     return Seconds(round(wall, 1), round(processor, 1))
 
