@@ -13,7 +13,7 @@ from typing import Final
 from devices.cell import CellKey, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.failure import sentence as spell
-from reports.causes import BATCHED, DERIVATIVE, PLAIN, Cause
+from reports.causes import BATCHED, DERIVATIVE, PLAIN, SLICED, Cause
 from reports.gate import number
 from reports.junit import one_line
 from reports.model import Clause
@@ -116,6 +116,8 @@ def _of_layout(about: tuple[str, ...]) -> str:
         said += " of derivatives"
     if place == BATCHED:
         return f"{said} that are computed in one batch"
+    if place == SLICED:
+        return f"{said} of in-place calls on a part of a larger tensor"
     if place == PLAIN:
         return said + {"out=": " in out=", "in-place": " of in-place calls"}.get(form, "")
     subject = {"out=": "the out= tensor", "in-place": "self of an in-place call"}

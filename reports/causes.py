@@ -42,6 +42,7 @@ _FREE: Final = {"order": "strides", "steps": "strides", "expand": "expand", "off
 #: The form of a check of derivatives (_Way), and the place of derivatives that vmap computes in one batch.
 DERIVATIVE: Final = "derivative"
 BATCHED: Final = "batched"
+SLICED: Final = "inplace_slice"
 #: Where the layout of a check of derivatives is: in the incoming gradient, in it and the inputs, in a tensor written to.
 _LAID: Final = ("grad=", "both=", "inplace=", "inplace_slice=")
 #: Incoming gradients that have names instead of layouts: sum() makes an expanded one.
@@ -147,13 +148,16 @@ def _factors(layout: str) -> str:
 
 def _place_of_derivative(layouts: Iterable[str]) -> str:
     """Returns the result of ``place_of`` for a check of derivatives. It does not matter which tensor of the check has
-    the failing layout. Returns ``batched`` if only the derivatives that are computed in one batch are wrong."""
-    bare = set()
+    the failing layout. Returns ``batched`` if only the derivatives that are computed in one batch are wrong, and
+    ``inplace_slice`` if only those of in-place calls on a part of a larger tensor are, in any layout."""
+    layouts, bare = list(layouts), set()
     for layout in layouts:
         prefix = next((each for each in _LAID if layout.startswith(each)), "")
         name = layout.removeprefix(prefix)
         bare.add(_GRADIENTS.get(name, name))
-    return place_of(bare - {BATCHED} or bare)
+    place = place_of(bare - {BATCHED} or bare)
+    sliced = all(layout.startswith(f"{SLICED}=") for layout in layouts)
+    return SLICED if place == PLAIN and sliced else place
 
 
 def _covers(simple: str, other: str) -> bool:
@@ -280,7 +284,7 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
     layouts = (result.example.layout,) if result.example is not None else result.layouts
     if failure.check == "gradient":
         place = _place_of_derivative(layouts or (failure.layout,))
-        known = set(place.split("+")) <= {PLAIN, BATCHED, *_FACTORS}
+        known = set(place.split("+")) <= {PLAIN, BATCHED, SLICED, *_FACTORS}
         return _Way(_wrong(failure.kind), DERIVATIVE, place if known else PLAIN)
     place = place_of(layouts or (failure.layout,))
     if failure.check == "target" or place.startswith("out="):

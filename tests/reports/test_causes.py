@@ -96,11 +96,22 @@ def test_a_call_that_is_wrong_in_a_layout_explains_its_derivative_there(layout: 
         ("contiguous", "wrong values of derivatives (sin)"),
         ("grad=large", "wrong values of derivatives (sin)"),
         ("batched", "wrong values of derivatives that are computed in one batch (sin)"),
+        (
+            "inplace_slice=contiguous",
+            "wrong values of derivatives of in-place calls on a part of a larger tensor (sin)",
+        ),
     ],
 )
 def test_a_derivative_may_be_wrong_alone(layout: str, said: str) -> None:
     (cause,) = causes([derivative("sin", layout)], FAMILIES)
     assert sentence(cause) == said
+
+
+def test_derivatives_of_in_place_calls_on_a_part_of_a_tensor_are_one_cause() -> None:
+    """Of many ops: the view that they are called on is at fault, and none of them."""
+    ops = ("sin", "neg", "add", "mul", "cumsum")
+    (cause,) = causes([derivative(op, "inplace_slice=contiguous") for op in ops], {})
+    assert {result.key.op for result in cause.results} == {*ops}
 
 
 def test_an_overwritten_input_explains_wrong_values_in_other_layouts() -> None:
