@@ -15,7 +15,7 @@ import click
 from conformance.commands import PATH, globs_of, known_cell, options, print_first, print_json
 from conformance.contract import load
 from conformance.plan.selection import find_descriptor
-from devices import registry
+from devices import registry, torch_version
 from devices.cell import CellKey, Verdict
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import ConformError, suggestion
@@ -111,12 +111,14 @@ class Given:
 
     def facts(self) -> Mapping[str, str]:
         """Returns the facts about the machine from the first run. Without runs, returns the facts of the device or,
-        if the device is not available, the facts that every machine has."""
+        if the device is not available, the facts that every machine has. Where torch is not installed, a manifest is
+        read as for the newest supported version."""
         if self.evidence:
             return self.evidence[0].facts
+        newest = {"torch": "{}.{}".format(*torch_version.LAST)}
         if self.descriptor is None or self.descriptor.unavailable() is not None:
-            return common_facts()
-        return self.descriptor.facts()
+            return {**newest, **common_facts()}
+        return {**newest, **self.descriptor.facts()}
 
     def dtypes(self) -> Collection[str]:
         """Returns the dtypes that the device declares; all dtypes if no device is known."""
