@@ -91,6 +91,23 @@ def _room(name: str) -> str:
     return modules()[name].room
 
 
+def _suite(name: str) -> str:
+    """The suite of a module, such as ``graphs``; empty for modules of no suite."""
+    parts = name.split(".")
+    return parts[2] if name.startswith("conformance.suites.") else ""
+
+
+def test_no_suite_imports_another() -> None:
+    """What suites share is in ``conformance/checks/``."""
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in modules().values()
+        for name in sorted(module.imports)
+        if _suite(module.name) and _suite(name) not in ("", _suite(module.name))
+    ]
+    assert wrong == []
+
+
 def test_every_module_of_conformance_is_in_a_room() -> None:
     rooms = {module.room for module in modules().values() if module.name.startswith("conformance.")}
     assert rooms <= {*ROOMS}

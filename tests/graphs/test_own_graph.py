@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import devices.simulated.backend as backend
+from conformance.checks.behaviour.graph_capture import OwnGraph, new_graph
 from conformance.checks.cases.context import Context
 from conformance.suites.graphs import capture, replays
-from conformance.suites.graphs.capturing import OwnGraph, new_graph
 from devices import registry
 from opinfo.device import Device, open_device
 

@@ -188,3 +188,8 @@ def wider(tensor: torch.Tensor) -> torch.Tensor:
 
 def floats(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the given tensors, with floating-point ones converted to float64."""
+    return [each.double() if each.is_floating_point() else each for each in values]

@@ -10,9 +10,7 @@ from random import Random
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.allocator.memory import (
+from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
     aligned,
@@ -28,6 +26,8 @@ from conformance.suites.allocator.memory import (
     reset_totals,
     span,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch.cuda import _memory_viz
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context, Counters
-from conformance.suites.allocator.memory import (
+from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
     balanced,
@@ -25,6 +23,8 @@ from conformance.suites.allocator.memory import (
     reset_totals,
     span,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context, Counters
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)

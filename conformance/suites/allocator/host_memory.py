@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from conformance.suites.allocator.memory import KIB
+from conformance.checks.behaviour.allocator_memory import KIB
 
 _WINDOWS: Final = 16
 _TOGETHER: Final = 3  # number of windows whose growth is summed

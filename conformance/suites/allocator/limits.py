@@ -13,9 +13,7 @@ from functools import partial
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.allocator.memory import (
+from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
     TOO_MUCH,
@@ -28,6 +26,8 @@ from conformance.suites.allocator.memory import (
     memory_info,
     new_queue,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
 from devices.descriptor import SETTINGS
 from devices.failure import Kind
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotInFlight
-from conformance.suites.allocator.memory import (
+from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
     fresh,
@@ -18,6 +15,9 @@ from conformance.suites.allocator.memory import (
     memory_info,
     span,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.endings import NotInFlight
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)

@@ -16,9 +16,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
-from conformance.suites.allocator.memory import (
+from conformance.checks.behaviour.allocator_memory import (
     KIB,
     MIB,
     TOO_MUCH,
@@ -34,7 +32,9 @@ from conformance.suites.allocator.memory import (
     reset_totals,
     span,
 )
-from conformance.suites.streams.work import priorities
+from conformance.checks.behaviour.queued_work import priorities
+from conformance.checks.cases.context import Context, Counters
+from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
 from devices.descriptor import Descriptor
 
 Step = tuple[Any, ...]  # a name and numbers

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.allocator_memory import fresh, memory_info
+from conformance.checks.behaviour.graph_capture import new_graph
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import NotDeclared
 from conformance.suites.allocator import host_memory
 from conformance.suites.allocator.host_memory import FLOOR, MANY_FLOOR, Held, little_to_collect
-from conformance.suites.allocator.memory import fresh, memory_info
-from conformance.suites.graphs.capturing import new_graph
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)

@@ -14,21 +14,18 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.fresh_process import fresh, source
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed, NotShown
-from conformance.checks.child import Child, Ended, Limits, ask
+from conformance.checks.cases.endings import NotShown
+from conformance.checks.child import Ended
 from conformance.checks.clock import Clock
-from devices.autoload import switched_back
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
 
 
-# -- also used by other suites
-
 FORK_SECONDS = 8.0
-SCRIPT_SECONDS = 180.0
 
 
 def counted(context: Context) -> int:
@@ -76,33 +73,6 @@ def forked(function: Callable[[], str]) -> str:
     if said:
         return said
     return f"hung for {FORK_SECONDS:g} s" if not ready else Ended(status).how
-
-
-def fresh(code: str) -> dict[str, Any]:
-    """Runs a program in a new interpreter in which torch is not imported yet. Returns the dictionary that the
-    program leaves in its variable ``told``.
-
-    Raises CheckFailed if the program fails or exceeds its time limit.
-    """
-    target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
-    told, ended = ask(Child(target, code, limits, switched_back()))
-    if told is None or not ended.well:
-        text = "a program in a fresh process did not exit with status 0"
-        raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))
-    return dict(told)
-
-
-def source(context: Context, text: str, **named: Any) -> str:
-    """Returns the source of a program for ``fresh``, which runs programs in a new process. ``{preparation}`` in
-    the template is replaced by the imports of torch and of the device's module, and ``{beginning}`` by the call
-    that initializes the device, if the descriptor declares one."""
-    module, init = context.descriptor.module, context.descriptor.init
-    return text.format(
-        preparation="import torch\n" + (f"import {module}\n" if module else ""),
-        beginning=f"{module}.{init}()" if init else "pass",
-        kind=context.kind,
-        **named,
-    )
 
 
 @cases("device.fork", seconds=60.0)

@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.allocator.memory import fresh
-from conformance.suites.graphs.capturing import (
+from conformance.checks.behaviour.allocator_memory import fresh
+from conformance.checks.behaviour.graph_capture import (
     WAITING,
     broken,
     captured,
@@ -27,6 +25,8 @@ from conformance.suites.graphs.capturing import (
     there,
     works,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)

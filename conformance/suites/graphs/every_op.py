@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.graph_capture import OwnGraph, chain, general_graph
 from conformance.checks.cells import VALUES
 from conformance.checks.ops.calls import Call, differs
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.checks.ops.failures import spoken
-from conformance.suites.graphs.capturing import OwnGraph, chain, general_graph
 from devices.descriptor import Descriptor
 from opinfo.catalog import catalogue
 from opinfo.compare import Wrong, raised, replace_tensors, tensors_of

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.graphs.capturing import (
+from conformance.checks.behaviour.graph_capture import (
     broken,
     captured,
     counting,
@@ -17,6 +15,8 @@ from conformance.suites.graphs.capturing import (
     there,
     works,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)

@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.allocator.memory import fresh, inside, span
-from conformance.suites.graphs.capturing import (
+from conformance.checks.behaviour.allocator_memory import fresh, inside, span
+from conformance.checks.behaviour.graph_capture import (
     broken,
     captured,
     counting,
@@ -19,6 +17,8 @@ from conformance.suites.graphs.capturing import (
     replay,
     there,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)

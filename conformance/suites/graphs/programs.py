@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.graph_capture import captured, give, replay, there
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
 from conformance.checks.cases.reach import Key, Reach, reached, steered, without
-from conformance.suites.graphs.capturing import captured, give, replay, there
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 

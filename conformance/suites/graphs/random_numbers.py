@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import value_behind
-from conformance.suites.graphs.capturing import (
+from conformance.checks.behaviour.graph_capture import (
     captured,
     new_graph,
     replay,
     there,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)

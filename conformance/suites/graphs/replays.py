@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import value_behind
-from conformance.suites.graphs.capturing import (
+from conformance.checks.behaviour.graph_capture import (
     broken,
     captured,
     counting,
@@ -18,6 +15,9 @@ from conformance.suites.graphs.capturing import (
     replay,
     there,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)

@@ -3,14 +3,12 @@ of TF32 or bfloat16."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from conformance.checks.ops.calls import Found
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.checks.ops.evidence import Evidence, called
+from conformance.checks.ops.roundings import doubled
 from opinfo.compare import Wrong, raised, tensors_of
 
 PRECISION = "layout.fp32_precision"
@@ -30,11 +28,6 @@ def precision(ctx: ItemContext) -> None:
                 continue
             reference, judges = Reference(ctx, laid, wide=wide), {PRECISION: judge_precision}
             ctx.judge(judges, called, (), reference, layout="highest")
-
-
-def doubled(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the given tensors, with floating-point ones converted to float64."""
-    return [each.double() if each.is_floating_point() else each for each in values]
 
 
 def judge_precision(evidence: Evidence, reference: Any) -> Found:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.graph_capture import captured, replay
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
-from conformance.suites.graphs.capturing import captured, replay
 from conformance.suites.optim.parameters import (
     ALIKE,
     DTYPES,

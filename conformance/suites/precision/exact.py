@@ -12,7 +12,7 @@ import torch
 from conformance.checks.ops.calls import Found
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.checks.ops.evidence import Evidence, called
-from conformance.suites.layout.fp32_precision import doubled
+from conformance.checks.ops.roundings import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.samples import differing, mixed, off_by
 from conformance.suites.precision.ulps import ulps

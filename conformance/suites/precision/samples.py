@@ -11,7 +11,7 @@ import torch
 from conformance.checks.ops.calls import Found, Laid
 from conformance.checks.ops.context import ItemContext, Part, Reference
 from conformance.checks.ops.evidence import Evidence, called
-from conformance.suites.layout.fp32_precision import doubled
+from conformance.checks.ops.roundings import doubled
 from conformance.suites.precision.bounds import on_samples
 from conformance.suites.precision.elementwise import ULP, variants
 from conformance.suites.precision.ulps import FORMATS

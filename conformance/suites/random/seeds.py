@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from conformance.checks.behaviour.fresh_process import fresh, source
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import value_behind
-from conformance.suites.device.processes import fresh, source
 from conformance.suites.random.draws import FILLS, KNOWN, SHAPED, named
 from devices.failure import Kind
 

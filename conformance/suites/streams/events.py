@@ -12,11 +12,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import SOON, WaitingCall
-from conformance.checks.clock import Clock, comes_to_be
-from conformance.suites.streams.work import (
+from conformance.checks.behaviour.queued_work import (
     filled,
     held,
     leaves,
@@ -26,6 +22,10 @@ from conformance.suites.streams.work import (
     step,
     two,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import SOON, WaitingCall
+from conformance.checks.clock import Clock, comes_to_be
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.streams.work import (
+from conformance.checks.behaviour.queued_work import (
     filled,
     held,
     learnt,
@@ -19,6 +17,8 @@ from conformance.suites.streams.work import (
     recorded,
     two,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)

@@ -8,10 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import SOON, WaitingCall
-from conformance.suites.streams.work import (
+from conformance.checks.behaviour.queued_work import (
     SIZE,
     filled,
     held,
@@ -25,6 +22,9 @@ from conformance.suites.streams.work import (
     steps,
     two,
 )
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import Context
+from conformance.checks.cases.in_flight import SOON, WaitingCall
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.queued_work import SIZE, priorities
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
 from conformance.checks.cases.in_flight import Hold
 from conformance.checks.clock import comes_to_be
-from conformance.suites.streams.work import SIZE, priorities
 from devices.descriptor import Descriptor
 
 #: The number of buffers on each index. Each index also has one event, with the number of the index, that a

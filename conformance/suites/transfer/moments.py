@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import torch
 
+from conformance.checks.behaviour.allocator_memory import empty_host
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from conformance.checks.cases.in_flight import SOON, value_behind
-from conformance.suites.allocator.memory import empty_host
 from devices.errors import in_a_line
 from devices.failure import Kind
 
