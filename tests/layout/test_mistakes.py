@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,15 @@ from conformance.checks.ops.context import Reference
 from conformance.checks.ops.evidence import Evidence, called_and_written_to
 from conformance.checks.ops.failures import from_device
 from conformance.suites.layout import SUITE, reads
+from conformance.suites.layout.determinism import judge_same_bits
 from conformance.suites.layout.overlap import OVERLAP
+from conformance.suites.layout.views import judge_views
+from conformance.suites.precision.samples import judge_rounded
 from devices.cell import CellOutcome, Outcome
 from devices.cpu.descriptor import DESCRIPTOR
-from opinfo.device import identity, open_device
+from opinfo.compare import Wrong
+from opinfo.device import Guarded, identity, open_device
+from opinfo.layouts import CONTIGUOUS
 from opinfo.reference import OutputSpec, StrideAnswer
 from tests.trials import Rig, Subject
 
@@ -71,20 +77,28 @@ def test_a_package_whose_name_begins_with_torch_is_a_vendors() -> None:
     assert from_device(raised.value)
 
 
-def evidence_of(result: torch.Tensor, *, storage: bool = True) -> Evidence:
-    """The evidence of a call without inputs that returns ``result``."""
+def evidence_of(
+    result: torch.Tensor,
+    *inputs: Guarded,
+    storage: bool = True,
+    mutable: Sequence[int] = (),
+) -> Evidence:
+    """The evidence of a call on the CPU that returns ``result``, on a device that shows storages or does not."""
     call = Call(
-        function=lambda: result,
-        arguments=lambda tensors, device: ((), {}),
+        function=lambda *_: result,
+        arguments=lambda tensors, device: (tuple(tensors), {}),
         values=(),
-        inputs=(),
+        inputs=inputs,
         device=torch.device("cpu"),
         move=identity,
         back=identity,
         settle=lambda result: None,
         storage=storage,
     )
-    return called_and_written_to(call)
+    return called_and_written_to(call, mutable)
+
+
+NO_SPECS = SimpleNamespace(specs=None)
 
 
 class Unwritable(torch.Tensor):
@@ -94,10 +108,38 @@ class Unwritable(torch.Tensor):
 
 def test_an_output_that_cannot_be_written_to_is_no_executed_check() -> None:
     """Of devices that declare no storage: what it shares memory with is not known then."""
-    reference = SimpleNamespace(specs=None)
-    (found,) = reads.judge_fresh(evidence_of(Unwritable(torch.ones(3)), storage=False), reference)
+    (found,) = reads.judge_fresh(evidence_of(Unwritable(torch.ones(3)), storage=False), NO_SPECS)
     assert isinstance(found, Unjudged) and isinstance(found.error, RuntimeError)
-    assert list(reads.judge_fresh(evidence_of(torch.ones(3), storage=False), reference)) == [None]
+    assert list(reads.judge_fresh(evidence_of(torch.ones(3), storage=False), NO_SPECS)) == [None]
+
+
+@pytest.mark.parametrize("storage", [True, False])
+@pytest.mark.parametrize("mutable", [(), (0,)])
+@pytest.mark.parametrize("view", [torch.Tensor.t, torch.conj], ids=["transposed", "conjugated"])
+def test_an_output_that_lies_in_an_input_is_not_fresh(
+    view: Callable[[torch.Tensor], torch.Tensor], mutable: tuple[int, ...], storage: bool
+) -> None:
+    """Also where only a write can show it: of an op that updates its input, and through the conj bit."""
+    values = torch.complex(torch.ones(2, 3), torch.arange(6.0).view(2, 3))
+    given = Guarded(values, CONTIGUOUS.geometry((2, 3)), identity)
+    evidence = evidence_of(view(given.view), given, storage=storage, mutable=mutable)
+    (found,) = reads.judge_fresh(evidence, NO_SPECS)
+    assert isinstance(found, Wrong) and found.kind == "alias"
+    assert given.intact(identity)  # what the write changed has its bytes again
+
+
+def test_a_result_past_its_storage_is_read_by_nobody() -> None:
+    past = torch.ones(4)
+    past.untyped_storage().resize_(8)
+    evidence = evidence_of(past)
+    assert evidence.read is None and evidence.unjudged is not None
+    (found,) = reads.judge_fresh(evidence, NO_SPECS)
+    assert isinstance(found, Wrong) and found.kind == "storage"
+    reference: Any = SimpleNamespace(value=None, free=False, meta_specs=None)
+    for judge in (reads.judge_values, judge_views, judge_rounded):
+        assert list(judge(evidence, reference)) == []
+    (same,) = judge_same_bits([evidence, evidence], reference)
+    assert isinstance(same, Unjudged)
 
 
 def spec(*stride: int) -> OutputSpec:

@@ -24,8 +24,14 @@ def a_run_that_goes_on(folder: Path, cache: Path, workers: str) -> Iterator[subp
     """A run of hundreds of cells, some of which have results when the block begins."""
     run = subprocess.Popen(
         [
-            *(sys.executable, "-m", "pytest", "-n", workers, "--device", "cpu"),
-            *("--clauses", "layout.*", f"--results={folder}", "--expectations", "none"),
+            sys.executable,
+            "-m",
+            "pytest",
+            f"-n={workers}",
+            "--device=cpu",
+            "--clauses=layout.*",
+            f"--results={folder}",
+            "--expectations=none",
         ],
         cwd=CHECKOUT,
         env=environment(cache),

@@ -270,7 +270,7 @@ def input_memory(
         return None
     view, by_values = each.view, isinstance(each, ByValues)
     damage = None if each.intact(call.back) else each.damage(call.back)
-    values = call.back(view) if updated else None
+    values = call.back(view).clone() if updated else None
     return InputMemory(
         each.geometry,
         view.dtype,
@@ -330,7 +330,7 @@ def called_and_written_to(call: Call, mutable: Collection[int] = ()) -> Evidence
     The inputs then have their known bytes again, except those whose index is in ``mutable``, which the op updates."""
     result, error = attempt(call)
     found = collect_evidence(call, result, error, mutable, mutable)
-    if mutable or found.raised is not None or found.unjudged is not None:
+    if found.raised is not None or found.unjudged is not None:
         return found
     outputs = strided(result)
     tried = [may_share(call, each) for each in found.outputs]
@@ -343,11 +343,14 @@ def called_and_written_to(call: Call, mutable: Collection[int] = ()) -> Evidence
 
 
 def may_share(call: Call, out: OutputFacts) -> bool:
-    """Returns True if a write to an output can show whether it shares memory with an input. On a device that shows
-    storages, outputs with a storage of their own are not written to."""
-    if not out.numel or out.conj or out.neg or may_overlap(out.shape, out.stride):
-        return False
-    return out.storage is not None or not call.storage
+    """Returns True if only a write to an output can show whether it shares memory with an input. On a device that shows
+    storages, that is so for outputs in the storage of an input whose elements are apart; on other devices, for each
+    output that has elements."""
+    if not out.numel or not call.storage:
+        return bool(out.numel)
+    return out.storage is not None and not (
+        out.conj or out.neg or may_overlap(out.shape, out.stride)
+    )
 
 
 def write_through(call: Call, out: torch.Tensor) -> WriteThrough:

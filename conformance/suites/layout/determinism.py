@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Call, Found, Judge
+from conformance.checks.ops.calls import Call, Found, Judge, Unjudged
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
 from opinfo.compare import Wrong, bit_equal, tensors_of
@@ -84,7 +84,8 @@ def called_twice(call: Call, mutable: bool) -> list[Evidence]:
 def judge_same_bits(evidence: Sequence[Evidence], reference: Any) -> Found:
     """Check that two equal calls gave the same bits or both raised."""
     first, second = evidence
-    if first.unjudged is not None or second.unjudged is not None:
+    if (error := first.unjudged or second.unjudged) is not None:
+        yield Unjudged(error)
         return
     kind = "not_deterministic"
     if first.raised is not None and second.raised is not None:

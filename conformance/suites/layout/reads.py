@@ -203,8 +203,8 @@ def judge_fresh(evidence: Evidence, reference: Any) -> Found:
                 wrong = aliases(out, handed_through(reference, place, evidence.outputs))
             wrong = wrong or outside_storage(out)
         else:
-            write, wrong = evidence.writes[place] if evidence.writes else None, None
-            if handed_through(reference, place, evidence.outputs) is None and write is not None:
+            wrong, write = None, evidence.writes[place] if evidence.writes else None
+            if write is not None and handed_through(reference, place, evidence.outputs) is None:
                 if write.error is not None:
                     yield Unjudged(write.error)
                     return

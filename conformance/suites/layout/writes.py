@@ -489,6 +489,8 @@ def variants(ctx: ItemContext) -> None:
             if isinstance(plain.raised, NotImplementedError):
                 record.refuse(plain.raised)
                 continue
+            if plain.unjudged is not None:
+                continue
             result = plain.read
             if plain.raised is not None:  # layout.values judges whether the function may raise here
                 expected = ctx.expected(laid)
