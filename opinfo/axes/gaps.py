@@ -146,7 +146,7 @@ def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Call | None:
 
 
 def _valued(basis: Basis) -> Variations:
-    """Yields calls in which one operand contains the ordinary values that it has not contained in any call so far.
+    """Yields calls in which an operand contains ordinary values that are new to it: no earlier call had them there.
     Calls for which the CPU's result is not reliable are left out."""
     if not basis.kind.is_floating_point or basis.kind.itemsize < 2:
         return

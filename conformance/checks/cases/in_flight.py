@@ -228,8 +228,8 @@ def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
     """Calls all functions at the same time, each in its own thread; a barrier holds the threads until all have started.
     Returns the results in the order of the functions.
 
-    Raises the exception of the first function in this order that raised, or CheckFailed if a function has not ended
-    after ``seconds``. The thread of such a function keeps running, because a thread cannot be stopped from outside.
+    If functions raise, the exception of the first of them is raised. Raises CheckFailed if a function is still running
+    after ``seconds``; its thread goes on, because a thread cannot be stopped from outside.
     """
     barrier = threading.Barrier(len(functions))
 

@@ -1,6 +1,6 @@
-"""The evidence of a call: everything that a judge may read of the device. It is collected right after the call, in the
-same order whichever clauses are judged, and judges only read it. Repro scripts contain these functions, which need only
-torch."""
+"""The evidence of a call: everything that a judge may read of the device. It is collected right after the call, always
+all of it and in one order, so that a verdict does not depend on the other clauses of the run. Repro scripts contain
+these functions, which need only torch."""
 
 from __future__ import annotations
 
@@ -202,15 +202,11 @@ def collect_evidence(
         except Exception as late:  # queued work may raise when it is waited for
             error, outputs = late, ()
     inputs = tuple([input_memory(call, each, n in updated) for n, each in enumerate(call.inputs)])
-    hurt = [
-        each
-        for place, (each, found) in enumerate(zip(call.inputs, inputs))
-        if found is not None and found.damage is not None and place not in mutable
-    ]
-    if hurt and call.back is identity:  # the result may lie in an input
+    spoilt = spoilt_inputs(call, inputs, mutable)
+    if spoilt and call.back is identity:  # the result may lie in an input
         read = copied(read)
-    for each in hurt:
-        each.restore(call.move)  # type: ignore[union-attr]
+    for each in spoilt:
+        each.restore(call.move)
     return Evidence(
         read,
         error,
@@ -283,6 +279,17 @@ def input_memory(
         guarded=not (by_values and each.whole),  # type: ignore[attr-defined]
         by_values=by_values,
     )
+
+
+def spoilt_inputs(
+    call: Call, found: Sequence[InputMemory | None], mutable: Collection[int] = ()
+) -> list[Guarded]:
+    """Returns the inputs whose bytes the call changed, except those whose index is in ``mutable``."""
+    return [
+        each
+        for place, (each, its) in enumerate(zip(call.inputs, found))
+        if isinstance(each, Guarded) and its and its.damage is not None and place not in mutable
+    ]
 
 
 def target_after(

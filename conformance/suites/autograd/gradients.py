@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from conformance.checks.ops.calls import Call, Found, address, laid_out, repeated, views
-from conformance.checks.ops.evidence import InputMemory, copied, input_memory
+from conformance.checks.ops.evidence import InputMemory, copied, input_memory, spoilt_inputs
 from conformance.checks.ops.roundings import (
     DRAWS,
     FACTOR,
@@ -149,14 +149,10 @@ def collects_memory(procedure: Procedure) -> Procedure:
     def with_memory(call: Call, *given: Any) -> Gradients:
         answer = procedure(call, *given)
         answer.inputs = [input_memory(call, each) for each in call.inputs]
-        hurt = [
-            each
-            for each, found in zip(call.inputs, answer.inputs)
-            if isinstance(each, Guarded) and found is not None and found.damage is not None
-        ]
-        if hurt:
+        spoilt = spoilt_inputs(call, answer.inputs)
+        if spoilt:
             answer.read = copied(answer.read)  # a gradient may lie in an input
-        for each in hurt:
+        for each in spoilt:
             each.restore(call.move)
         answer.damages = [
             None if each is None or each.intact(call.back) else each.damage(call.back)

@@ -182,8 +182,8 @@ class _OwnEvent(torch.Event):
     def elapsed_time(self, other: torch.Event) -> float:
         """Returns the time from one event to another in milliseconds.
 
-        Raises ValueError if one of the events was not recorded or was created without timing, and RuntimeError if one
-        of them has not completed or if they were recorded on different devices.
+        Raises ValueError if an event was not recorded or was created without timing, and RuntimeError if an event has
+        not completed or if the events were recorded on different devices.
         """
         return float(native.library.elapsed_time(self.event_id, other.event_id))
 
