@@ -16,16 +16,14 @@ from conformance.checks.ops.calls import Call, laid_out
 from conformance.checks.ops.context import run_checks
 from conformance.suites import planned_op_checks
 from conformance.suites.autograd.again import misplaced
+from conformance.suites.autograd.cpu_gradients import gradients, sensitivity
 from conformance.suites.autograd.first import PLAIN, UNSETTLED, lays_of
+from conformance.suites.autograd.gradient_judge import judge_gradients, other_gradient
 from conformance.suites.autograd.gradients import (
     Cotangent,
     Gradients,
     differentiated,
-    gradients,
-    judge_gradients,
     laid,
-    other_gradient,
-    sensitivity,
     weights,
 )
 from conformance.suites.autograd.samples import chosen, is_long, known_of

@@ -18,14 +18,12 @@ from typing import NamedTuple
 import torch
 
 from conformance.suites.autograd import again
+from conformance.suites.autograd.cpu_gradients import gradients, second_gradients, tangents_of
 from conformance.suites.autograd.first import FIRST, PLAIN, applies, lays_of
 from conformance.suites.autograd.gradients import (
     differentiated,
     differentiated_twice,
-    gradients,
     pushed_forward,
-    second_gradients,
-    tangents_of,
 )
 from conformance.suites.autograd.samples import chosen, is_long, known_of
 from opinfo.catalog import catalogue

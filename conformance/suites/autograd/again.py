@@ -10,20 +10,22 @@ import torch
 
 from conformance.checks.ops.calls import Found, Judge, Laid
 from conformance.checks.ops.context import ItemContext, Reference
-from conformance.suites.autograd.first import PLAIN, applies, lays_of, of_inputs, reads_storage
-from conformance.suites.autograd.gradients import (
+from conformance.suites.autograd.cpu_gradients import (
     Compute,
+    gradients_in_batch,
+    second_gradients,
+    tangents_of,
+)
+from conformance.suites.autograd.first import PLAIN, applies, lays_of, of_inputs, reads_storage
+from conformance.suites.autograd.gradient_judge import judge_gradients
+from conformance.suites.autograd.gradients import (
     Cotangents,
     Gradients,
     Held,
     accumulated,
     differentiated_twice,
-    gradients_in_batch,
-    judge_gradients,
     pulled_back_in_batch,
     pushed_forward,
-    second_gradients,
-    tangents_of,
 )
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
 from opinfo.catalog import catalogue

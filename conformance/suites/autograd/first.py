@@ -12,12 +12,8 @@ import torch
 
 from conformance.checks.ops.calls import Judge, Laid
 from conformance.checks.ops.context import ItemContext, Reference
-from conformance.suites.autograd.gradients import (
-    Gradients,
-    differentiated,
-    differentiated_in_place,
-    judge_gradients,
-)
+from conformance.suites.autograd.gradient_judge import judge_gradients
+from conformance.suites.autograd.gradients import Gradients, differentiated, differentiated_in_place
 from conformance.suites.autograd.samples import (
     CONJ,
     INPUTS,

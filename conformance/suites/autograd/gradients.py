@@ -1,5 +1,5 @@
-"""The functions that compute gradients of a call: on the device, with cotangents in given layouts, and on the CPU in
-higher precision.
+"""The functions that compute gradients of a call with cotangents in given layouts: forward, backward, twice, in a batch,
+accumulated into leaves.
 
 Repro scripts contain copies of these functions, so the functions need only torch.
 """
@@ -7,29 +7,18 @@ Repro scripts contain copies of these functions, so the functions need only torc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial, wraps
+from dataclasses import dataclass
+from functools import lru_cache, wraps
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 
-from conformance.checks.ops.calls import Call, Found, address, laid_out, repeated, views
+from conformance.checks.ops.calls import Call, address, views
 from conformance.checks.ops.evidence import InputMemory, copied, input_memory, spoilt_inputs
-from conformance.checks.ops.roundings import (
-    DRAWS,
-    FACTOR,
-    ROUNDING,
-    jolted,
-    off,
-    wider,
-)
-from opinfo.compare import SUM_ROUNDINGS, Wrong, raised, tensor_difference, tensors_of
-from opinfo.device import Damage, Guarded, identity
+from opinfo.compare import tensors_of
+from opinfo.device import Damage, Guarded
 from opinfo.layouts import Geometry
-
-#: Relative error of one rounding in float32, the dtype in which sums are accumulated.
-_ACCUMULATED = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +151,6 @@ def collects_memory(procedure: Procedure) -> Procedure:
         return answer
 
     return with_memory
-
-
-# -- on the device
 
 
 @collects_memory
@@ -400,91 +386,6 @@ def held(
     return Held(tuple(now.stride()), call.back(now.detach()).clone(), kept, old)
 
 
-def changed(evidence: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
-    """Return a (name, damage) pair for each cotangent whose memory was changed, and for each changed input that the
-    call does not update."""
-    found = [
-        (f"input {place}", each.damage)
-        for place, each in enumerate(evidence.inputs)
-        if each is not None and each.damage is not None and place not in mutable
-    ]
-    return found + [
-        (f"cotangent {place}", each)
-        for place, each in enumerate(evidence.damages)
-        if each is not None
-    ]
-
-
-# -- on the CPU
-
-
-def as_the_cpu_does(
-    procedure: Callable[..., Gradients],
-    call: Call,
-    geometries: Sequence[Geometry | None],
-    *given: Any,
-) -> Gradients:
-    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
-    share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
-    there = laid_out(call.values, geometries, identity)
-    host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
-    host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]
-    return procedure(host, *given)
-
-
-def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
-    """Return the cotangents as contiguous CPU tensors in the dtypes of the outputs."""
-    found: Grads = []
-    for each, output in zip(cotangents, outputs, strict=True):
-        if each is None:
-            found.append(None)
-            continue
-        (held,) = repeated([held_by(each)], [each.geometry])
-        found.append(seen(held, each).resolve_conj().contiguous().to(output.dtype))
-    return found
-
-
-class Graph:
-    """A call on contiguous CPU copies of its inputs, in higher precision if ``wide`` is true. Its gradients can be
-    computed repeatedly. The constructor makes the call and does not catch its exceptions."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        arguments: Arguments,
-        values: Values,
-        places: Sequence[int],
-        *,
-        wide: bool = True,
-    ) -> None:
-        copies = [wider(v) if wide else v.detach().clone() for v in values]
-        self.leaves = leaves_of(copies, places)
-        self.places = places
-        with torch.enable_grad():
-            args, kwargs = arguments(list(self.leaves), torch.device("cpu"))
-            self.outputs = tensors_of(function(*args, **kwargs))
-
-    @property
-    def starts(self) -> list[torch.Tensor]:
-        return [self.leaves[place] for place in self.places]
-
-    def ends(self, cotangents: Cotangents) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs."""
-        pairs = zip(self.outputs, on_cpu(cotangents, self.outputs))
-        found = [(o, c) for o, c in pairs if c is not None and o.requires_grad]
-        return [output for output, _ in found], [each for _, each in found]
-
-    def grads(self, cotangents: Cotangents) -> Grads:
-        """Return the gradients of the inputs at ``places``; None for an input that has no gradient. Exceptions
-        of backward are not caught."""
-        ends, given = self.ends(cotangents)
-        if not ends:
-            return [None] * len(self.places)
-        return list(
-            torch.autograd.grad(ends, self.starts, given, retain_graph=True, allow_unused=True)
-        )
-
-
 def in_place(
     function: Callable[..., Any],
     arguments: Arguments,
@@ -508,213 +409,3 @@ def in_place(
 def plain(tensors: list[torch.Tensor], device: torch.device) -> Any:
     """Return (args, kwargs) of a call whose only arguments are the given tensors."""
     return tuple(tensors), {}
-
-
-def gradients(
-    function: Callable[..., Any],
-    arguments: Arguments,
-    values: Values,
-    places: Sequence[int],
-    cotangents: Cotangents,
-    wide: bool = True,
-) -> Grads:
-    """Return the gradients of the inputs at ``places``, computed on the CPU."""
-    return Graph(function, arguments, values, places, wide=wide).grads(cotangents)
-
-
-def second_gradients(
-    function: Callable[..., Any],
-    arguments: Arguments,
-    values: Values,
-    places: Sequence[int],
-    cotangents: Cotangents,
-    wide: bool = True,
-) -> Grads:
-    """Return the second gradients computed on the CPU, in the order of ``differentiated_twice``."""
-    graph = Graph(function, arguments, values, places, wide=wide)
-    ends, given = graph.ends(cotangents)
-    given = leaves_of(given, range(len(given)))
-    with torch.enable_grad():
-        first = torch.autograd.grad(ends, graph.starts, given, create_graph=True, allow_unused=True)
-        return list(again(first, [*graph.starts, *given], identity))
-
-
-def tangents_of(
-    function: Callable[..., Any],
-    arguments: Arguments,
-    values: Values,
-    places: Sequence[int],
-    cotangents: Cotangents,
-    wide: bool = True,
-) -> Grads:
-    """Return the forward-mode derivative of each output, computed on the CPU."""
-    copies = [wider(v) if wide else v.detach().clone() for v in values]
-    given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
-    return products(function, arguments, copies, places, given, torch.device("cpu"))
-
-
-def gradients_in_batch(
-    function: Callable[..., Any],
-    arguments: Arguments,
-    values: Values,
-    places: Sequence[int],
-    cotangents: Cotangents,
-    wide: bool = True,
-) -> Grads:
-    """Return the gradients for the cotangents and for these cotangents divided by 2, computed on the CPU one after the
-    other and stacked in dimension 0."""
-    graph = Graph(function, arguments, values, places, wide=wide)
-    ends, given = graph.ends(cotangents)
-    found = []
-    for scale in (1.0, 0.5):
-        sent = [each * scale for each in given]
-        found.append(
-            torch.autograd.grad(ends, graph.starts, sent, retain_graph=True, allow_unused=True)
-        )
-    return [
-        None if one is None or two is None else torch.stack([one, two]) for one, two in zip(*found)
-    ]
-
-
-Compute: TypeAlias = Callable[..., Grads]
-
-
-def sensitivity(
-    compute: Compute,
-    function: Callable[..., Any],
-    arguments: Arguments,
-    values: Values,
-    places: Sequence[int],
-    cotangents: Cotangents,
-    epsilon: float,
-    fixed: Collection[int] = (),
-    draws: int = DRAWS,
-) -> Grads:
-    """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
-
-    - a multiple of the largest change of the element when each input value is changed by the factor ``1 + epsilon`` or
-      ``1 - epsilon``,
-    - a multiple of the CPU's largest error in the dtype of the inputs, but at most the largest error that counts as a
-      rounding error (``ROUNDING``),
-    - one rounding error times the sum of the cotangents' magnitudes, divided by the number of elements of the tensor,
-      because a device may add the terms in another order than the CPU.
-
-    Inputs at the ``fixed`` places, such as labels, are not changed. The inputs are changed ``draws`` times at random;
-    fewer draws give a smaller result and take less time.
-    """
-    about = (function, arguments)
-    exact = compute(*about, values, places, cotangents)
-    source = torch.Generator().manual_seed(0)
-    jolt = partial(jolted, epsilon=epsilon, source=source)
-    largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
-    for _ in range(draws):
-        given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
-        moved = compute(*about, given, places, cotangents)
-        for place, (before, after) in enumerate(zip(exact, moved)):
-            held = largest[place]
-            if before is not None and after is not None and held is not None:
-                largest[place] = torch.maximum(held, off(after, before))
-    narrow = compute(*about, values, places, cotangents, False)
-    sent = sum(_sum_of_sizes(each) for each in cotangents if each is not None)
-    for place, (want, got) in enumerate(zip(exact, narrow)):
-        held = largest[place]
-        if want is not None and got is not None and held is not None and want.numel():
-            error = float(off(got, want).max())
-            scale = max(sent, float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()))
-            added = min(epsilon, _ACCUMULATED) * sent / want.numel()
-            largest[place] = held * FACTOR + min(FACTOR * error, ROUNDING * scale) + added
-    return largest
-
-
-def _sum_of_sizes(cotangent: Cotangent) -> float:
-    (held,) = repeated([held_by(cotangent)], [cotangent.geometry])
-    return float(seen(held, cotangent).abs().sum())
-
-
-# -- judging
-
-
-def judge_gradients(evidence: Gradients, reference: Any) -> Found:
-    """Check the values, shape, dtype and device of each gradient against the reference, and check that backward changed
-    no input and no cotangent.
-
-    A gradient that is None in the reference may be None or zeros. A device passes if eager CPU raises for the same
-    layouts too, or gives the same gradient. If the op may select any of several equal elements, the sum of the
-    gradients of these elements is compared.
-    """
-    if evidence.unjudged is not None:
-        return
-    if evidence.raised is not None:
-        alike = reference.alike
-        refused = alike is not None and alike.raised is not None
-        yield None if refused else raised(evidence.raised, "gradients, as on the CPU")
-        return
-    for place, (got, want) in enumerate(zip(evidence.read, reference.wants)):
-        if want is None and got is None:
-            yield None
-            continue
-        over = partial(summed, along=reference.shared.get(place))
-        slacks = (partial(least_of, reference, place), partial(slack_of, reference, place))
-        judge = partial(
-            other_gradient,
-            kind=reference.kinds[place],
-            slacks=slacks,
-            tolerances=reference.gradient_tolerances,
-        )
-        wrong = judge(over(got), over(want))
-        if wrong is not None:
-            alike = reference.alike
-            if alike is not None and alike.raised is None and alike.read:
-                same = judge(over(got), over(alike.read[place]))
-                wrong = wrong if same is not None else None
-        yield wrong.about(reference.subjects[place]) if wrong is not None else None
-    for place, (found, device) in enumerate(zip(evidence.found_on, evidence.devices)):
-        if found is not None and found != device:
-            yield Wrong("device", str(device), str(found), reference.subjects[place])
-    for subject, damage in changed(evidence, reference.mutable):
-        yield Wrong("bytes", "no change by backward", str(damage), subject)
-
-
-def least_of(reference: Any, place: int) -> torch.Tensor | None:
-    """Return a lower estimate of the accepted rounding error of a gradient. The estimate takes less than half the time
-    of :func:`slack_of`, and most correct gradients differ from the reference by less than the estimate."""
-    return summed(reference.least[place], reference.shared.get(place))
-
-
-def slack_of(reference: Any, place: int) -> torch.Tensor | None:
-    """Return the accepted rounding error of each element of a gradient."""
-    return summed(reference.slack[place], reference.shared.get(place))
-
-
-def summed(gradient: torch.Tensor | None, along: int | None) -> torch.Tensor | None:
-    """Return the gradient summed over the dimension ``along``, which is kept with size 1. If ``along`` is None, the
-    gradient is unchanged."""
-    if gradient is None or along is None:
-        return gradient
-    return gradient.sum(along, keepdim=True)
-
-
-def other_gradient(
-    got: torch.Tensor | None,
-    want: torch.Tensor | None,
-    kind: torch.dtype,
-    slacks: Iterable[Callable[[], torch.Tensor | None]],
-    tolerances: Any,
-) -> Wrong | None:
-    """Return a failure if a gradient differs from the reference by more than the accepted rounding error, otherwise
-    None. The functions in ``slacks`` return accepted errors in ascending order; each function is called only if the
-    difference exceeds the errors of the functions before it. A gradient of None counts as zeros."""
-    there = want if got is None else got
-    if there is None:
-        return None
-    if got is None or want is None:
-        zeros = torch.zeros(there.shape, dtype=kind)
-        got, want = (zeros if got is None else got), (zeros if want is None else want)
-    wanted = want.to_dense().to(kind)
-    wrong = tensor_difference(got, wanted, tolerances, SUM_ROUNDINGS)
-    for slack in slacks:
-        if wrong is None or wrong.kind != "values" or (near := slack()) is None:
-            return wrong
-        forgiven = torch.where((got - wanted).abs() <= near, wanted, got)
-        wrong = tensor_difference(forgiven, wanted, tolerances, SUM_ROUNDINGS)
-    return wrong

@@ -15,18 +15,20 @@ from conformance.checks.ops.calls import Laid, repeated
 from conformance.checks.ops.context import ItemContext, Part
 from conformance.checks.ops.roundings import DRAWS, floats
 from conformance.checks.ops.script import literal
-from conformance.suites.autograd.gradients import (
+from conformance.suites.autograd.cpu_gradients import (
     Compute,
+    Graph,
+    as_the_cpu_does,
+    gradients,
+    sensitivity,
+)
+from conformance.suites.autograd.gradients import (
     Cotangent,
     Cotangents,
     Gradients,
     Grads,
-    Graph,
-    as_the_cpu_does,
-    gradients,
     in_place,
     plain,
-    sensitivity,
 )
 from opinfo.axes.basis import MOST
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE

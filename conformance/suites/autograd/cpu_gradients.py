@@ -1,0 +1,227 @@
+"""Gradients and derivatives that the CPU computes, as references, and the rounding errors that a device may add to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+
+from conformance.checks.ops.calls import Call, laid_out, repeated
+from conformance.checks.ops.roundings import (
+    DRAWS,
+    FACTOR,
+    ROUNDING,
+    jolted,
+    off,
+    wider,
+)
+from conformance.suites.autograd.gradients import (
+    Arguments,
+    Cotangent,
+    Cotangents,
+    Gradients,
+    Grads,
+    Values,
+    again,
+    held_by,
+    leaves_of,
+    products,
+    seen,
+)
+from opinfo.compare import tensors_of
+from opinfo.device import Guarded, identity
+from opinfo.layouts import Geometry
+
+#: Relative error of one rounding in float32, the dtype in which sums are accumulated.
+_ACCUMULATED = 2.0**-24
+
+
+def as_the_cpu_does(
+    procedure: Callable[..., Gradients],
+    call: Call,
+    geometries: Sequence[Geometry | None],
+    *given: Any,
+) -> Gradients:
+    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
+    share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
+    there = laid_out(call.values, geometries, identity)
+    host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
+    host = replace(host, move=identity, back=identity, settle=identity)  # type: ignore[arg-type]
+    return procedure(host, *given)
+
+
+def on_cpu(cotangents: Cotangents, outputs: Sequence[torch.Tensor]) -> Grads:
+    """Return the cotangents as contiguous CPU tensors in the dtypes of the outputs."""
+    found: Grads = []
+    for each, output in zip(cotangents, outputs, strict=True):
+        if each is None:
+            found.append(None)
+            continue
+        (held,) = repeated([held_by(each)], [each.geometry])
+        found.append(seen(held, each).resolve_conj().contiguous().to(output.dtype))
+    return found
+
+
+class Graph:
+    """A call on contiguous CPU copies of its inputs, in higher precision if ``wide`` is true. Its gradients can be
+    computed repeatedly. The constructor makes the call and does not catch its exceptions."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Arguments,
+        values: Values,
+        places: Sequence[int],
+        *,
+        wide: bool = True,
+    ) -> None:
+        copies = [wider(v) if wide else v.detach().clone() for v in values]
+        self.leaves = leaves_of(copies, places)
+        self.places = places
+        with torch.enable_grad():
+            args, kwargs = arguments(list(self.leaves), torch.device("cpu"))
+            self.outputs = tensors_of(function(*args, **kwargs))
+
+    @property
+    def starts(self) -> list[torch.Tensor]:
+        return [self.leaves[place] for place in self.places]
+
+    def ends(self, cotangents: Cotangents) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs."""
+        pairs = zip(self.outputs, on_cpu(cotangents, self.outputs))
+        found = [(o, c) for o, c in pairs if c is not None and o.requires_grad]
+        return [output for output, _ in found], [each for _, each in found]
+
+    def grads(self, cotangents: Cotangents) -> Grads:
+        """Return the gradients of the inputs at ``places``; None for an input that has no gradient. Exceptions
+        of backward are not caught."""
+        ends, given = self.ends(cotangents)
+        if not ends:
+            return [None] * len(self.places)
+        return list(
+            torch.autograd.grad(ends, self.starts, given, retain_graph=True, allow_unused=True)
+        )
+
+
+def gradients(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    cotangents: Cotangents,
+    wide: bool = True,
+) -> Grads:
+    """Return the gradients of the inputs at ``places``, computed on the CPU."""
+    return Graph(function, arguments, values, places, wide=wide).grads(cotangents)
+
+
+def second_gradients(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    cotangents: Cotangents,
+    wide: bool = True,
+) -> Grads:
+    """Return the second gradients computed on the CPU, in the order of ``differentiated_twice``."""
+    graph = Graph(function, arguments, values, places, wide=wide)
+    ends, given = graph.ends(cotangents)
+    given = leaves_of(given, range(len(given)))
+    with torch.enable_grad():
+        first = torch.autograd.grad(ends, graph.starts, given, create_graph=True, allow_unused=True)
+        return list(again(first, [*graph.starts, *given], identity))
+
+
+def tangents_of(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    cotangents: Cotangents,
+    wide: bool = True,
+) -> Grads:
+    """Return the forward-mode derivative of each output, computed on the CPU."""
+    copies = [wider(v) if wide else v.detach().clone() for v in values]
+    given = [each for each in on_cpu(cotangents, [copies[p] for p in places]) if each is not None]
+    return products(function, arguments, copies, places, given, torch.device("cpu"))
+
+
+def gradients_in_batch(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    cotangents: Cotangents,
+    wide: bool = True,
+) -> Grads:
+    """Return the gradients for the cotangents and for these cotangents divided by 2, computed on the CPU one after the
+    other and stacked in dimension 0."""
+    graph = Graph(function, arguments, values, places, wide=wide)
+    ends, given = graph.ends(cotangents)
+    found = []
+    for scale in (1.0, 0.5):
+        sent = [each * scale for each in given]
+        found.append(
+            torch.autograd.grad(ends, graph.starts, sent, retain_graph=True, allow_unused=True)
+        )
+    return [
+        None if one is None or two is None else torch.stack([one, two]) for one, two in zip(*found)
+    ]
+
+
+Compute: TypeAlias = Callable[..., Grads]
+
+
+def sensitivity(
+    compute: Compute,
+    function: Callable[..., Any],
+    arguments: Arguments,
+    values: Values,
+    places: Sequence[int],
+    cotangents: Cotangents,
+    epsilon: float,
+    fixed: Collection[int] = (),
+    draws: int = DRAWS,
+) -> Grads:
+    """Return the accepted error of each tensor that ``compute`` returns, element by element. The error is the sum of:
+
+    - a multiple of the largest change of the element when each input value is changed by the factor ``1 + epsilon`` or
+      ``1 - epsilon``,
+    - a multiple of the CPU's largest error in the dtype of the inputs, but at most the largest error that counts as a
+      rounding error (``ROUNDING``),
+    - one rounding error times the sum of the cotangents' magnitudes, divided by the number of elements of the tensor,
+      because a device may add the terms in another order than the CPU.
+
+    Inputs at the ``fixed`` places, such as labels, are not changed. The inputs are changed ``draws`` times at random;
+    fewer draws give a smaller result and take less time.
+    """
+    about = (function, arguments)
+    exact = compute(*about, values, places, cotangents)
+    source = torch.Generator().manual_seed(0)
+    jolt = partial(jolted, epsilon=epsilon, source=source)
+    largest: Grads = [None if each is None else each.abs() * 0 for each in exact]
+    for _ in range(draws):
+        given = [v if n in fixed else jolt(wider(v)) for n, v in enumerate(values)]
+        moved = compute(*about, given, places, cotangents)
+        for place, (before, after) in enumerate(zip(exact, moved)):
+            held = largest[place]
+            if before is not None and after is not None and held is not None:
+                largest[place] = torch.maximum(held, off(after, before))
+    narrow = compute(*about, values, places, cotangents, False)
+    sent = sum(_sum_of_sizes(each) for each in cotangents if each is not None)
+    for place, (want, got) in enumerate(zip(exact, narrow)):
+        held = largest[place]
+        if want is not None and got is not None and held is not None and want.numel():
+            error = float(off(got, want).max())
+            scale = max(sent, float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()))
+            added = min(epsilon, _ACCUMULATED) * sent / want.numel()
+            largest[place] = held * FACTOR + min(FACTOR * error, ROUNDING * scale) + added
+    return largest
+
+
+def _sum_of_sizes(cotangent: Cotangent) -> float:
+    (held,) = repeated([held_by(cotangent)], [cotangent.geometry])
+    return float(seen(held, cotangent).abs().sum())

@@ -1,0 +1,115 @@
+"""The judge of gradients: compares the gradients of a device with those of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from conformance.checks.ops.calls import Found
+from conformance.suites.autograd.gradients import Gradients
+from opinfo.compare import SUM_ROUNDINGS, Wrong, raised, tensor_difference
+from opinfo.device import Damage
+
+
+def changed(evidence: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:
+    """Return a (name, damage) pair for each cotangent whose memory was changed, and for each changed input that the
+    call does not update."""
+    found = [
+        (f"input {place}", each.damage)
+        for place, each in enumerate(evidence.inputs)
+        if each is not None and each.damage is not None and place not in mutable
+    ]
+    return found + [
+        (f"cotangent {place}", each)
+        for place, each in enumerate(evidence.damages)
+        if each is not None
+    ]
+
+
+def judge_gradients(evidence: Gradients, reference: Any) -> Found:
+    """Check the values, shape, dtype and device of each gradient against the reference, and check that backward changed
+    no input and no cotangent.
+
+    A gradient that is None in the reference may be None or zeros. A device passes if eager CPU raises for the same
+    layouts too, or gives the same gradient. If the op may select any of several equal elements, the sum of the
+    gradients of these elements is compared.
+    """
+    if evidence.unjudged is not None:
+        return
+    if evidence.raised is not None:
+        alike = reference.alike
+        refused = alike is not None and alike.raised is not None
+        yield None if refused else raised(evidence.raised, "gradients, as on the CPU")
+        return
+    for place, (got, want) in enumerate(zip(evidence.read, reference.wants)):
+        if want is None and got is None:
+            yield None
+            continue
+        over = partial(summed, along=reference.shared.get(place))
+        slacks = (partial(least_of, reference, place), partial(slack_of, reference, place))
+        judge = partial(
+            other_gradient,
+            kind=reference.kinds[place],
+            slacks=slacks,
+            tolerances=reference.gradient_tolerances,
+        )
+        wrong = judge(over(got), over(want))
+        if wrong is not None:
+            alike = reference.alike
+            if alike is not None and alike.raised is None and alike.read:
+                same = judge(over(got), over(alike.read[place]))
+                wrong = wrong if same is not None else None
+        yield wrong.about(reference.subjects[place]) if wrong is not None else None
+    for place, (found, device) in enumerate(zip(evidence.found_on, evidence.devices)):
+        if found is not None and found != device:
+            yield Wrong("device", str(device), str(found), reference.subjects[place])
+    for subject, damage in changed(evidence, reference.mutable):
+        yield Wrong("bytes", "no change by backward", str(damage), subject)
+
+
+def least_of(reference: Any, place: int) -> torch.Tensor | None:
+    """Return a lower estimate of the accepted rounding error of a gradient. The estimate takes less than half the time
+    of :func:`slack_of`, and most correct gradients differ from the reference by less than the estimate."""
+    return summed(reference.least[place], reference.shared.get(place))
+
+
+def slack_of(reference: Any, place: int) -> torch.Tensor | None:
+    """Return the accepted rounding error of each element of a gradient."""
+    return summed(reference.slack[place], reference.shared.get(place))
+
+
+def summed(gradient: torch.Tensor | None, along: int | None) -> torch.Tensor | None:
+    """Return the gradient summed over the dimension ``along``, which is kept with size 1. If ``along`` is None, the
+    gradient is unchanged."""
+    if gradient is None or along is None:
+        return gradient
+    return gradient.sum(along, keepdim=True)
+
+
+def other_gradient(
+    got: torch.Tensor | None,
+    want: torch.Tensor | None,
+    kind: torch.dtype,
+    slacks: Iterable[Callable[[], torch.Tensor | None]],
+    tolerances: Any,
+) -> Wrong | None:
+    """Return a failure if a gradient differs from the reference by more than the accepted rounding error, otherwise
+    None. The functions in ``slacks`` return accepted errors in ascending order; each function is called only if the
+    difference exceeds the errors of the functions before it. A gradient of None counts as zeros."""
+    there = want if got is None else got
+    if there is None:
+        return None
+    if got is None or want is None:
+        zeros = torch.zeros(there.shape, dtype=kind)
+        got, want = (zeros if got is None else got), (zeros if want is None else want)
+    wanted = want.to_dense().to(kind)
+    wrong = tensor_difference(got, wanted, tolerances, SUM_ROUNDINGS)
+    for slack in slacks:
+        if wrong is None or wrong.kind != "values" or (near := slack()) is None:
+            return wrong
+        forgiven = torch.where((got - wanted).abs() <= near, wanted, got)
+        wrong = tensor_difference(forgiven, wanted, tolerances, SUM_ROUNDINGS)
+    return wrong
