@@ -16,8 +16,9 @@ from conformance.checks.ops.context import ItemContext, run_checks
 from devices import registry
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import tensors_of
-from opinfo.device import Device, identity
+from opinfo.device import Device
 from opinfo.exceptions import exceptions
+from opinfo.guarded import identity
 from opinfo.reference import StrideReference
 from opinfo.samples import Sample, probe
 

@@ -23,7 +23,7 @@ STEPS = (
     "opinfo/samples.py:choose",
     "opinfo/layouts.py:covering",
     "conformance/run/isolation/watch.py:Watch.call",
-    "opinfo/device.py:Guarded.__init__",
+    "opinfo/guarded.py:Guarded.__init__",
     "conformance/checks/ops/context.py:ItemContext.call",
     "conformance/checks/ops/evidence.py:collect_evidence",
     "conformance/suites/layout/reads.py:judge_values",

@@ -30,8 +30,8 @@ from conformance.suites.autograd.samples import chosen, is_long, known_of
 from devices.cell import Outcome
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import DEFAULT_TOLERANCES
-from opinfo.device import identity
 from opinfo.exceptions import exceptions
+from opinfo.guarded import identity
 from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from tests.autograd import off, trust
 from tests.mutation import gradients as mutants

@@ -12,7 +12,8 @@ import torch
 from conformance.checks.cases.context import Context, Result, Where, in_process
 from conformance.checks.cases.endings import CheckFailed
 from devices import registry
-from opinfo.device import Device, identity
+from opinfo.device import Device
+from opinfo.guarded import identity
 from tests.behaviour import examples
 
 

@@ -223,7 +223,7 @@ def test_pictures_lie_as_the_layouts_do(name: str) -> None:
 
 
 def test_the_guard_is_that_of_the_suite() -> None:
-    from opinfo.device import GUARD_BYTES, storage_bytes
+    from opinfo.guarded import GUARD_BYTES, storage_bytes
     from opinfo.layouts import Layout
 
     real = Layout.parse("channels_last+step_inner+offset").geometry((2, 3, 2, 2))

@@ -14,8 +14,8 @@ from conformance.suites.dispatch.index_range import alone, cpu_refuses, refuses_
 from conformance.suites.dispatch.refusals import once
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import Call, Wrong
-from opinfo.device import identity
 from opinfo.exceptions import exceptions
+from opinfo.guarded import identity
 from opinfo.samples import Sample, choose, draw
 
 _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")

@@ -15,7 +15,7 @@ from conformance.suites.dispatch import fallback
 from devices.cell import Outcome
 from devices.simulated.faults import FAULTS, Fault, planted
 from opinfo.compare import Wrong
-from opinfo.device import identity
+from opinfo.guarded import identity
 from tests.dispatch.rig import OF_OPS, RIG
 from tests.trials import Bench, Trials, not_passing, one_thread
 

@@ -9,7 +9,7 @@ import torch
 
 from conformance.suites.dispatch.refusals import judged_refusal, says
 from opinfo.compare import Wrong
-from opinfo.device import identity
+from opinfo.guarded import identity
 
 _NAMES = ["gcd", "gcd_"]
 

@@ -23,7 +23,8 @@ from conformance.suites.precision.samples import judge_rounded
 from devices.cell import CellOutcome, Outcome
 from devices.cpu.descriptor import DESCRIPTOR
 from opinfo.compare import Wrong
-from opinfo.device import Guarded, identity, open_device
+from opinfo.device import open_device
+from opinfo.guarded import Guarded, identity
 from opinfo.layouts import CONTIGUOUS
 from opinfo.reference import OutputSpec, StrideAnswer
 from tests.trials import Rig, Subject

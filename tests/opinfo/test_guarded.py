@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devices import registry
-from opinfo.device import GUARD_BYTES, ByValues, Damage, Guarded, identity, storage_bytes
+from opinfo.guarded import GUARD_BYTES, ByValues, Damage, Guarded, identity, storage_bytes
 from opinfo.layouts import Layout, covering_set
 from tests.opinfo.test_layouts import layouts, shapes
 

@@ -26,7 +26,7 @@ from conformance.checks.ops.script import (
 )
 from devices.failure import Failure
 from opinfo.catalog import Op
-from opinfo.device import Guarded
+from opinfo.guarded import Guarded
 from opinfo.layouts import Geometry
 
 

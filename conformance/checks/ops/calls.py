@@ -11,7 +11,7 @@ import torch
 
 from conformance.checks.ops.roundings import as_exact, within
 from opinfo.compare import Wrong, difference, tensors_of
-from opinfo.device import Guarded, Move
+from opinfo.guarded import Guarded, Move
 from opinfo.layouts import Case, Geometry
 from opinfo.samples import Sample
 

@@ -41,8 +41,9 @@ from devices.cell import CallKey
 from devices.errors import in_a_line
 from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS
-from opinfo.device import ByValues, Device, Guarded
+from opinfo.device import Device
 from opinfo.exceptions import Exceptions
+from opinfo.guarded import ByValues, Guarded
 from opinfo.layouts import (
     CONTIGUOUS,
     AnyLayout,

@@ -13,7 +13,7 @@ import torch
 
 from conformance.checks.ops.calls import Call, address, container, strided, views
 from opinfo.compare import replace_tensors
-from opinfo.device import ByValues, Damage, Guarded, identity
+from opinfo.guarded import ByValues, Damage, Guarded, identity
 from opinfo.layouts import Geometry
 from opinfo.reference import significant
 from opinfo.torch_private import storage_id

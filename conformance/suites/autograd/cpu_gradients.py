@@ -32,7 +32,7 @@ from conformance.suites.autograd.gradients import (
     seen,
 )
 from opinfo.compare import tensors_of
-from opinfo.device import Guarded, identity
+from opinfo.guarded import Guarded, identity
 from opinfo.layouts import Geometry
 
 #: Relative error of one rounding in float32, the dtype in which sums are accumulated.

@@ -11,7 +11,7 @@ import torch
 from conformance.checks.ops.calls import Found
 from conformance.suites.autograd.gradients import Gradients
 from opinfo.compare import SUM_ROUNDINGS, Wrong, raised, tensor_difference
-from opinfo.device import Damage
+from opinfo.guarded import Damage
 
 
 def changed(evidence: Gradients, mutable: Collection[int]) -> list[tuple[str, Damage]]:

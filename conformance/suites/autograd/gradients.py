@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from conformance.checks.ops.calls import Call, address, views
 from conformance.checks.ops.evidence import InputMemory, copied, input_memory, spoilt_inputs
 from opinfo.compare import tensors_of
-from opinfo.device import Damage, Guarded
+from opinfo.guarded import Damage, Guarded
 from opinfo.layouts import Geometry
 
 

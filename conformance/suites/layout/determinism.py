@@ -19,7 +19,7 @@ from conformance.checks.ops.calls import Call, Found, Judge, Unjudged
 from conformance.checks.ops.context import ItemContext, Reference
 from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
 from opinfo.compare import Wrong, bit_equal, tensors_of
-from opinfo.device import Guarded
+from opinfo.guarded import Guarded
 from opinfo.memory import fresh_memory
 
 DETERMINISM = "layout.determinism"

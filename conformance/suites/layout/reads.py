@@ -19,7 +19,7 @@ from conformance.checks.ops.evidence import (
 from conformance.suites.layout.lazy_bits import lazy_bits, lazy_operands
 from conformance.suites.layout.views import judge_views
 from opinfo.compare import Wrong, raised, tensors_of
-from opinfo.device import Guarded, identity
+from opinfo.guarded import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant
 
 

@@ -16,7 +16,7 @@ from conformance.checks.ops.evidence import (
     may_overlap,
 )
 from opinfo.compare import Wrong, raised, same_bytes, tensors_of
-from opinfo.device import differing
+from opinfo.guarded import differing
 from opinfo.reference import OutputSpec, significant
 
 

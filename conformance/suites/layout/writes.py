@@ -27,7 +27,7 @@ from conformance.checks.ops.evidence import (
 )
 from opinfo.axes.values import SPECIAL
 from opinfo.compare import Wrong, fits_in, outputs_of, raised, tensors_of
-from opinfo.device import Guarded, identity
+from opinfo.guarded import Guarded, identity
 from opinfo.layouts import Geometry, Layout, uniform
 from opinfo.reference import value_answer
 from opinfo.samples import Sample

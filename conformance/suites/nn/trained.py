@@ -17,7 +17,7 @@ from conformance.checks.cases.context import Context
 from conformance.checks.cases.endings import CheckFailed
 from devices.failure import Difference, Failure, Kind
 from opinfo.compare import Tolerances, tensor_difference
-from opinfo.device import ByValues, Guarded
+from opinfo.guarded import ByValues, Guarded
 from opinfo.layouts import parse_layout
 
 #: (rtol, atol) by dtype. Larger than those of ``torch.testing`` for one op, because a module is a chain of ops whose

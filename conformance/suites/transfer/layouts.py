@@ -12,7 +12,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import Context
 from devices.failure import Kind
-from opinfo.device import sliced_view
+from opinfo.guarded import sliced_view
 from opinfo.layouts import Geometry
 
 cases = Cases(Kind.VALUES)
