@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Call, Unjudged
-from conformance.checks.ops.context import Reference
 from conformance.checks.ops.evidence import Evidence, called_and_written_to
 from conformance.checks.ops.failures import from_device
 from conformance.suites.layout import SUITE, reads

@@ -15,7 +15,8 @@ import torch
 
 from conformance.checks.cells import VALUES, Recorder
 from conformance.checks.ops import directed
-from conformance.checks.ops.context import ItemContext, Reference, run_checks
+from conformance.checks.ops.call_reference import Reference
+from conformance.checks.ops.context import ItemContext, run_checks
 from conformance.checks.ops.script import NotApplicable
 from conformance.suites import load
 from conformance.suites.precision.bounds import is_exact

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ import torch
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Recorder, Unread
 from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
+from conformance.checks.ops.call_reference import NO_ANSWER, Part, Reference
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.calls import (
     Ambiguous,
@@ -31,16 +31,14 @@ from conformance.checks.ops.calls import (
     Judge,
     Laid,
     Unjudged,
-    elements_named,
     repeated,
 )
 from conformance.checks.ops.failures import failed, from_device, spoken, traced
-from conformance.checks.ops.roundings import allowance, exact_answer
-from conformance.checks.ops.script import literal
+from conformance.checks.ops.roundings import exact_answer
 from devices.cell import CallKey
 from devices.errors import in_a_line
-from opinfo.catalog import Op, drawn_sample
-from opinfo.compare import DEFAULT_TOLERANCES, SUM_ROUNDINGS
+from opinfo.catalog import Op
+from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import ByValues, Guarded
@@ -58,7 +56,6 @@ from opinfo.layouts import (
     uniform,
 )
 from opinfo.reference import (
-    OutputSpec,
     StrideAnswer,
     StrideReference,
     ValueAnswer,
@@ -90,201 +87,6 @@ class EndsProcess(Exception):
 
 #: The largest tolerance, relative and absolute, that torch's database may set for float32 gradients.
 _MOST_OF_GRADIENTS = 1e-5
-#: One call in this many takes its strides from FakeTensor even if the meta device has an answer.
-_SPOT = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a Reference that a script cannot write as a literal: its ``value`` or a function that computes the
-    value, the source ``code`` (or a function that writes the code), and the ``functions`` that the code uses."""
-
-    value: Any
-    code: str | Callable[[], str]
-    functions: tuple[Any, ...]
-
-
-#: The answer when nothing was computed.
-NO_ANSWER = ValueAnswer(None)
-
-
-class Reference:
-    """The expected result of a call, in named parts. Each part is computed when a judge first reads it.
-
-    A repro script contains the parts that its judge reads. ``parts`` adds parts to those defined here; if a part is a
-    function, the function is called to compute the part.
-    """
-
-    def __init__(self, ctx: ItemContext, laid: Laid, **parts: Any) -> None:
-        self.ctx, self.laid = ctx, laid
-        self._parts = parts
-        self._value: ValueAnswer | None = None
-        self._answer: StrideAnswer | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            part = self._parts[name]
-        except KeyError:
-            raise AttributeError(name) from None
-        found = part.value if isinstance(part, Part) else part
-        self.__dict__[name] = found = found() if callable(found) else found
-        return found
-
-    def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
-        """Returns the source text by which a script defines a part, and the functions and classes that the text uses."""
-        part = self._parts.get(name)
-        if isinstance(part, Part):
-            return part.code if isinstance(part.code, str) else part.code(), part.functions
-        sample = self.laid.sample
-        if name == "value":
-            mutates = ", mutates=True" if self.ctx.mutates else ""
-            text = f"value_answer(op, arguments, repeated(values, geometries){mutates})"
-            return text, (value_answer, repeated)
-        if name == "process" and self.process is not None:
-            drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.drawn})"
-            return f"{drawn}.output_process_fn_grad", (drawn_sample,)
-        if name == "named" and self.named is not None:
-            operand = "repeated(values, geometries)[0]"
-            text = f"lambda result: elements_named(result, {operand}, {self._along})"
-            return text, (elements_named, repeated)
-        if name == "exact" and self.ctx.has_exact:
-            text = "exact_answer(op, arguments, repeated(values, geometries))"
-            return text, (exact_answer, repeated)
-        if name == "allowed" and self.conditioned:
-            process, functions = self.source("process")
-            text = f"allowance(op, arguments, repeated(values, geometries), {process})"
-            return text, (allowance, repeated, *functions)
-        found = getattr(self, name)
-        classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
-        if found is NO_ANSWER:
-            return "ValueAnswer(None)", (ValueAnswer,)
-        return literal(found), classes
-
-    @property
-    def tolerances(self) -> dict[str, tuple[float, float]]:
-        return self.ctx.tolerances
-
-    @property
-    def gradient_tolerances(self) -> dict[str, tuple[float, float]]:
-        return self.ctx.gradient_tolerances
-
-    @property
-    def roundings(self) -> float:
-        """The accepted error of an element, as a number of roundings of the largest element (see
-        ``opinfo.compare.difference``)."""
-        return SUM_ROUNDINGS if "values.sums" in self.families else 0.0
-
-    @property
-    def process(self) -> Callable[[Any], Any] | None:
-        """A function that extracts the unique part of a result; None if the whole result is unique."""
-        return self.laid.sample.process if "values.not_unique" in self.families else None
-
-    @property
-    def conditioned(self) -> bool:
-        """True if rounding errors of the operands may change the result by more than the tolerances."""
-        return "values.conditioned" in self.families
-
-    @property
-    def allowed(self) -> list[torch.Tensor]:
-        """The accepted error of each tensor of the result, element by element, for an ill-conditioned op; otherwise
-        empty."""
-        if not self.conditioned:
-            return []
-        sample = self.laid.sample
-        values = repeated(sample.tensors, self.laid.geometries)
-        return allowance(self.ctx.op.function, sample.call.on, values, self.process)
-
-    @property
-    def exact(self) -> ValueAnswer:
-        """The CPU's result in float64 or complex128; NO_ANSWER if the dtype is neither floating-point nor complex."""
-        if not self.ctx.has_exact:
-            return NO_ANSWER
-        sample = self.laid.sample
-        values = repeated(sample.tensors, self.laid.geometries)
-        return exact_answer(self.ctx.op.function, sample.call.on, values)
-
-    @property
-    def named(self) -> Callable[[Any], Any] | None:
-        """A function that replaces the indices in a result by elements, if an index may be that of any of several equal
-        elements; otherwise None."""
-        if not self.families & {"values.any_index", "values.of_any"}:
-            return None
-        if "values.of_any" in self.families and (self._is_stable or self.ctx.apart(self.laid)):
-            return None
-        operand = repeated(self.laid.sample.tensors, self.laid.geometries)[0]
-        return partial(elements_named, operand=operand, dim=self._along)
-
-    @property
-    def _is_stable(self) -> bool:
-        return bool(self.laid.sample.call.kwargs.get("stable"))
-
-    @property
-    def _along(self) -> int:
-        """The dimension of a reduction, from the call's arguments. In ops such as topk, the argument ``k`` precedes the
-        dimension."""
-        args, kwargs = self.laid.sample.call.args, self.laid.sample.call.kwargs
-        place = 2 if "values.of_k" in self.families else 1
-        return int(args[place] if len(args) > place else kwargs.get("dim", -1))
-
-    @property
-    def families(self) -> frozenset[str]:
-        return self.ctx.traits.families
-
-    @property
-    def free(self) -> bool:
-        """True if the inputs do not determine the values of the result, as for random numbers."""
-        return "values.free" in self.families
-
-    @property
-    def signed(self) -> bool:
-        """True if the signs of zeros are judged, because a standard defines them for this op."""
-        sample = self.laid.sample
-        return sample.axis == "special values" and "zeros.signed" in self.families
-
-    @property
-    def mutable(self) -> frozenset[int]:
-        return self.ctx.mutable_inputs(self.laid.sample)
-
-    # Not cached_property, which takes a lock: these are read a hundred thousand times.
-    @property
-    def value(self) -> ValueAnswer:
-        if self._value is None:
-            self._value = self.ctx.expected(self.laid)
-        return self._value
-
-    @property
-    def _fake(self) -> StrideAnswer:
-        if self._answer is None:
-            self._answer = self.ctx.stride_answer(self.laid)
-        return self._answer
-
-    @property
-    def raises(self) -> bool:
-        """True if FakeTensor rejects this call both for the device and for a neutral device type. A rejection for the
-        device alone does not count, because FakeTensor may run the vendor's own Python code, and that code may be
-        wrong. If the meta device accepts the call, FakeTensor is not run, because the meta device is faster and agrees
-        with FakeTensor except for known ops."""
-        known = "strides.not_of_meta" in self.families
-        if not known and self.ctx.stride_answer(self.laid, where="meta").outputs is not None:
-            return False
-        return self._fake.raises is not None and (
-            self.ctx.stride_answer(self.laid, where="elsewhere").raises is not None
-        )
-
-    @property
-    def specs(self) -> tuple[OutputSpec, ...] | None:
-        """The shapes and strides of FakeTensor's outputs; None if FakeTensor returns none."""
-        return self._fake.outputs
-
-    @property
-    def meta_specs(self) -> tuple[OutputSpec, ...] | None:
-        """The shapes and strides of the outputs on the meta device, which is faster than FakeTensor. None if the meta
-        device returns none, or if FakeTensor must be used: for ops where both are known to differ, and for one call in
-        50 of every op, to notice new differences."""
-        spot = zlib.crc32(f"{self.laid.sample.index} {self.laid.case.id}".encode()) % _SPOT == 0
-        if spot or "strides.not_of_meta" in self.families:
-            return None
-        return self.ctx.stride_answer(self.laid, where="meta").outputs
 
 
 def _error(evidence: Any) -> Exception | None:

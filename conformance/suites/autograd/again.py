@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Judge, Laid
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.suites.autograd.cpu_gradients import (
     Compute,
     gradients_in_batch,

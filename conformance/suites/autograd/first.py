@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Judge, Laid
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.suites.autograd.gradient_judge import judge_gradients
 from conformance.suites.autograd.gradients import Gradients, differentiated, differentiated_in_place
 from conformance.suites.autograd.samples import (

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.call_reference import Part
 from conformance.checks.ops.calls import Laid, repeated
-from conformance.checks.ops.context import ItemContext, Part
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.roundings import DRAWS, floats
 from conformance.checks.ops.script import literal
 from conformance.suites.autograd.cpu_gradients import (

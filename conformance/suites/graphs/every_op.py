@@ -14,8 +14,9 @@ import torch
 
 from conformance.checks.behaviour.graph_capture import OwnGraph, chain, general_graph
 from conformance.checks.cells import VALUES
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Call, differs
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.failures import spoken
 from devices.descriptor import Descriptor
 from opinfo.catalog import catalogue

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Call, Found, Judge, Unjudged
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
 from opinfo.compare import Wrong, bit_equal, tensors_of
 from opinfo.guarded import Guarded

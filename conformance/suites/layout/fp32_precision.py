@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
 from opinfo.compare import Wrong, raised, tensors_of

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Call, Found, Judge, copies, differs
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.suites.layout.views import other_bits
 from opinfo.compare import raised, replace_tensors, tensors_of

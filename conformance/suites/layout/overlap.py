@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Call, Found, container, copies, differs
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import Evidence
 from conformance.suites.layout.writes import called_and_warned, form_of, on_cpu
 from opinfo.compare import Wrong, outputs_of

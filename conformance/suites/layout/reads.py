@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Ambiguous, Found, Judge, Laid, Unjudged, differs
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import (
     Evidence,
     OutputFacts,

@@ -14,8 +14,9 @@ import torch
 from conformance.checks.cells import VARIANTS
 from conformance.checks.guard import FUNCTION
 from conformance.checks.ops import directed
+from conformance.checks.ops.call_reference import Part, Reference
 from conformance.checks.ops.calls import Call, Found, Laid, address, copies, differs, views
-from conformance.checks.ops.context import ItemContext, Part, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import (
     Evidence,
     TargetAfter,

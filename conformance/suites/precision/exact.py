@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found
-from conformance.checks.ops.context import ItemContext, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
 from conformance.suites.precision.bounds import on_samples

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from conformance.checks.ops.call_reference import Part, Reference
 from conformance.checks.ops.calls import Found, Laid
-from conformance.checks.ops.context import ItemContext, Part, Reference
+from conformance.checks.ops.context import ItemContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
 from conformance.suites.precision.bounds import on_samples
