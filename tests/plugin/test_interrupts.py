@@ -19,6 +19,11 @@ from tests.plugin.running import CHECKOUT, LIMIT, environment
 pytestmark = pytest.mark.slow
 
 
+def hears_sigint() -> None:
+    """A shell that starts the tests in the background has SIGINT ignored, which a run would inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def a_run_that_goes_on(folder: Path, cache: Path, workers: str) -> Iterator[subprocess.Popen[str]]:
     """A run of hundreds of cells, some of which have results when the block begins."""
@@ -39,8 +44,7 @@ def a_run_that_goes_on(folder: Path, cache: Path, workers: str) -> Iterator[subp
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # A shell that started the tests in the background has SIGINT ignored, which Python would inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        preexec_fn=hears_sigint,
     )
     progress, until = folder / ".progress.jsonl", time.monotonic() + LIMIT
     try:

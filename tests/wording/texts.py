@@ -133,12 +133,11 @@ def _literal(node: ast.AST, names: bool = False) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            str(part.value)
-            if isinstance(part, ast.Constant)
-            else ast.unparse(ast.JoinedStr([part]))[2:-1]
-            if names
-            else "{…}"
-            for part in node.values
-        )
+        return "".join(_part(part, names) for part in node.values)
     return ""
+
+
+def _part(part: ast.expr, names: bool) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    return ast.unparse(ast.JoinedStr([part]))[2:-1] if names else "{…}"
