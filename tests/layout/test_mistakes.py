@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Call, Unjudged
@@ -127,6 +128,30 @@ def test_an_output_that_lies_in_an_input_is_not_fresh(
     (found,) = reads.judge_fresh(evidence, NO_SPECS)
     assert isinstance(found, Wrong) and found.kind == "alias"
     assert given.intact(identity)  # what the write changed has its bytes again
+
+
+def test_an_output_at_the_addresses_of_an_input_is_not_fresh() -> None:
+    """In a storage of its own, such as one that was made from a pointer."""
+    given = Guarded(torch.ones(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+    (found,) = reads.judge_fresh(evidence_of(from_dlpack(given.view), given), NO_SPECS)
+    assert isinstance(found, Wrong) and "addresses that overlap input 0" in found.found
+
+
+def test_an_input_that_a_call_moves_is_seen() -> None:
+    given = Guarded(torch.ones(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+    given.view.t_()
+    reference = SimpleNamespace(mutable=frozenset())
+    (found,) = reads.judge_inputs(evidence_of(torch.ones(1), given), reference)
+    assert isinstance(found, Wrong) and found.kind == "moved"
+
+
+def test_a_result_in_an_overwritten_input_is_kept_as_the_call_left_it() -> None:
+    given = Guarded(torch.ones(2, 3), CONTIGUOUS.geometry((2, 3)), identity)
+    evidence = evidence_of(given.view.add_(1), given)
+    assert evidence.read.eq(2).all() and given.view.eq(1).all()
+    reference = SimpleNamespace(mutable=frozenset())
+    (found,) = reads.judge_inputs(evidence, reference)
+    assert isinstance(found, Wrong) and found.kind == "bytes"
 
 
 def test_a_result_past_its_storage_is_read_by_nobody() -> None:
