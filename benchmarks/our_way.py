@@ -34,7 +34,7 @@ def test_layout(name: str) -> None:
     op = catalogue()[name]
     samples = draw(op, "float32", LIMIT or 10_000)
     context = ItemContext(
-        op=op,
+        subject=op,
         dtype="float32",
         traits=probe(op, "float32", samples[:1], KNOWN),
         samples=samples,

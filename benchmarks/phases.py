@@ -88,7 +88,7 @@ def _run(cache_root: Path) -> int:
         ]
         run_checks(
             ItemContext(
-                op=op,
+                subject=op,
                 dtype=dtype,
                 traits=traits,
                 samples=samples,

@@ -11,18 +11,19 @@ import gc
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
 import torch
 
 from devices.files import cache_root, write_whole
 from devices.torch_version import supported
 from opinfo.compare import DEFAULT_TOLERANCES
+from opinfo.subject import Function, Source, Subject
 
 #: Upstream tests whose tolerance overrides apply here, because they compare a kernel with itself in another layout or
 #: variant. Overrides for gradients, numpy references or Inductor concern other comparisons.
@@ -43,30 +44,28 @@ class UnsupportedTorch(RuntimeError):
     """The error for an installed torch that lacks a private name or a database which the adapter needs."""
 
 
-_Value = TypeVar("_Value")
-
-
-class _Field(Generic[_Value]):
+class _Field:
     """A descriptor for a field of a database entry, which is read once and then stored. A default is required if only
     some classes of entries have the field."""
 
-    def __init__(self, upstream: str, *default: _Value) -> None:
+    def __init__(self, upstream: str, *default: Any) -> None:
         self._upstream, self._default = upstream, default
 
     def __set_name__(self, owner: type[Op], name: str) -> None:
         self._name = name
 
-    def __get__(self, op: Op, owner: type[Op]) -> _Value:
-        value: _Value = getattr(op.info, self._upstream, *self._default)
+    def __get__(self, op: Op, owner: type[Op]) -> Any:
+        value = getattr(op.info, self._upstream, *self._default)
         vars(op)[self._name] = value  # later reads find it here; reading the entry again is slow
         return value
 
 
-_Function: TypeAlias = Callable[..., Any]
+def _field(upstream: str, *default: Any) -> Any:
+    """Returns a descriptor whose type is that of the attribute that it defines."""
+    return _Field(upstream, *default)
 
 
-@dataclass(frozen=True, eq=False)
-class Op:
+class Op(Subject):
     """An op of torch's database (OpInfo), with the fields that the harness uses, under names that do not change between
     versions.
 
@@ -74,30 +73,27 @@ class Op:
     then names the field.
     """
 
-    info: Any
-
     #: name and variant, ``std.unbiased``: unique in the database
-    id = _Field[str]("full_name")
-    function = _Field[_Function]("op")
-    method = _Field[_Function | None]("method_variant")
-    operator = _Field[_Function | None]("operator_variant")
-    inplace = _Field[_Function | None]("inplace_variant")
-    inplace_operator = _Field[_Function | None]("inplace_operator_variant")
-    has_out = _Field[bool]("supports_out")
-    is_factory = _Field[bool]("is_factory_function")
-    promotes_int_to_float = _Field[bool]("promotes_int_to_float")
-    #: whether a binary op takes a Python scalar as its right operand
-    takes_python_scalar = _Field[bool]("supports_rhs_python_scalar", False)
-    #: the identity of a reduction, such as 0 for a sum
-    identity = _Field[Any]("identity", None)
-    #: what a reduction does with NaN: ``propagate``, ``omit`` or None
-    nan_policy = _Field[str | None]("nan_policy", None)
-    #: whether second derivatives and forward-mode derivatives are implemented
-    has_second_gradient = _Field[bool]("supports_gradgrad")
-    has_forward_gradient = _Field[bool]("supports_forward_ad")
-    #: whether the op accepts conjugated and negated views as inputs, according to the database
-    takes_conj_view = _Field[bool]("test_conjugated_samples")
-    takes_neg_view = _Field[bool]("test_neg_view")
+    id = _field("full_name")
+    function = _field("op")
+    reference = _field("op")
+    method = _field("method_variant")
+    operator = _field("operator_variant")
+    inplace = _field("inplace_variant")
+    inplace_operator = _field("inplace_operator_variant")
+    has_out = _field("supports_out")
+    is_factory = _field("is_factory_function")
+    promotes_int_to_float = _field("promotes_int_to_float")
+    takes_python_scalar = _field("supports_rhs_python_scalar", False)
+    identity = _field("identity", None)
+    nan_policy = _field("nan_policy", None)
+    has_second_gradient = _field("supports_gradgrad")
+    has_forward_gradient = _field("supports_forward_ad")
+    takes_conj_view = _field("test_conjugated_samples")
+    takes_neg_view = _field("test_neg_view")
+
+    def __init__(self, info: Any) -> None:
+        self.info = info
 
     @property
     def spatial(self) -> int:
@@ -236,6 +232,19 @@ class Op:
             return None
         found.append(DEFAULT_TOLERANCES.get(dtype, (0.0, 0.0)))
         return max(r for r, _ in found), max(a for _, a in found)
+
+    def source_of(self, function: Function) -> Source:
+        """Returns the look-up of a function in torch's database, as a repro script writes it."""
+        kinds = ("function", "method", "inplace", "operator", "inplace_operator")
+        kind = next((each for each in kinds if getattr(self, each) == function), "function")
+        name = "op" if kind == "function" else f"{kind}_variant"
+        return f"database_entry({self.id!r}).{name}", (database_entry,)
+
+    def source_of_process(self, dtype: str, index: int) -> Source:
+        """Returns the look-up of a sample's ``output_process_fn_grad`` in torch's database, as a repro script writes
+        it."""
+        sample = f"drawn_sample({self.id!r}, {dtype!r}, {index})"
+        return f"{sample}.output_process_fn_grad", (drawn_sample,)
 
     def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
         """Yields the database's samples on the CPU, directly from the function that makes them.

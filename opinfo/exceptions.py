@@ -64,8 +64,11 @@ class Exceptions(
     families: tuple[Family, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
 
-    def families_of(self, op: str) -> frozenset[str]:
-        return frozenset(f.name for f in self.families if any(names(p, op) for p in f.ops))
+    def families_of(self, *ops: str) -> frozenset[str]:
+        """Returns the families of an op. ``ops`` are the names under which the file may list it."""
+        return frozenset(
+            f.name for f in self.families if any(names(p, op) for p in f.ops for op in ops)
+        )
 
     def about(self, op: str) -> Exceptions:
         """Returns the exclusions that name an op."""

@@ -265,8 +265,13 @@ def _rows(geometry: Geometry) -> tuple[list[int], list[int]]:
 
 
 def _once(view: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """Returns a view without the repetitions of an expanded dimension."""
-    return view if geometry.expanded is None else view.narrow(geometry.expanded, 0, 1)
+    """Returns a view without the repetitions of expanded dimensions, those longer than 1 whose stride is 0."""
+    if geometry.expanded is None:
+        return view
+    for dim, (size, step) in enumerate(zip(geometry.shape, geometry.stride)):
+        if size > 1 and step == 0:
+            view = view.narrow(dim, 0, 1)
+    return view
 
 
 def storage_bytes(geometry: Geometry, itemsize: int) -> int:

@@ -164,7 +164,7 @@ class CoveringSet:
         cases = {case.id for case in self.cases}
         targets = {f"out={t.id}" for t in self.targets}
         grads = {f"{of}={each}" for of in ("grad", "both") for each in self.cotangents}
-        return frozenset(cases | targets | grads | set(self.directed))
+        return frozenset(cases | targets | grads | {RECORDED.id, *self.directed})
 
 
 @cache
@@ -174,6 +174,20 @@ def known_names() -> frozenset[str]:
 
 
 CONTIGUOUS = Layout("contiguous")
+
+
+#: The case of a call with the geometries that its sample was recorded with (``Sample.geometries``).
+RECORDED = Case("recorded", CONTIGUOUS, CONTIGUOUS)
+
+
+def recorded_geometry(shape: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
+    """Returns the geometry of a tensor that was recorded, with any strides. Dimensions longer than 1 whose stride is 0
+    hold the same elements everywhere; ``expanded`` is the first of them."""
+    repeats = [dim for dim, (n, step) in enumerate(zip(shape, stride)) if n > 1 and step == 0]
+    last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
+    extent = offset + (last if all(shape) else 0)
+    expanded = repeats[0] if repeats else None
+    return interned(Geometry(tuple(shape), tuple(stride), offset, extent, expanded))
 
 
 def uniform(layout: AnyLayout) -> Case:

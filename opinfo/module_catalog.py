@@ -64,7 +64,7 @@ class ModuleEntry:
 
 
 @cache
-def module_catalogue() -> Mapping[str, ModuleEntry]:
+def module_entries() -> Mapping[str, ModuleEntry]:
     """Returns all modules of the database by name, in the database's order.
 
     Raises ImportError if the database cannot be imported; it needs the same packages as the database of ops.

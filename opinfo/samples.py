@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from opinfo.catalog import Op, host_generator_kept
+from opinfo.catalog import host_generator_kept
 from opinfo.compare import (
     Call,
     fits_in,
@@ -24,9 +24,10 @@ from opinfo.compare import (
 )
 from opinfo.device import seed_directly
 from opinfo.exceptions import Exceptions, exceptions
-from opinfo.layouts import EXPAND, Layout
+from opinfo.layouts import EXPAND, Geometry, Layout
 from opinfo.reference import value_answer
 from opinfo.specified import PARTLY, is_settled, specified
+from opinfo.subject import Subject
 from opinfo.torch_private import without_modes
 
 
@@ -76,7 +77,8 @@ class Sample:
 
     A sample that an ``axis`` (a kind of variation in opinfo/axes) made has an index of 1,000 or more, and ``origin`` is
     the index of the database's sample from which it was made. ``layouts`` are the layout cases in which the sample is
-    run; None means all.
+    run; None means all. ``geometries`` are those that the tensors of a recorded call had; the call is run with them
+    first.
     """
 
     index: int
@@ -88,6 +90,7 @@ class Sample:
     layouts: tuple[str, ...] | None = None
     reads_only: bool = False  # whether it is left out of calls that write (out=, in-place)
     origin: int | None = None
+    geometries: tuple[Geometry, ...] | None = None
 
     @property
     def drawn(self) -> int:
@@ -108,10 +111,10 @@ class Sample:
         return sum(t.numel() for t in self.tensors)
 
 
-def draw(op: Op, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
+def draw(op: Subject, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> list[Sample]:
     """Returns up to ``limit`` samples of an op. The same seed gives the same samples."""
     samples: list[Sample] = []
-    families = exceptions().families_of(op.id)
+    families = exceptions().families_of(*op.names) | op.own_families
     smaller, partly = "samples.saturate" in families, bool(families & PARTLY)
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         seed_everything(seed)
@@ -225,8 +228,9 @@ def _plain(call: Call) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts about an op and dtype that decide which clauses apply."""
+    """Facts about an op and dtype that decide which clauses apply. ``op`` is the subject's id."""
 
+    subject: Subject
     op: str
     dtype: str
     ufunc: str  # unary | binary | reduction | ""
@@ -245,6 +249,7 @@ class Traits:
     reads_floats: bool  # … of a floating dtype
     reads_expandable: bool  # … with a dimension longer than 1 that may be expanded
     returns_strided: bool  # some sample returns a strided tensor
+    returns_elements: bool  # … that has elements
     returns_floats: bool  # some sample returns a tensor of a floating dtype, or a complex one
     returns_tensors: bool  # some sample's result is one tensor or a tuple of tensors
     writes_self: bool  # some sample's first argument is a strided tensor: in-place needs one
@@ -277,10 +282,10 @@ def expandable(rule: str, tensor: torch.Tensor) -> int:
     return max(0, tensor.dim() - 2) if rule == "batch" else 0
 
 
-def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
+def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> Traits:
     """Returns the traits of an op, found from the database's samples and from the CPU's results for them."""
     samples = [sample for sample in samples if not sample.axis]
-    families = known.families_of(op.id)
+    families = known.families_of(*op.names) | op.own_families
     rule = expand_rule(families)
     first_read = 1 if "mutates.self" in families else 0
     expands = any(
@@ -297,6 +302,7 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
     outputs = [found for _, result in returned if (found := outputs_of(result))]
     fits = any(fits_in(first, result) and outputs_of(result) for first, result in returned)
     return Traits(
+        subject=op,
         op=op.id,
         dtype=dtype,
         ufunc=op.ufunc,
@@ -318,6 +324,9 @@ def probe(op: Op, dtype: str, samples: list[Sample], known: Exceptions) -> Trait
         ),
         reads_expandable=expands,
         returns_strided=any(_strided(tensors_of(result)) for _, result in returned),
+        returns_elements=any(
+            each.numel() for _, result in returned for each in _strided(tensors_of(result))
+        ),
         returns_floats=any(
             each.is_floating_point() or each.is_complex()
             for _, result in returned
@@ -336,12 +345,12 @@ def _strided(values: Iterable[Any]) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor) and v.layout == torch.strided]
 
 
-def _returned(op: Op, samples: list[Sample], mutates: bool) -> list[tuple[Any, Any]]:
+def _returned(op: Subject, samples: list[Sample], mutates: bool) -> list[tuple[Any, Any]]:
     """Returns the first argument and the result of each sample that the CPU accepts."""
     with without_modes(), warnings.catch_warnings(), torch.no_grad(), direct_seeding():
         warnings.simplefilter("ignore")
         answers = [
-            value_answer(op.function, sample.call.on, sample.tensors, mutates=mutates)
+            value_answer(op.reference, sample.call.on, sample.tensors, mutates=mutates)
             for sample in samples
         ]
     return [(s.call.args[0], a.result) for s, a in zip(samples, answers) if a.raises is None]

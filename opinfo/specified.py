@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from opinfo.catalog import Op
 from opinfo.compare import DEFAULT_TOLERANCES, Call, difference
 from opinfo.reference import ValueAnswer, value_answer
+from opinfo.subject import Subject
 
 #: The families of ops for which some calls have no specified result. Most ops belong to none.
 PARTLY = frozenset(
@@ -24,7 +24,7 @@ PARTLY = frozenset(
 Process: TypeAlias = "Callable[[Any], Any] | None"
 
 
-def is_settled(op: Op, call: Call, process: Process, families: frozenset[str]) -> bool:
+def is_settled(op: Subject, call: Call, process: Process, families: frozenset[str]) -> bool:
     """Returns True if the result of a call, after ``process`` is applied to it, is determined by the call's
     arguments."""
     if "values.drawn" in families and depends_on_seed(op, call, process):
@@ -32,7 +32,7 @@ def is_settled(op: Op, call: Call, process: Process, families: frozenset[str]) -
     return not ("values.of_last" in families and depends_on_order(op, call))
 
 
-def depends_on_order(op: Op, call: Call) -> bool:
+def depends_on_order(op: Subject, call: Call) -> bool:
     """Returns True if the CPU's result changes when the elements are processed from the end, because two elements are
     written to the same place.
 
@@ -47,7 +47,7 @@ def depends_on_order(op: Op, call: Call) -> bool:
         if turned:
             spatial = tuple(range(max(1, tensors[0].dim() - op.spatial), tensors[0].dim()))
             tensors[:2] = [each.flip(spatial) for each in tensors[:2]]
-        found.append(value_answer(op.function, call.on, tensors))
+        found.append(value_answer(op.reference, call.on, tensors))
     if any(each.raises is not None for each in found):
         return False
     return difference(found[0].result, found[1].result, {}) is not None
@@ -58,7 +58,7 @@ def depends_on_order(op: Op, call: Call) -> bool:
 SEEDS = 6
 
 
-def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
+def depends_on_seed(op: Subject, call: Call, process: Process = None) -> bool:
     """Returns True if the CPU's result changes with the seed. It then cannot equal the result of a device that has its
     own generator.
 
@@ -79,7 +79,7 @@ def depends_on_seed(op: Op, call: Call, process: Process = None) -> bool:
     return False
 
 
-def _seeded(op: Op, call: Call, tensors: Sequence[torch.Tensor], shift: int) -> ValueAnswer:
+def _seeded(op: Subject, call: Call, tensors: Sequence[torch.Tensor], shift: int) -> ValueAnswer:
     """Returns the CPU's result with the seed shifted by ``shift``, even if the op's function sets the seed itself."""
     inner = torch.manual_seed
 
@@ -89,7 +89,7 @@ def _seeded(op: Op, call: Call, tensors: Sequence[torch.Tensor], shift: int) -> 
     torch.manual_seed = seeded
     try:
         torch.default_generator.manual_seed(shift)
-        return value_answer(op.function, call.on, tensors, mutates=True)
+        return value_answer(op.reference, call.on, tensors, mutates=True)
     finally:
         torch.manual_seed = inner
 

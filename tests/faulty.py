@@ -94,7 +94,7 @@ def run_faulty(
     ]
     recorder = Recorder(op_id, dtype, planned)
     context = ItemContext(
-        op=FaultyOp(op, device),
+        subject=FaultyOp(op, device),
         dtype=dtype,
         traits=traits,
         samples=samples,

@@ -135,6 +135,6 @@ def _in_torch(cell: CellKey) -> bool:
 
     if names := known_ops():
         return cell.op in names
-    from opinfo.catalog import catalogue
+    from opinfo.database import DATABASE
 
-    return cell.op in catalogue()
+    return cell.op in DATABASE.subjects()

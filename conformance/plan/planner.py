@@ -1,181 +1,32 @@
-"""Makes the plan of a device: the ops and dtypes from torch's op database, and the clauses that apply to them.
-
-The clauses that apply depend only on the installed torch and on this suite, never on the device. They are cached: as
-long as torch and the suite stay the same, planning does not load the op database and draws no samples.
-"""
+"""Makes the plan of a device: the ops and dtypes of a source of samples, and the clauses that apply to them."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import platform
-import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from importlib import metadata
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import torch
 
 from conformance.checks.cases.cases import OpCheck, not_here
 from conformance.contract import Contract
+from conformance.plan.applicable import ApplicableClauses, Entry, SubjectClauses, file_of
 from conformance.plan.selection import Machine
 from conformance.plan.usage import keep_ops
 from conformance.suites import checked, planned_cases, planned_op_checks
 from conformance.version import VERSION
 from devices.cell import CellKey
 from devices.descriptor import Descriptor
-from devices.files import write_whole
 from devices.pinned import digest, read_pinned
-from opinfo.catalog import Op, catalogue
+from opinfo.database import DATABASE
 from opinfo.device import BY_VALUES, LAYOUT_CAPABILITIES, is_fake_only
 from opinfo.exceptions import exceptions, op_family
 from opinfo.layouts import covering_set
 from opinfo.plan import Excluded, Plan, PlanSpec, build, plan_hash
-from opinfo.samples import RECIPE, Traits, choose, draw, probe
+from opinfo.sample_source import SampleSource
+from opinfo.samples import Traits
 from reports.model import Capability
-
-#: Raised when the format of the kept file changes. Its name holds a digest of the sources that give the answers.
-_FORMAT: Final = 1
-#: Cached files that are kept: a developer who switches between branches needs one for each state of the suite.
-_KEPT: Final = 8
-#: Packages that the database looks for as it is loaded, besides torch.
-_PACKAGES: Final = ("numpy", "scipy", "sympy", "hypothesis", "expecttest")
-_SOURCES: Final = (".py", ".toml")
-
-
-Applicable = Callable[[Traits], Iterable[str]]
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """An op of torch's op database, with the dtypes that the database lists for the device type."""
-
-    id: str
-    ufunc: str
-    dtypes: frozenset[str]
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """An op and dtype of the plan, with the number of samples and the clauses that apply. ``returns`` is True if the
-    CPU accepts at least one of the samples."""
-
-    op: str
-    dtype: str
-    samples: int
-    returns: bool
-    clauses: tuple[str, ...]
-
-
-class _File(msgspec.Struct):
-    ops: tuple[Entry, ...]
-    subjects: dict[str, Subject] = {}
-
-
-class Subjects:
-    """A cache of the clauses that apply to ops and dtypes, for a device type and a number of samples. ``path`` is the
-    cache file; if it is None, nothing is stored on disk."""
-
-    def __init__(
-        self, torch_type: str, samples: int, applicable: Applicable, path: Path | None
-    ) -> None:
-        self._samples, self._applicable, self._path = samples, applicable, path
-        kept = _read(path) if path is not None else None
-        self._new = kept is None
-        self._file = kept or _File(
-            tuple(Entry(op.id, op.ufunc, op.dtypes_on(torch_type)) for op in catalogue().values())
-        )
-
-    @property
-    def ops(self) -> tuple[Entry, ...]:
-        """All ops, in the order of the op database."""
-        return self._file.ops
-
-    def of(self, op: str, dtype: str) -> Subject:
-        """Returns the data about an op and dtype, from the cache or from the op database."""
-        name = f"{op} {dtype}"
-        found = self._file.subjects.get(name)
-        if found is None:
-            found = self._file.subjects[name] = self._look(catalogue()[op], dtype)
-            self._new = True
-        return found
-
-    def _look(self, op: Op, dtype: str) -> Subject:
-        traits = probe(op, dtype, choose(draw(op, dtype), self._samples), exceptions())
-        clauses = tuple(self._applicable(traits)) if traits.returns else ()
-        return Subject(op.id, dtype, traits.samples, traits.returns, clauses)
-
-    def keep(self) -> None:
-        """Writes new entries to the cache file, and deletes old cache files. Errors are ignored, because without the
-        file the next run only takes longer."""
-        if self._path is None or not self._new:
-            return
-        with contextlib.suppress(OSError):
-            write_whole(self._path, msgspec.json.encode(self._file))
-            self._new = False
-            for old in sorted(self._path.parent.glob("*.json"), key=_last_use)[:-_KEPT]:
-                old.unlink(missing_ok=True)
-
-
-def _last_use(path: Path) -> float:
-    with contextlib.suppress(FileNotFoundError):  # another run has removed it
-        return path.stat().st_mtime
-    return 0.0
-
-
-def _accelerator() -> str:
-    """Returns the name of the machine's accelerator as torch reports it. The contents of the op database depend on
-    it."""
-    try:
-        return str(torch.accelerator.is_available() and torch.accelerator.current_accelerator())
-    except Exception as error:  # the device's module lacks what torch asks of it
-        return type(error).__name__
-
-
-def file_of(root: Path, torch_type: str, samples: int, machine: Machine) -> Path:
-    """Returns the path of the cache file. Its name contains a digest of the versions of the suite and of torch, and of
-    all else that the op database depends on."""
-    facts: list[Any] = [
-        *(_FORMAT, samples, sys.version, platform.machine(), _accelerator()),
-        *(str(torch.__version__), str(torch.version.git_version)),
-        torch.backends.cpu.get_cpu_capability(),
-        *sorted(machine.named.items()),
-        *sorted((k, v) for k, v in os.environ.items() if k.startswith(("PYTORCH_", "TORCH_TEST"))),
-        *((name, _version(name)) for name in _PACKAGES),
-        _sources(),
-    ]
-    name = hashlib.blake2b(msgspec.json.encode(facts), digest_size=12).hexdigest()
-    return root / "subjects" / torch_type / f"{name}.json"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _sources() -> str:
-    """Returns a digest of the suite's source files that determine which clauses apply."""
-    sources = hashlib.blake2b()
-    here = Path(__file__).resolve().parents[1]
-    for folder in (here, here.parent / "opinfo", here.parent / "devices"):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in _SOURCES:
-                sources.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return sources.hexdigest()
-
-
-def _read(path: Path) -> _File | None:
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
-    except (OSError, msgspec.DecodeError):
-        return None  # missing or damaged: the database is asked again, and the file is replaced
-    with contextlib.suppress(OSError):  # the folder belongs to someone else, who tracks its use
-        os.utime(path)
-    return found if found.ops else None  # the database is never empty
-
 
 # -- the plan
 
@@ -204,7 +55,11 @@ def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
 
 
 def make_plan(
-    spec: PlanSpec, descriptor: Descriptor, contract: Contract, kept: Path | None = None
+    spec: PlanSpec,
+    descriptor: Descriptor,
+    contract: Contract,
+    kept: Path | None = None,
+    source: SampleSource = DATABASE,
 ) -> Plan:
     """Returns the plan of a device: all ops and dtypes, each with all clauses that apply and that the suite checks.
 
@@ -224,9 +79,9 @@ def make_plan(
     kind, path = descriptor.torch_type, None
     if kept is not None:
         path = file_of(kept, kind, spec.samples, Machine.of(descriptor.facts()))
-    subjects = Subjects(kind, spec.samples, applicable, path)
+    subjects = ApplicableClauses(source, kind, spec.samples, applicable, path)
 
-    def planned() -> Iterator[Subject]:
+    def planned() -> Iterator[SubjectClauses]:
         for op in subjects.ops:
             taken, withheld = dtypes_of(op, spec, descriptor)
             for dtype in taken:
@@ -246,7 +101,12 @@ def make_plan(
 
     pins = [pin for pin in read_pinned(descriptor.folder) if not pin.dtype or spec.takes(pin.dtype)]
     recipe: dict[str, str | int] = {
-        **{"suite": VERSION, "plan": spec.name, "samples": spec.samples, "sampling": RECIPE},
+        **{
+            "suite": VERSION,
+            "plan": spec.name,
+            "samples": spec.samples,
+            "sampling": source.describe(),
+        },
         **{"layouts": covering_set().version, "pinned": digest(pins)},
     }
     plan = build(
@@ -300,6 +160,7 @@ def untried_with(
     descriptor: Descriptor,
     contract: Contract,
     clauses: Container[str] | None = None,
+    source: SampleSource = DATABASE,
 ) -> dict[str, dict[str, str]]:
     """Returns, by op and then by clause, the reasons why clauses are not tried on the device although it declares their
     capabilities. If ``clauses`` is given, only these clauses are included."""
@@ -312,7 +173,7 @@ def untried_with(
         and (clauses is None or check.clause in clauses)
     ]
     return {
-        op: {clause: why for clause, untried in asked if (why := untried(descriptor, op))}
+        op: {clause: why for clause, untried in asked if (why := untried(descriptor, op, source))}
         for op in ops
     }
 

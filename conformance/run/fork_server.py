@@ -143,7 +143,7 @@ def _load() -> None:
         for name in (*preloaded, "conformance.run.worker"):
             importlib.import_module(name)
         importlib.import_module("conformance.suites").suites()
-        importlib.import_module("opinfo.catalog").catalogue()
+        importlib.import_module("opinfo.database").DATABASE.subjects()
         importlib.import_module("conformance.contract").load()
     except Exception:
         # Whatever it is, the worker runs into it again, and reports it where people see it.

@@ -47,11 +47,13 @@ from devices.pinned import Pinned, by_item, read_pinned
 from devices.verdicts import Matcher
 from opinfo.axes import samples_of
 from opinfo.axes.decisions import kept_in
-from opinfo.catalog import catalogue
+from opinfo.database import DATABASE
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
-from opinfo.samples import Sample, Traits, choose, draw, probe
+from opinfo.sample_source import SampleSource
+from opinfo.samples import Sample, Traits, choose, probe
+from opinfo.subject import Subject
 from opinfo.torch_private import load_forward_ad
 
 #: New objects before Python collects cycles: with its default of 700 the collector takes 5 % of a run.
@@ -100,25 +102,26 @@ read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
 
 # The items of an op come one after another, and take the same samples.
 @lru_cache(maxsize=1)
-def _drawn(op_id: str, dtype: str) -> list[Sample]:
-    return draw(catalogue()[op_id], dtype)
+def _drawn(source: SampleSource, op: Subject, dtype: str) -> list[Sample]:
+    return source.samples(op, dtype)
 
 
 @lru_cache(maxsize=1)
-def _upstream(op_id: str, dtype: str, count: int) -> tuple[list[Sample], Traits]:
-    """Returns up to ``count`` samples of an op from torch's op database, and the traits of the op that follow from
-    these samples."""
-    op = catalogue()[op_id]
-    samples = choose(_drawn(op_id, dtype), count)
+def _upstream(
+    source: SampleSource, op: Subject, dtype: str, count: int
+) -> tuple[list[Sample], Traits]:
+    """Returns up to ``count`` samples of an op from a source, and the traits of the op that follow from these
+    samples."""
+    samples = choose(_drawn(source, op, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
 
 
 @lru_cache(maxsize=1)
 def _with_axes(
-    op_id: str, dtype: str, count: int, declared: frozenset[str], kept: bool
+    source: SampleSource, op: Subject, dtype: str, count: int, declared: frozenset[str], kept: bool
 ) -> list[Sample]:
-    decisions = kept_in(cache_root(), op_id, dtype) if kept else None
-    return samples_of(catalogue()[op_id], dtype, count, declared, _drawn(op_id, dtype), decisions)
+    decisions = kept_in(cache_root(), op.id, dtype) if kept else None
+    return samples_of(op, dtype, count, declared, _drawn(source, op, dtype), decisions)
 
 
 @lru_cache(maxsize=1)
@@ -139,7 +142,7 @@ def manifest_of(orders: WorkerOrders) -> Manifest:
 def prepare(orders: WorkerOrders) -> None:
     """Loads the data that all forks of this process need and that can be loaded without a device: the op database and
     the manifest. Raises ConformError if the manifest is not valid."""
-    catalogue()
+    DATABASE.subjects()
     manifest_of(orders)
     if any("autograd.forward_ad" in item.clauses for item in orders.items):
         load_forward_ad()
@@ -150,10 +153,15 @@ class Worker:
     that is set."""
 
     def __init__(
-        self, orders: WorkerOrders, place: Place, results: Path, device: Device | None = None
+        self,
+        orders: WorkerOrders,
+        place: Place,
+        results: Path,
+        device: Device | None = None,
+        source: SampleSource = DATABASE,
     ) -> None:
         gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
-        self.orders, self.place = orders, place
+        self.orders, self.place, self.source = orders, place, source
         self.items = orders.items_by_id()
         self.alone = frozenset(named((), orders.last))
         self.deadly: dict[tuple[str, str], list[str]] = {}
@@ -267,19 +275,20 @@ class Worker:
     def _run_op(self, item: Item) -> ItemReport:
         op_id, dtype, clauses = item
         self.littered = True
-        if op_id not in catalogue():
+        op, known = self.source.subjects().get(op_id), exceptions()
+        if op is None:
             return self._run_lost(item)
-        op, known = catalogue()[op_id], exceptions()
-        withheld = untried_with([op_id], self.device.descriptor, load(), clauses)[op_id]
+        declared_by = self.device.descriptor
+        withheld = untried_with([op_id], declared_by, load(), clauses, self.source)[op_id]
         recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
         pins = self._pins(item)
         if not (pins or any(map(recorder.get, clauses))):
             return ItemReport(self._outcomes(item, recorder))  # nothing is tried
         count, declared = self.orders.bench.samples, frozenset(self.device.descriptor.dtypes)
-        samples, traits = _upstream(op_id, dtype, count)
+        samples, traits = _upstream(self.source, op, dtype, count)
         if any(check.axes and recorder.get(check.clause) for check in self.op_checks):
             kept = self.orders.reference_cache
-            samples = _with_axes(op_id, dtype, count, declared, kept)
+            samples = _with_axes(self.source, op, dtype, count, declared, kept)
         cache = None
         if self.orders.reference_cache:
             kind = self.device.descriptor.torch_type

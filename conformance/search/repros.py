@@ -166,7 +166,7 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
 def serve(given: object, tell: Tell) -> None:
     """Runs in the subprocess: sends the script of each cell in turn, or an empty string for a cell without a script."""
     from conformance.checks.cases.script import has_source, script_of_case
-    from conformance.search.minimise.subject import Subject
+    from conformance.search.minimise.candidates import CandidateRunner
     from conformance.suites import find_case
 
     orders = msgspec.convert(given, Orders[Unfinished])
@@ -178,7 +178,7 @@ def serve(given: object, tell: Tell) -> None:
             case = replace(case, seconds=each.seconds)
             text = script_of_case(case, device.descriptor, each.message, dies=True)
         elif each.call is not None:
-            subject = Subject.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
+            runner = CandidateRunner.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
             given = each.cell.clause, each.call, each.seconds
-            text = subject.script_of(*given, judged=each.judged)
+            text = runner.script_of(*given, judged=each.judged)
         tell(text)

@@ -18,10 +18,11 @@ from opinfo.axes.matrices import GROWN
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
 from opinfo.axes.written import WRITTEN
-from opinfo.catalog import Op, dtype_name
+from opinfo.catalog import dtype_name
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, choose, draw
 from opinfo.specified import PARTLY, is_settled, specified
+from opinfo.subject import Subject
 
 AXES = (
     *(RANK, SIZE, EXTENT, SPECIAL, INTEGERS, INDICES, ENDS, OPERANDS),
@@ -49,7 +50,7 @@ FEW = (_CONTIGUOUS, _EXPANDED, _EXPANDED_WITHIN, *_IN_TURN)
 
 
 def samples_of(
-    op: Op,
+    op: Subject,
     dtype: str,
     count: int,
     declared: Collection[str] = (),
@@ -73,7 +74,7 @@ def samples_of(
 
 
 def _made(
-    op: Op, dtype: str, drawn: list[Sample], declared: Collection[str], decisions: Decisions
+    op: Subject, dtype: str, drawn: list[Sample], declared: Collection[str], decisions: Decisions
 ) -> list[Sample]:
     with asking():
         made = list(by_axis(op, dtype, drawn, declared, decisions=decisions))
@@ -98,7 +99,7 @@ def thinned(chosen: list[Sample], count: int) -> list[Sample]:
 
 
 def by_axis(
-    op: Op,
+    op: Subject,
     dtype: str,
     drawn: Sequence[Sample],
     declared: Collection[str] = (),
@@ -107,7 +108,7 @@ def by_axis(
 ) -> Iterator[Sample]:
     """Yields the samples of every axis that applies to an op, at most ``budgets[axis]`` samples of each. Axes without a
     budget are skipped."""
-    families = exceptions().families_of(op.id)
+    families = exceptions().families_of(*op.names) | op.own_families
     if dtype.startswith(_STORED_ONLY):
         return
     basis = Basis(op, dtype, drawn, families, decisions or Decisions())

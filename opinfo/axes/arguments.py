@@ -45,7 +45,7 @@ _TURNS = 6
 
 def _idle(basis: Basis) -> Variations:
     """Yields calls with nothing to do, whose result equals the first operand."""
-    if basis.dtype != ("float32" if "float32" in basis.op.dtypes else "int64"):
+    if basis.dtype != ("float32" if "float32" in basis.subject.dtypes else "int64"):
         return
     for base in basis.bases[:2]:
         first = base.tensors[0]
@@ -125,7 +125,7 @@ ENDS = Axis(
 
 
 def _operands(basis: Basis) -> Variations:
-    if basis.op.ufunc != "binary":
+    if basis.subject.ufunc != "binary":
         yield from _of_another_kind(basis)
         return
     for base in basis.bases:
@@ -176,7 +176,7 @@ def _of_another_kind(basis: Basis) -> Variations:
 
 def _kinds(basis: Basis, number: torch.Tensor) -> Iterator[Any]:
     yield number.clone()
-    if basis.op.takes_python_scalar:
+    if basis.subject.takes_python_scalar:
         yield number.item()
     for kind in (torch.int64, torch.float32, torch.bool):
         if kind != basis.kind and not (kind == torch.int64 and basis.dtype == "bool"):
@@ -226,7 +226,9 @@ def _on_meta(basis: Basis, call: Call) -> tuple[tuple[int, ...], ...]:
         return ()
     with asking():
         try:
-            return tuple(tuple(t.shape) for t in tensors_of(basis.op.function(*args, **kwargs)))
+            return tuple(
+                tuple(t.shape) for t in tensors_of(basis.subject.reference(*args, **kwargs))
+            )
         except Exception:  # an exception of any type, as in _meta
             return ()
 
@@ -341,7 +343,7 @@ def _meta(basis: Basis, call: Call) -> bool:
     args, kwargs = call.on([each.to("meta") for each in call.tensors], torch.device("meta"))
     with asking():
         try:
-            basis.op.function(*args, **kwargs)
+            basis.subject.reference(*args, **kwargs)
         except (
             Exception
         ):  # an exception of any type: some ops do not work on the meta device at all
@@ -357,6 +359,8 @@ REFUSED = Axis(
     budget=4,
     layouts=("contiguous",),
     keeps_shapes=True,
-    applies=lambda basis: basis.dtype == ("float32" if "float32" in basis.op.dtypes else "int64"),
+    applies=lambda basis: (
+        basis.dtype == ("float32" if "float32" in basis.subject.dtypes else "int64")
+    ),
     vary=_refused,
 )

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from opinfo.axes.decisions import Decisions
-from opinfo.catalog import Op
 from opinfo.compare import (
     DEFAULT_TOLERANCES,
     SUM_ROUNDINGS,
@@ -30,6 +29,7 @@ from opinfo.compare import (
 from opinfo.memory import fresh_memory
 from opinfo.reference import ValueAnswer, value_answer
 from opinfo.samples import Sample, choose, direct_seeding, draw, mutates
+from opinfo.subject import Subject
 from opinfo.torch_private import without_modes
 
 #: The most elements that all tensors of a new call may have together, and the most that its results may have.
@@ -49,7 +49,7 @@ class Basis:
     """An op and a dtype, the database's samples, and facts about them. Axes get the values for new calls from it, and
     use it to check whether new calls are usable."""
 
-    op: Op
+    subject: Subject
     dtype: str
     drawn: Sequence[Sample]
     families: frozenset[str]
@@ -72,13 +72,13 @@ class Basis:
         """Seeds the random values that are drawn from now on. The seed depends only on op, dtype and axis, so that the
         values are the same in every process."""
         self.name = name
-        self._generator.manual_seed(zlib.crc32(f"{self.op.id} {self.dtype} {name}".encode()))
+        self._generator.manual_seed(zlib.crc32(f"{self.subject.id} {self.dtype} {name}".encode()))
 
     @cached_property
     def elementwise(self) -> bool:
         """True if each element of the result depends only on the elements of the inputs at the same place."""
-        if self.op.ufunc or not self.op.pointwise:
-            return self.op.ufunc in ("unary", "binary")
+        if self.subject.ufunc or not self.subject.pointwise:
+            return self.subject.ufunc in ("unary", "binary")
         # An op may have elementwise and other overloads, as max has.
         for sample in filter(_plain, self.drawn[:3]):
             answer = self.answer(sample.call)
@@ -204,9 +204,9 @@ class Basis:
         drawn = self.drawn
         if (
             not (self.kind.is_floating_point or self.kind.is_complex)
-            and "float32" in self.op.dtypes
+            and "float32" in self.subject.dtypes
         ):
-            drawn = draw(self.op, "float32", limit=3)
+            drawn = draw(self.subject, "float32", limit=3)
         for sample in drawn[:3]:
             answer = self.answer(sample.call)
             first = sample.tensors[0].dtype if sample.tensors else None
@@ -217,7 +217,7 @@ class Basis:
     @cached_property
     def shape_free(self) -> bool:
         """True if the op accepts tensors of any shape, as elementwise ops and copies do."""
-        return self.elementwise or self.op.takes_memory_format
+        return self.elementwise or self.subject.takes_memory_format
 
     @staticmethod
     def arguments(base: Sample) -> str:
@@ -334,7 +334,7 @@ class Basis:
         try:
             with asking():
                 args, kwargs = call.on([t.to("meta") for t in call.tensors], torch.device("meta"))
-                found = tensors_of(self.op.function(*args, **kwargs))
+                found = tensors_of(self.subject.reference(*args, **kwargs))
         except Exception:  # the meta device cannot answer, so the CPU decides
             return False
         return sum(t.numel() for t in found if t.layout == torch.strided) > MOST
@@ -351,7 +351,7 @@ class Basis:
         with asking():
             torch.default_generator.manual_seed(0)
             return value_answer(
-                self.op.function, call.on, call.tensors, mutates=mutates(self.families)
+                self.subject.reference, call.on, call.tensors, mutates=mutates(self.families)
             )
 
     def taken(self, call: Call) -> Call | None:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from opinfo.axes.basis import Axis, Basis, Variations
-from opinfo.catalog import Op
 from opinfo.compare import Call, difference
 from opinfo.samples import Sample
+from opinfo.subject import Subject
 
 #: Arguments that are left at their default: they assert a property that the sample's operands may lack, or leave the result
 #: open (the order of equal elements, which vectors complete a basis, what counts as zero), or never reach a kernel.
@@ -34,7 +34,7 @@ _NUMBERS = ("number", "float")
 def _defaults(basis: Basis) -> Variations:
     """Yields, for each argument that every database sample leaves at its default, up to two calls with another value
     that changes the result."""
-    for name, argument in arguments_of(basis.op).items():
+    for name, argument in arguments_of(basis.subject).items():
         if not any(argument.given_to(sample.call, name) for sample in basis.upstream):
             yield from islice(_telling(basis, name, argument), _VALUES)
 
@@ -90,11 +90,11 @@ class Argument(NamedTuple):
         return Call((*before, value, *after), call.kwargs)
 
 
-def arguments_of(op: Op) -> dict[str, Argument]:
+def arguments_of(op: Subject) -> dict[str, Argument]:
     """Returns the arguments of an op that are numbers or flags and have a default, by name. They are read from the
     signature of the op's function or, if the function has no signature, from the schemas of the op's overloads."""
     try:
-        found = _of_signature(inspect.signature(op.function))
+        found = _of_signature(inspect.signature(op.reference))
     except (TypeError, ValueError):  # a builtin function has no signature
         # Of several overloads with an argument of this name, the one with the most tensors comes last and wins.
         found = iter(sorted(_of_schemas(op), key=lambda each: each[1].tensors))
@@ -109,7 +109,7 @@ def _of_signature(signature: inspect.Signature) -> Iterator[tuple[str, Argument]
             yield each.name, Argument(place if positional else None, each.default, others)
 
 
-def _of_schemas(op: Op) -> Iterator[tuple[str, Argument]]:
+def _of_schemas(op: Subject) -> Iterator[tuple[str, Argument]]:
     for schema in op.schemas:
         kinds = [str(each.type) for each in schema.arguments if not each.is_out]
         lists = any("List[" in kind and "Tensor" in kind for kind in kinds)

@@ -30,7 +30,7 @@ _TRIES = 3 * _SAMPLES
 
 def _drawn(basis: Basis) -> Variations:
     bases = basis.bases
-    norm = op_family(basis.op.id, basis.op.ufunc) == "norm"
+    norm = op_family(basis.subject.id, basis.subject.ufunc) == "norm"
 
     def takes(call: Call) -> bool:
         # A norm must not be a mere rounding error, since gradients divide by it.
@@ -79,7 +79,7 @@ def _of_other_values(basis: Basis, call: Call) -> Call | None:
     if not places or not basis.kind.is_floating_point or basis.orders:
         return None
     # Losses without reduction are elementwise too.
-    by_element = basis.elementwise or op_family(basis.op.id, basis.op.ufunc) == "loss"
+    by_element = basis.elementwise or op_family(basis.subject.id, basis.subject.ufunc) == "loss"
     if by_element and _one(basis, (0, 1)):
         found = special_everywhere(basis, call)
         if found is not None:

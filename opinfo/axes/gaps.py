@@ -87,7 +87,7 @@ def _gaps(basis: Basis) -> Variations:
 def _shaped(basis: Basis, gap: Gap) -> Variations:
     """Yields calls whose first operand has the shape that a gap describes. One or two groups of dimensions get new
     sizes; the other dimensions keep their sizes or get size 1."""
-    steady = basis.op.ufunc or basis.elementwise
+    steady = basis.subject.ufunc or basis.elementwise
     for base in basis.bases[:_FROM]:
         for assigned in islice(_assigned(basis, base, gap), _TRIES):
             call = _resized(basis, base, assigned)

@@ -34,8 +34,8 @@ def planted(basis: Basis) -> Variations:
         yield from _ordinary(basis, bases)
     elif (large := plant(basis, 0, [101.5], bases=bases)) is not None:
         yield large
-    family = op_family(basis.op.id, basis.op.ufunc)
-    reduces = basis.op.ufunc == "reduction"
+    family = op_family(basis.subject.id, basis.subject.ufunc)
+    reduces = basis.subject.ufunc == "reduction"
     if basis.keeps_values:  # LAPACK computes matrix ops
         bases = [base for base in bases if all(t.dim() < 2 for t in base.tensors)]
     if reduces or (family not in _SPREADS and not basis.keeps_values):

@@ -228,7 +228,7 @@ def _extents(basis: Basis) -> Variations:
         found.insert(0, found.pop(min(range(len(found)), key=lambda n: found[n][2])))
     made: set[tuple[int, int]] = set()
     # A norm divides by the spread of its elements, which is a mere rounding error if they are equal by chance.
-    steady = op_family(basis.op.id, basis.op.ufunc) != "norm"
+    steady = op_family(basis.subject.id, basis.subject.ufunc) != "norm"
     for turn in range(2):
         for number, (base, group, growth) in enumerate(found):
             first = (number + 2 * turn) % len(sizes) if turn else number % 2
@@ -321,7 +321,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
     if "axes.heads" in basis.families and Version(torch.__version__) < _WITHOUT_HEADS:
         heads = {(p, base.tensors[p].dim() + _HEADS) for p, _ in dims}
         dims = [each for each in dims if each not in heads]
-    if op_family(basis.op.id, basis.op.ufunc) == "indexing":
+    if op_family(basis.subject.id, basis.subject.ufunc) == "indexing":
         # Only the index is empty, so nothing is read.
         indices = [p for p, t in enumerate(base.tensors) if p and t.dtype == torch.int64]
         alone = [frozenset((q, d) for q, d in dims if q == p) for p in indices]

@@ -9,7 +9,7 @@ from pathlib import Path
 from devices.files import cache_root
 from opinfo.axes import AXES, samples_of
 from opinfo.axes.decisions import kept_in
-from opinfo.catalog import catalogue
+from opinfo.database import DATABASE
 from opinfo.device import limit_threads
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample
@@ -24,7 +24,7 @@ def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
     below ``root``."""
     limit_threads()
     found = {}
-    for op in catalogue().values():
+    for op in DATABASE.subjects().values():
         for dtype in (each for each in _DTYPES if each in op.dtypes):
             every = samples_of(op, dtype, 1, decisions=kept_in(root, op.id, dtype))
             found[op.id, dtype] = [sample for sample in every if sample.axis]
@@ -34,7 +34,7 @@ def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
 def rows(samples: Mapping[tuple[str, str], Iterable[Sample]]) -> list[str]:
     """Returns the lines of the table. For each op family and axis, a cell of the table has the number of samples and
     the number of ops with a sample."""
-    families = {op: op_family(op, catalogue()[op].ufunc) for op, _ in samples}
+    families = {op: op_family(op, DATABASE.subjects()[op].ufunc) for op, _ in samples}
     sizes = Counter(families.values())
     counts: dict[str, Counter[str]] = {}
     ops: dict[str, set[tuple[str, str]]] = {}

@@ -50,7 +50,7 @@ def _specials(basis: Basis) -> Variations:
     varied = max((len(_floating(basis, base)) for base, _ in vectors), default=0)
     if vectors and varied < max(len(_floating(basis, base)) for base in basis.bases):
         yield from islice(planted(basis), 1)
-    if basis.op.takes_python_scalar:
+    if basis.subject.takes_python_scalar:
         yield from _beside_a_number(basis)
 
 
@@ -224,7 +224,7 @@ def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | N
         with asking():
             seed_everything(0)
             try:
-                wide = tensors_of(basis.op.function(*args, **kwargs))
+                wide = tensors_of(basis.subject.reference(*args, **kwargs))
             except Exception:  # the op rejects float64, or these values
                 return None
         for got, want in zip(found, wide):

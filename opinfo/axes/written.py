@@ -25,7 +25,7 @@ def _written(basis: Basis) -> Variations:
     call and the result is numerically stable; stability is not tested for functions in ``_EXACT``. For each size, the
     search starts three samples after the sample at which the search for the previous size started."""
     bases = _by_arguments(basis)
-    for number, (make, sizes) in enumerate(recipes(basis.op.id)):
+    for number, (make, sizes) in enumerate(recipes(basis.subject.id)):
         for base in starting_at(bases, 3 * number):
             call = make(basis, base, *sizes)
             if call is None or basis.taken(call) is None:

@@ -222,8 +222,8 @@ def test_what_accumulates_is_blocked_by_gradients_where_results_have_none() -> N
         found = torch.exp(given)
         return found if given.device.type == "cpu" else found.detach()
 
-    context.op = Op(copy(context.op.info))
-    context.op.info.op = detached
+    context.subject = Op(copy(context.subject.info))
+    context.subject.info.op = detached
     run_checks(context, planned_op_checks(contract.load()))
     told = {record.told().cell.clause: record.told() for record in context.recorder.cells.values()}
     assert told["autograd.first"].outcome is Outcome.FAIL

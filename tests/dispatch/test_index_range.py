@@ -168,7 +168,7 @@ class Device:
 def told(wrong: Callable[..., torch.Tensor]) -> list[Wrong]:
     found = []
     call = Call((torch.arange(15.0).reshape(5, 3), 0, torch.tensor([1, 4, 0, 2])), {})
-    ctx: Any = SimpleNamespace(op=SimpleNamespace(function=torch.index_select, inplace=None))
+    ctx: Any = SimpleNamespace(subject=SimpleNamespace(reference=torch.index_select, inplace=None))
     for each in index_range._of_operand(ctx, Sample(0, call, None), 1):
         device = Device(wrong)
         given = {name: each[name] for name in ("place", "at", "value")}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conformance.search.explore.encoding import NotEncodable, NotRebuilt, decode, encode
-from conformance.search.minimise.subject import Candidate
+from conformance.search.minimise.candidates import Candidate
 from opinfo.catalog import catalogue
 from opinfo.compare import Call, bit_equal, replace_tensors
 from opinfo.layouts import FreeLayout, Layout

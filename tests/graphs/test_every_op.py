@@ -54,7 +54,7 @@ def judged(op: str, device: Device) -> CellRecord:
     recorder = Recorder(op, "float32", [every_op.CLAUSE], {}, withheld)
     run_checks(
         ItemContext(
-            op=catalogue()[op],
+            subject=catalogue()[op],
             dtype="float32",
             traits=probe(catalogue()[op], "float32", samples, exceptions()),
             samples=samples,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from conformance.checks.cells import Failed
+from conformance.search.minimise.candidates import Candidate, CandidateRunner, Sign
 from conformance.search.minimise.shrink import (
     _SETTINGS,
     Search,
@@ -25,7 +26,6 @@ from conformance.search.minimise.simplify import (
     simpler_values,
     smaller_sizes,
 )
-from conformance.search.minimise.subject import Candidate, Sign, Subject
 from devices import registry
 from devices.failure import Failure, Kind
 from opinfo.compare import Call
@@ -110,12 +110,12 @@ def found_with(device: Device, fault: str, clause: str, **budget: Any) -> tuple[
     """The smallest failure as a run records it, and what the minimiser makes of it. The time that it may
     take is long, so that a busy machine changes nothing."""
     budget.setdefault("seconds", 600.0)
-    subject = Subject.of(REGISTRY[fault].ops[0], REGISTRY[fault].dtypes[0], device, 16)
-    shown = subject.run_all(f"layout.{clause}").smallest
+    runner = CandidateRunner.of(REGISTRY[fault].ops[0], REGISTRY[fault].dtypes[0], device, 16)
+    shown = runner.run_all(f"layout.{clause}").smallest
     assert shown is not None
-    start = start_of(subject, f"layout.{clause}", shown.failure)
+    start = start_of(runner, f"layout.{clause}", shown.failure)
     assert start is not None
-    return shown, Search(subject, f"layout.{clause}", *start, **budget).run()
+    return shown, Search(runner, f"layout.{clause}", *start, **budget).run()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -178,20 +178,20 @@ def test_time_ends_a_search_too(device: Device) -> None:
 
 
 def test_a_failure_of_another_kind_is_not_the_same(device: Device) -> None:
-    subject = Subject.of("select", "float32", device, 16)
+    runner = CandidateRunner.of("select", "float32", device, 16)
     with planted("views.wrong_offset"):
-        shown = subject.run_all("layout.views").smallest
+        shown = runner.run_all("layout.views").smallest
         assert shown is not None and Sign.of(shown.failure) == Sign(Kind.OFFSET, None, "inputs")
-        start = start_of(subject, "layout.views", shown.failure)
+        start = start_of(runner, "layout.views", shown.failure)
         assert start is not None
         for other in (Sign(Kind.STRIDES, None, "inputs"), Sign(Kind.OFFSET, None, "target")):
-            assert same_failure(subject, "layout.views", other, start[0]) is None
-        assert same_failure(subject, "layout.views", Sign.of(shown.failure), start[0]) is not None
+            assert same_failure(runner, "layout.views", other, start[0]) is None
+        assert same_failure(runner, "layout.views", Sign.of(shown.failure), start[0]) is not None
 
 
 def test_a_failure_that_is_gone_has_no_start(device: Device) -> None:
-    subject = Subject.of("exp", "float32", device, 16)
-    assert start_of(subject, "layout.values", Failure(kind=Kind.VALUES, layout=STEP)) is None
+    runner = CandidateRunner.of("exp", "float32", device, 16)
+    assert start_of(runner, "layout.values", Failure(kind=Kind.VALUES, layout=STEP)) is None
 
 
 # -- simpler forms
@@ -205,9 +205,9 @@ Aspects = Callable[[Candidate], Any]
     [fewer_dimensions, smaller_sizes, simpler_layouts, simpler_arguments, simpler_values],
 )
 def test_each_aspect_ends_in_the_call_as_it_is(device: Device, aspect: Aspects) -> None:
-    subject = Subject.of("addmm", "float32", device, 16)
+    runner = CandidateRunner.of("addmm", "float32", device, 16)
     layout = "transposed+step_inner+offset/reversed"
-    current = candidate_of(subject.samples[0], Failure(kind=Kind.VALUES, layout=layout))
+    current = candidate_of(runner.samples[0], Failure(kind=Kind.VALUES, layout=layout))
     space = aspect(current)
     built = space.build(space.bounds)
     if built is None:  # the largest vector is never asked for
@@ -217,8 +217,8 @@ def test_each_aspect_ends_in_the_call_as_it_is(device: Device, aspect: Aspects) 
 
 
 def test_equal_sizes_shrink_together(device: Device) -> None:
-    subject = Subject.of("mm", "float32", device, 16)
-    sample = next(s for s in subject.drawn if s.rank == 2 and s.numel > 4)
+    runner = CandidateRunner.of("mm", "float32", device, 16)
+    sample = next(s for s in runner.drawn if s.rank == 2 and s.numel > 4)
     space = smaller_sizes(Candidate(sample))
     simplest = space.build((0,) * len(space.bounds))
     assert simplest is not None
@@ -226,8 +226,8 @@ def test_equal_sizes_shrink_together(device: Device) -> None:
 
 
 def test_a_free_layout_is_tried_as_every_named_one_first(device: Device) -> None:
-    subject = Subject.of("exp", "float32", device, 16)
-    current = Candidate(subject.samples[0], FreeLayout((1, 0), (2,), None, 5))
+    runner = CandidateRunner.of("exp", "float32", device, 16)
+    current = Candidate(runner.samples[0], FreeLayout((1, 0), (2,), None, 5))
     space = simpler_layouts(current)
     built = [space.build((n, 0, 0)) for n in range(space.bounds[0] + 1)]
     named = [b.first for b in built if b is not None and isinstance(b.first, Layout)]
@@ -241,12 +241,14 @@ def test_importing_the_minimiser_leaves_no_hypothesis_database_behind() -> None:
 
 
 def test_a_call_that_reads_past_its_arguments_is_no_example() -> None:
-    subject = Subject.of("native_batch_norm", "float32", open_device(registry.get("cpu")), 16)
+    runner = CandidateRunner.of(
+        "native_batch_norm", "float32", open_device(registry.get("cpu")), 16
+    )
     zeros = torch.zeros(1, 2), torch.zeros(()), torch.zeros(()), torch.zeros(1), torch.zeros(1)
     short = replace(
-        subject.samples[0], call=Call((*zeros, False, 0.0, 1e-5), {})
+        runner.samples[0], call=Call((*zeros, False, 0.0, 1e-5), {})
     )  # weights of one channel
     pairs = torch.zeros(1, 2), *(torch.zeros(2) for _ in range(4))
-    fitting = replace(subject.samples[0], call=Call((*pairs, False, 0.0, 1e-5), {}))
-    assert not subject.is_defined(short)
-    assert subject.is_defined(fitting)
+    fitting = replace(runner.samples[0], call=Call((*pairs, False, 0.0, 1e-5), {}))
+    assert not runner.is_defined(short)
+    assert runner.is_defined(fitting)

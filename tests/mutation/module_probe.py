@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from conformance.suites.nn.trained import replaced, tensors_in
 from opinfo.compare import raw_bytes
-from opinfo.module_catalog import module_catalogue
+from opinfo.module_catalog import module_entries
 
 Program = Callable[[], list[torch.Tensor]]
 THERE = "simulated"
@@ -47,7 +47,7 @@ COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def programs() -> Iterator[tuple[str, Program]]:
-    for name, entry in module_catalogue().items():
+    for name, entry in module_entries().items():
         for training in (True, False):
             torch.manual_seed(41)
             samples = entry.samples(training=training)

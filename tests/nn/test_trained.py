@@ -11,7 +11,7 @@ from conformance.suites.nn.modules import LONG, MOST, NAMES, runs
 from conformance.suites.nn.trained import DENSE, WAYS, Laid, close, cotangents
 from devices import registry
 from opinfo.device import open_device
-from opinfo.module_catalog import module_catalogue
+from opinfo.module_catalog import module_entries
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,13 @@ def context(opened: object) -> Context:
 @pytest.mark.parametrize("name", ["BatchNorm2d", "CrossEntropyLoss", "ReLU"])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_module_meets_every_way(name: str, training: bool) -> None:
-    made = list(runs(module_catalogue()[name], MOST, training=training))
+    made = list(runs(module_entries()[name], MOST, training=training))
     assert {way for _, _, way in made} == set(WAYS)
     assert len(made) <= max(MOST, len(WAYS) + 2)
 
 
 def test_larger_plans_take_every_sample() -> None:
-    entry = module_catalogue()["MultiheadAttention"]
+    entry = module_entries()["MultiheadAttention"]
     taken = {number for number, _, _ in runs(entry, 1000, training=True)}
     assert taken == set(range(len(entry.samples(training=True))))
 

@@ -8,7 +8,7 @@ from torch.testing._internal import common_modules
 
 from conformance.suites.nn.modules import LONG, MOST, NAMES
 from devices.torch_version import LAST
-from opinfo.module_catalog import module_catalogue
+from opinfo.module_catalog import module_entries
 
 
 def test_entries_have_the_fields_that_are_read() -> None:
@@ -18,7 +18,7 @@ def test_entries_have_the_fields_that_are_read() -> None:
 
 
 def test_samples_say_how_a_module_is_made_and_called() -> None:
-    samples = module_catalogue()["BatchNorm2d"].samples(training=True)
+    samples = module_entries()["BatchNorm2d"].samples(training=True)
     assert samples
     for sample in samples:
         assert sample.args and sample.inputs[0].requires_grad
@@ -28,17 +28,15 @@ def in_this_torch(names: list[str]) -> list[str]:
     """The names that are in this torch's database. The newest supported torch has all of them."""
     if Version(torch.__version__).release[:2] == LAST:
         return names
-    return [name for name in names if name in module_catalogue()]
+    return [name for name in names if name in module_entries()]
 
 
 def test_every_module_of_the_database_is_planned() -> None:
-    assert list(module_catalogue()) == in_this_torch(NAMES)
+    assert list(module_entries()) == in_this_torch(NAMES)
 
 
 def test_modules_with_many_samples_are_listed() -> None:
     many = [
-        name
-        for name, entry in module_catalogue().items()
-        if len(entry.samples(training=True)) > MOST
+        name for name, entry in module_entries().items() if len(entry.samples(training=True)) > MOST
     ]
     assert many == in_this_torch(LONG)

@@ -300,7 +300,7 @@ def _directed(
     given = (values, partial(sample.call.on, device=torch.device("cpu"))) if sample else ()
 
     def asked(make: Callable[..., Any]) -> tuple[Wrong | None, bool]:
-        op = Impostor(ctx.op.function, make)
+        op = Impostor(ctx.subject.function, make)
         try:
             found = check(op, op.move, torch.clone, *given, **parameters)
         except NotApplicable:  # other clauses notice it
@@ -330,7 +330,9 @@ def _makers(
 
     def of_general(name: str, args: Any, kwargs: Any, result: Any) -> Any:
         count = parameters["operands"]
-        before = ctx.op.function(*(each.flip(0) for each in args[:count]), *args[count:], **kwargs)
+        before = ctx.subject.function(
+            *(each.flip(0) for each in args[:count]), *args[count:], **kwargs
+        )
         found = dict(general(result, list(args[:count]), before))
         return found.get(name, result)
 
@@ -338,12 +340,12 @@ def _makers(
         count, limit = parameters["operands"], parameters["limit"]
         if not isinstance(result, torch.Tensor) or result.dtype != args[0].dtype:
             return result
-        if is_exact(ctx.op.id):
+        if is_exact(ctx.subject.id):
             bound: Any = 0.0
             want = result.double()
         else:
             wide = [each.double() for each in args[:count]]
-            want = ctx.op.function(*wide, *args[count:], **kwargs)
+            want = ctx.subject.function(*wide, *args[count:], **kwargs)
             bound = allowed(want, list(args[:count]), ctx.dtype, limit)
         if want.dtype != torch.float64:
             return result

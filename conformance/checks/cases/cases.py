@@ -85,15 +85,15 @@ class OpCheck:
 
     ``applies`` takes :class:`opinfo.samples.Traits` and does not use the device. ``checks`` take the
     :class:`conformance.checks.ops.context.ItemContext` of an op and dtype; one check may serve several clauses.
-    ``untried`` takes the descriptor and the name of an op and returns the declared reason for not trying the op on the
-    device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
+    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the op. It
+    returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
     to dtypes that every plan includes.
     """
 
     clause: str
     applies: Callable[[Any], bool]
     checks: tuple[Callable[[Any], None], ...]
-    untried: Callable[[Any, str], str] | None = None  # None: every op is tried
+    untried: Callable[[Any, str, Any], str] | None = None  # None: every op is tried
     sampled: bool = True  # False: the checks make tensors of their own
     grad: bool = False  # True: runs with autograd enabled
     always: Mapping[str, frozenset[str]] = field(default_factory=dict)

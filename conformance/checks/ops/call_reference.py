@@ -17,7 +17,6 @@ from conformance.checks.ops.calls import (
 )
 from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import literal
-from opinfo.catalog import Op, drawn_sample
 from opinfo.compare import SUM_ROUNDINGS
 from opinfo.reference import (
     OutputSpec,
@@ -27,6 +26,7 @@ from opinfo.reference import (
     value_answer,
 )
 from opinfo.samples import Sample, Traits
+from opinfo.subject import Subject
 
 #: One call in this many takes its strides from FakeTensor even if the meta device has an answer.
 _SPOT = 50
@@ -50,11 +50,14 @@ class Expecting(Protocol):
     """The part of the ItemContext that a Reference needs: the op and dtype, what is known of them, and the references of
     the CPU, the meta device and FakeTensor."""
 
-    op: Op
+    subject: Subject
     dtype: str
     traits: Traits
     mutates: bool
     has_exact: bool
+
+    @property
+    def reference_name(self) -> str: ...
 
     @property
     def tolerances(self) -> dict[str, tuple[float, float]]: ...
@@ -101,21 +104,22 @@ class Reference:
         sample = self.laid.sample
         if name == "value":
             mutates = ", mutates=True" if self.ctx.mutates else ""
-            text = f"value_answer(op, arguments, repeated(values, geometries){mutates})"
+            text = f"value_answer({self.ctx.reference_name}, arguments, repeated(values, geometries){mutates})"
             return text, (value_answer, repeated)
         if name == "process" and self.process is not None:
-            drawn = f"drawn_sample({self.ctx.op.id!r}, {self.ctx.dtype!r}, {sample.drawn})"
-            return f"{drawn}.output_process_fn_grad", (drawn_sample,)
+            return self.ctx.subject.source_of_process(self.ctx.dtype, sample.drawn)
         if name == "named" and self.named is not None:
             operand = "repeated(values, geometries)[0]"
             text = f"lambda result: elements_named(result, {operand}, {self._along})"
             return text, (elements_named, repeated)
         if name == "exact" and self.ctx.has_exact:
-            text = "exact_answer(op, arguments, repeated(values, geometries))"
+            text = (
+                f"exact_answer({self.ctx.reference_name}, arguments, repeated(values, geometries))"
+            )
             return text, (exact_answer, repeated)
         if name == "allowed" and self.conditioned:
             process, functions = self.source("process")
-            text = f"allowance(op, arguments, repeated(values, geometries), {process})"
+            text = f"allowance({self.ctx.reference_name}, arguments, repeated(values, geometries), {process})"
             return text, (allowance, repeated, *functions)
         found = getattr(self, name)
         classes = (OutputSpec,) if "OutputSpec(" in repr(found) else ()
@@ -155,7 +159,7 @@ class Reference:
             return []
         sample = self.laid.sample
         values = repeated(sample.tensors, self.laid.geometries)
-        return allowance(self.ctx.op.function, sample.call.on, values, self.process)
+        return allowance(self.ctx.subject.reference, sample.call.on, values, self.process)
 
     @property
     def exact(self) -> ValueAnswer:
@@ -164,7 +168,7 @@ class Reference:
             return NO_ANSWER
         sample = self.laid.sample
         values = repeated(sample.tensors, self.laid.geometries)
-        return exact_answer(self.ctx.op.function, sample.call.on, values)
+        return exact_answer(self.ctx.subject.reference, sample.call.on, values)
 
     @property
     def named(self) -> Callable[[Any], Any] | None:

@@ -12,6 +12,7 @@ import torch
 
 import devices.failure
 from conformance.checks.ops.calls import Call, Judge, Laid, laid_out
+from conformance.checks.ops.modes import Mode
 from conformance.checks.ops.script import (
     Carried,
     dense,
@@ -25,16 +26,16 @@ from conformance.checks.ops.script import (
     written,
 )
 from devices.failure import Failure
-from opinfo.catalog import Op
 from opinfo.guarded import Guarded
 from opinfo.layouts import Geometry
+from opinfo.subject import Subject
 
 
 class Setting(Protocol):
     """The attributes of the ItemContext that this module uses: the op and its dtype. The function ``written``, which
     receives the same object, also uses its device."""
 
-    op: Op
+    subject: Subject
     dtype: str
 
 
@@ -56,6 +57,7 @@ class CallScript:
     clause: str
     judge: Judge
     made: Call
+    mode: Mode
     procedure: Callable[..., Any]
     given: tuple[Any, ...]  # the procedure's arguments after the call
     reference: Expected
@@ -64,6 +66,11 @@ class CallScript:
     @property
     def laid(self) -> Laid:
         return self.reference.laid
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function that is called, as it stands."""
+        return self.made.eager or self.made.function
 
     def __call__(self) -> str:
         return self._judged([], "main()")
@@ -92,7 +99,9 @@ class CallScript:
 
     @property
     def _title(self) -> str:
-        return f"{self.clause}: {self.setting.op.id}[{self.setting.dtype}], layout {self.layout}"
+        return (
+            f"{self.clause}: {self.setting.subject.id}[{self.setting.dtype}], layout {self.layout}"
+        )
 
     def _call(self, functions: list[Any]) -> list[str]:
         """Returns the lines of the script that create the inputs and make the call. Adds the functions that these lines
@@ -105,9 +114,12 @@ class CallScript:
         ]
         functions += [Geometry] if any(geometries) else []
         functions += classes_in(self.given)
-        op = function_source(self.setting.op, self.setting.op.function, functions)
-        same = self.made.function is self.setting.op.function
-        function = "op" if same else function_source(self.setting.op, self.made.function, functions)
+        op = function_source(self.setting.subject, self.setting.subject.function, functions)
+        function = "op"
+        if self.function is not self.setting.subject.function:
+            function = function_source(self.setting.subject, self.function, functions)
+        executed, used = self.mode.source(function)
+        functions += used
         given = "".join(f", {literal(each)}" for each in self.given)
         declared, inputs = "", "laid_out(values, geometries, move)"
         if self.made.guarded is not Guarded:
@@ -116,8 +128,13 @@ class CallScript:
             inputs = f"laid_out(values, geometries, move,{declared[:-1]})"
         for name in ("storage", "pointers", "strides"):
             declared += "" if getattr(self.made, name) else f" {name}=False,"
+        declared += "" if self.made.eager is None else f" eager={function},"
+        lines = [f"op = {op}"]
+        if (reference := self.setting.subject.reference) is not self.setting.subject.function:
+            source = function_source(self.setting.subject, reference, functions)
+            lines.append(f"reference_op = {source}")
         return [
-            f"op = {op}",
+            *lines,
             "",
             "# The inputs",
             *inputs_source(laid.sample.call, laid.sample.tensors),
@@ -127,7 +144,7 @@ class CallScript:
             "",
             "# The call",
             "call = Call(",
-            f"    {function}, arguments, values, {inputs},",
+            f"    {executed}, arguments, values, {inputs},",
             f"    torch.device(DEVICE), move, back, settle,{declared}",
             ")",
             f"evidence = {self.procedure.__name__}(call{given})",
@@ -161,7 +178,7 @@ class CallScript:
             parts.append("out=…")
         variant = getattr(self.reference, "variant", "")
         of = f", as {variant}" if variant else ""
-        name = public_name(self.made.function) or self.setting.op.id
+        name = public_name(self.function) or self.setting.subject.id
         return f"{name}({', '.join(parts)}){of}"
 
 

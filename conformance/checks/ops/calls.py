@@ -23,7 +23,8 @@ class Call:
     ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values``
     are contiguous tensors on the CPU. ``inputs`` hold the same values on the device; strided inputs lie inside guarded
     buffers (larger buffers of known bytes, which show a write outside of the tensor). ``settle(result)`` waits until a
-    result can be read. ``guarded`` is the class that lays a tensor out on the device. ``storage``, ``pointers``
+    result can be read. ``eager`` is the function as it stands, if ``function`` executes it in another mode, such as
+    compiled. ``guarded`` is the class that lays a tensor out on the device. ``storage``, ``pointers``
     and ``strides`` say whether the device declares these capabilities.
     """
 
@@ -39,6 +40,7 @@ class Call:
     storage: bool = True
     pointers: bool = True
     strides: bool = True
+    eager: Callable[..., Any] | None = None
 
 
 def laid_out(

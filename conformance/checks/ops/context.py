@@ -34,16 +34,17 @@ from conformance.checks.ops.calls import (
     repeated,
 )
 from conformance.checks.ops.failures import failed, from_device, spoken, traced
+from conformance.checks.ops.modes import EAGER, Mode
 from conformance.checks.ops.roundings import exact_answer
 from devices.cell import CallKey
 from devices.errors import in_a_line
-from opinfo.catalog import Op
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import ByValues, Guarded
 from opinfo.layouts import (
     CONTIGUOUS,
+    RECORDED,
     AnyLayout,
     Case,
     Geometry,
@@ -65,6 +66,7 @@ from opinfo.reference import (
 )
 from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, expandable, mutates
 from opinfo.specified import all_differ
+from opinfo.subject import Subject
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
 _KEPT_BYTES = 2**18
@@ -107,7 +109,7 @@ class ItemContext:
     """Everything that the checks of one op and dtype need: samples, device, references and records. The tensors of a
     sample are built once and shared by all checks."""
 
-    op: Op
+    subject: Subject
     dtype: str
     traits: Traits
     samples: list[Sample]
@@ -116,6 +118,7 @@ class ItemContext:
     recorder: Recorder
     known: Exceptions
     guard: Guard = UNWATCHED
+    mode: Mode = EAGER  # how the calls of the item are executed
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     grad: bool = False  # True while checks that record gradients run
@@ -137,6 +140,12 @@ class ItemContext:
         self.mutates = mutates(self.traits.families)
         kind: torch.dtype = getattr(torch, self.dtype)
         self.has_exact = kind.is_floating_point or kind.is_complex
+
+    @property
+    def reference_name(self) -> str:
+        """The name that a repro script gives to the subject's reference: that of the function under test if they are one
+        function."""
+        return "op" if self.subject.reference is self.subject.function else "reference_op"
 
     @property
     def common(self) -> list[Sample]:
@@ -201,6 +210,12 @@ class ItemContext:
             yield self.lay(sample, case, geometries)
 
     def _cases_of(self, sample: Sample) -> list[Placed]:
+        recorded: list[Placed] = []
+        if sample.geometries is not None:
+            recorded.append((RECORDED, sample.geometries))
+        return [*recorded, *self._covering(sample)]
+
+    def _covering(self, sample: Sample) -> list[Placed]:
         operands, fitting = self._operands(sample), sample.layouts
         if self.device.lays_out and self.cases is covering_set().cases:
             return covering(operands, fitting)
@@ -222,6 +237,8 @@ class ItemContext:
 
     def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
         """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a case."""
+        if case is RECORDED and sample.geometries is not None:
+            return sample.geometries
         return geometries_of(case, self._operands(sample))
 
     def _operands(self, sample: Sample) -> tuple[Operand, ...]:
@@ -298,17 +315,22 @@ class ItemContext:
 
     # -- calls
 
-    def call(self, laid: Laid, function: Callable[..., Any] | None = None) -> Call:
-        """Returns the call of the op, or of ``function`` if given, on these tensors."""
-        sample, device = laid.sample, self.device
+    def call(
+        self, laid: Laid, function: Callable[..., Any] | None = None, mode: Mode | None = None
+    ) -> Call:
+        """Returns the call of the op, or of ``function`` if given, on these tensors. It is executed in ``mode``, by default
+        the mode of the item."""
+        sample, device, mode = laid.sample, self.device, mode or self.mode
+        eager = function or self.subject.function
         return Call(
-            function or self.op.function,
+            mode.applied(eager),
             *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
             *(self.place, device.from_device, device.settle),
             guarded=self.guarded,
             strides=self.device.lays_out,
             storage=self._storage,
             pointers=self._pointers,
+            eager=None if mode is EAGER else eager,
         )
 
     def judge(
@@ -322,6 +344,7 @@ class ItemContext:
         layout: str = "",
         check: str = "",
         refusable: bool = True,
+        mode: Mode | None = None,
     ) -> Any:
         """Makes the call of the op, or of ``function``, by ``procedure(call, *given)``, and judges its result with
         ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the
@@ -329,7 +352,8 @@ class ItemContext:
 
         ``layout`` is the layout name to record, by default that of the inputs. ``check`` is the sort of check to record
         (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If ``refusable``,
-        NotImplementedError means that the device does not implement the call.
+        NotImplementedError means that the device does not implement the call. ``mode`` is the mode of the call, by default
+        that of the item.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
@@ -340,11 +364,12 @@ class ItemContext:
         ]
         if not wanted or not self.guard.call(CallKey(sample.index, layout), judges):
             return None
-        call = self.call(reference.laid, function)
+        mode = mode or self.mode
+        call = self.call(reference.laid, function, mode)
         if not self.makes and self.scripts is not None:
             self.scripts.clear()  # drop the scripts of earlier calls
             for clause, judge, _ in wanted:
-                about = (clause, judge, call, procedure, given, reference, layout)
+                about = (clause, judge, call, mode, procedure, given, reference, layout)
                 self.scripts.setdefault(clause, CallScript(self, *about))
             return None
         evidence = procedure(call, *given)
@@ -364,7 +389,9 @@ class ItemContext:
                 record.check(sample.index, layout)
                 if found is None and self.scripts is None:
                     continue
-                script = CallScript(self, clause, judge, call, procedure, given, reference, layout)
+                script = CallScript(
+                    self, clause, judge, call, mode, procedure, given, reference, layout
+                )
                 if self.scripts is not None:
                     self.scripts.setdefault(clause, script)
                 if isinstance(found, Ambiguous):
@@ -398,7 +425,7 @@ class ItemContext:
         if key not in self._values:
             values = repeated(laid.sample.tensors, laid.geometries)
             self._values[key] = value_answer(
-                self.op.function, laid.sample.call.on, values, mutates=self.mutates
+                self.subject.reference, laid.sample.call.on, values, mutates=self.mutates
             )
         return self._values[key]
 
@@ -421,9 +448,9 @@ class ItemContext:
 
         def answer() -> ValueAnswer:
             made = make(sample.tensors, *given)
-            return value_answer(self.op.function, sample.call.on, made, mutates=mutates)
+            return value_answer(self.subject.reference, sample.call.on, made, mutates=mutates)
 
-        code = f"value_answer(op, arguments, {make.__name__}({values}){more})"
+        code = f"value_answer({self.reference_name}, arguments, {make.__name__}({values}){more})"
         return Part(cache(answer), code, (value_answer, make))
 
     def exact_for(self, sample: Sample, make: Callable[..., Any], *given: Any) -> Part:
@@ -433,10 +460,12 @@ class ItemContext:
             return Part(NO_ANSWER, "ValueAnswer(None)", (ValueAnswer,))
 
         def answer() -> ValueAnswer:
-            return exact_answer(self.op.function, sample.call.on, make(sample.tensors, *given))
+            return exact_answer(
+                self.subject.reference, sample.call.on, make(sample.tensors, *given)
+            )
 
         values = ", ".join(["values", *map(repr, given)])
-        code = f"exact_answer(op, arguments, {make.__name__}({values}))"
+        code = f"exact_answer({self.reference_name}, arguments, {make.__name__}({values}))"
         return Part(answer, code, (exact_answer, make))
 
     def stride_answer(
@@ -448,8 +477,8 @@ class ItemContext:
         where: Where = "device",
     ) -> StrideAnswer:
         return self.strides.answer(
-            f"{self.op.id}{variant}",
-            function or self.op.function,
+            f"{self.subject.id}{variant}",
+            function or self.subject.reference,
             laid.sample.call,
             laid.geometries,
             with_offset=self.traits.declares_view,
@@ -461,7 +490,7 @@ class ItemContext:
         """The tolerances (rtol, atol) by dtype. The descriptor's values take precedence over those of torch's database,
         which take precedence over the defaults."""
         found = dict(DEFAULT_TOLERANCES)
-        if (own := self.op.tolerance(self.dtype, self.device.torch_device.type)) is not None:
+        if (own := self.subject.tolerance(self.dtype, self.device.torch_device.type)) is not None:
             component = {"complex64": "float32", "complex128": "float64"}
             found |= {self.dtype: own, component.get(self.dtype, self.dtype): own}
         given = self.device.descriptor.tolerances

@@ -174,7 +174,7 @@ class DirectedScript:
         return self._script([], "main()")
 
     def _script(self, more_functions: list[Any], start: str) -> str:
-        ctx, op = self.ctx, self.ctx.op
+        ctx, op = self.ctx, self.ctx.subject
         functions: list[Any] = [self.check, NotApplicable, report_check, *more_functions]
         lines, more = [f"op = {function_source(op, self.function, functions)}"], ""
         if self.sample is not None:
@@ -190,7 +190,7 @@ class DirectedScript:
     @property
     def function(self) -> Callable[..., Any]:
         """The function that the check receives as the op: the op's function or its in-place variant."""
-        function = self.ctx.op.inplace if self.inplace else self.ctx.op.function
+        function = self.ctx.subject.inplace if self.inplace else self.ctx.subject.function
         assert function is not None
         return function
 
@@ -203,5 +203,5 @@ class DirectedScript:
 
     def call(self) -> str:
         """Returns the check as one line of text, such as ``ignores_input(torch.addmm, shapes=…, poison=…)``."""
-        name = public_name(self.function) or self.ctx.op.id
+        name = public_name(self.function) or self.ctx.subject.id
         return f"{self.check.__name__}({', '.join(filter(None, (name, self.arguments())))})"

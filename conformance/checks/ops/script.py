@@ -28,9 +28,9 @@ import torch
 from conformance.checks.clock import ends_within
 from conformance.checks.source import bound, names_of, text_of
 from opinfo.apart import LeftBehind
-from opinfo.catalog import Op, database_entry
 from opinfo.compare import Call, Wrong, raised, replace_tensors
 from opinfo.reference import IEEE
+from opinfo.subject import Subject
 
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 
@@ -345,17 +345,21 @@ class Named:
         return self.name
 
 
-def function_source(op: Op, function: Callable[..., Any], functions: list[Any]) -> str:
-    """Returns the source by which a script refers to a function of an op: its public name, or a look-up in torch's
-    database if the function has no public name. Adds the functions that the source uses to the list ``functions``."""
+def function_source(subject: Subject, function: Callable[..., Any], functions: list[Any]) -> str:
+    """Returns the source by which a script refers to a function of a subject: its public name in torch, or the expression
+    that the subject has for it. Adds the functions that the source uses to the list ``functions``. Raises NotCarried if
+    the function has no source."""
     if name := public_name(function):
         return name
-    functions.append(database_entry)
-    kinds = ("function", "method", "inplace", "operator", "inplace_operator")
-    kind = next((each for each in kinds if getattr(op, each) == function), "function")
-    return f"database_entry({op.id!r}).{'op' if kind == 'function' else f'{kind}_variant'}"
+    try:
+        text, used = subject.source_of(function)
+    except ValueError as error:
+        raise NotCarried(str(error)) from error
+    functions += used
+    return text
 
 
+_OVERLOAD = type(torch.ops.aten.add.Tensor)
 _SPACES = (
     *("", "Tensor", "nn.functional", "linalg", "fft", "special", "masked", "signal.windows"),
     "ops.aten",
@@ -364,6 +368,8 @@ _SPACES = (
 
 def public_name(function: Callable[..., Any]) -> str | None:
     """Returns the public name of a function, such as ``torch.nn.functional.relu``; None if the function has none."""
+    if isinstance(function, _OVERLOAD):
+        return f"torch.ops.{function}"  # such as torch.ops.aten.add.Tensor
     name = getattr(function, "__name__", "")
     short = name.removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
     for space in _SPACES:

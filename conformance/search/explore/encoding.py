@@ -14,7 +14,7 @@ import torch
 
 from conformance.checks.cases.cases import Case
 from conformance.checks.cases.drawing import Program
-from conformance.search.minimise.subject import Candidate
+from conformance.search.minimise.candidates import Candidate
 from devices.errors import ConformError
 from opinfo.catalog import dtype_name
 from opinfo.compare import Call

@@ -31,17 +31,17 @@ from conformance.plan.selection import Item
 from conformance.search.explore.encoding import NotEncodable, encode, encode_program
 from conformance.search.explore.exploration import Counts, Finding, Found, Orders, Sign, Turn, Turns
 from conformance.search.minimise import shrink
+from conformance.search.minimise.candidates import Candidate, CandidateRunner
 from conformance.search.minimise.simplify import NAMED, with_tensors
-from conformance.search.minimise.subject import Candidate, Subject
 from conformance.suites import case_of, find_case
 from conformance.suites.layout import SUITE
 from devices.cell import CellKey
 from devices.failure import Failure
-from opinfo.catalog import catalogue
+from opinfo.database import DATABASE
 from opinfo.device import Device, first_index
 from opinfo.layouts import CONTIGUOUS, AnyLayout, FreeLayout, forget_geometries
 from opinfo.reference import forget_dispatches
-from opinfo.samples import Sample, draw
+from opinfo.samples import Sample
 
 #: The number of candidates per turn of an item, and of programs per turn of a case.
 _CANDIDATES, _PROGRAMS = 24, 20
@@ -66,7 +66,7 @@ def serve(given: object, tell: Tell) -> None:
     turns = Turns(orders.items, orders.seed)
     # Load the ops and suites first, so that the seconds it takes do not count for the first item.
     if turns.ops:
-        catalogue()
+        DATABASE.subjects()
     for item in turns.cases:
         find_case(item.cells[0])
     hunt = Hunt(orders, device, tell)
@@ -120,12 +120,12 @@ class Hunt:
         op, dtype, clauses = item
         self.littered = True
         counts = Counts()
-        subject = Subject.of(op, dtype, self.device, self.samples)
+        runner = CandidateRunner.of(op, dtype, self.device, self.samples)
         drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
-        pool = draw(subject.op, dtype, seed=drawn) or subject.drawn
+        pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.drawn
         if not pool:
             return counts
-        may_resize = "explore.keeps_sizes" not in subject.traits.families
+        may_resize = "explore.keeps_sizes" not in runner.traits.families
         for number in range(_CANDIDATES):
             if time.time() > self.end:
                 break
@@ -133,7 +133,7 @@ class Hunt:
             faulthandler.dump_traceback_later(_SECONDS, exit=True)
             try:
                 candidate = random_candidate(random, pool, may_resize=may_resize)
-                records = subject.run(candidate, clauses, _CHECKS)
+                records = runner.run(candidate, clauses, _CHECKS)
             except (RuntimeError, IndexError, ValueError, TypeError):
                 # The values do not fit the size, or the dtype has no kernel.
                 counts.unmade += 1
@@ -144,11 +144,16 @@ class Hunt:
             for record in records.values():
                 counts.checks += record.checks
                 for failed in record.failures:
-                    self._found(subject, record.key, candidate, failed, f"{turn}:{number}")
+                    self._found(runner, record.key, candidate, failed, f"{turn}:{number}")
         return counts
 
     def _found(
-        self, subject: Subject, cell: CellKey, candidate: Candidate, failed: Failed, number: str
+        self,
+        runner: CandidateRunner,
+        cell: CellKey,
+        candidate: Candidate,
+        failed: Failed,
+        number: str,
     ) -> None:
         failure = failed.failure
         if isinstance(failed.repro, DirectedScript):
@@ -158,7 +163,7 @@ class Hunt:
             return
         self.seen.add(sign)
         faulthandler.dump_traceback_later(_SECONDS, exit=True)
-        found = shrink.Search(subject, cell.clause, candidate, failed).run()
+        found = shrink.Search(runner, cell.clause, candidate, failed).run()
         faulthandler.cancel_dump_traceback_later()
         try:
             (call, layouts), unpinnable = encode(found.candidate), ""

@@ -15,20 +15,19 @@ from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.guard import Guard
 from conformance.checks.ops.context import ItemContext
 from conformance.search.explore.encoding import NotRebuilt, decode, decode_program
-from conformance.search.minimise.subject import Subject
+from conformance.search.minimise.candidates import CandidateRunner
 from conformance.suites.layout import SUITE
 from devices.cell import CallKey
 from devices.errors import in_a_line
 from devices.pinned import Pinned
 from opinfo.device import Device
-from opinfo.samples import draw
 
 
 def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
     """Checks those pinned examples of an op and dtype whose clauses are selected, and records the results in the cells
     of ``ctx``."""
-    subject = Subject(ctx.op, ctx.dtype, ctx.device, 0, ctx.known)
-    subject.__dict__.update(samples=ctx.samples, traits=ctx.traits, strides=ctx.strides)
+    runner = CandidateRunner(ctx.subject, ctx.dtype, ctx.device, 0, ctx.known)
+    runner.__dict__.update(samples=ctx.samples, traits=ctx.traits, strides=ctx.strides)
     applying = set(SUITE.applying(ctx.traits))
     for pin in pins:
         record = ctx.recorder.get(pin.clause)
@@ -39,16 +38,16 @@ def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
             continue
         ctx.guard.begin((pin.clause,), [record])
         if ctx.guard.call(_name_of(pin)):
-            _check(subject, pin, record)
+            _check(runner, pin, record)
         ctx.guard.done()
 
 
-def _check(subject: Subject, pin: Pinned, record: CellRecord) -> None:
+def _check(runner: CandidateRunner, pin: Pinned, record: CellRecord) -> None:
     try:
-        process = "values.not_unique" in subject.traits.families
-        drawn = draw(subject.op, subject.dtype) if process else ()
+        process = "values.not_unique" in runner.traits.families
+        drawn = runner.drawn if process else ()
         candidate = decode(pin.call, pin.layouts, drawn)
-        made = subject.run(candidate, [pin.clause])[pin.clause]
+        made = runner.run(candidate, [pin.clause])[pin.clause]
     except NotRebuilt as error:
         return _lost(record, pin, str(error))
     except Exception as error:  # an example that cannot be laid out or compared is an error

@@ -22,8 +22,8 @@ from conformance.checks.cases.drawing import pinned
 from conformance.checks.cells import Failed
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.directed import DirectedScript
+from conformance.search.minimise.candidates import Candidate, CandidateRunner, Sign
 from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector, other_samples
-from conformance.search.minimise.subject import Candidate, Sign, Subject
 from devices.failure import Failure
 from opinfo.catalog import dtype_name
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
@@ -44,11 +44,13 @@ _SETTINGS = pinned(80, derandomize=True)
 _SHOWN = 8
 
 
-def start_of(subject: Subject, clause: str, wanted: Failure) -> tuple[Candidate, Failed] | None:
+def start_of(
+    runner: CandidateRunner, clause: str, wanted: Failure
+) -> tuple[Candidate, Failed] | None:
     """Returns the smallest sample of the plan that fails as ``wanted`` did, in the same layout, with its failure; None
     if no sample fails in this way now."""
-    for sample in sorted(subject.samples, key=lambda s: s.numel):
-        record = subject.run_layout(sample, clause, wanted.layout)
+    for sample in sorted(runner.samples, key=lambda s: s.numel):
+        record = runner.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
             if failed.layout == wanted.layout and Sign.of(failed.failure) == Sign.of(wanted):
                 return candidate_of(sample, failed.failure), failed
@@ -74,7 +76,7 @@ class Search:
     """A search for the simplest call that fails like ``candidate``: with the same clause, check and kind of failure.
     ``run()`` stores the simplest call that it finds in ``candidate``, and the failure of this call in ``failure``."""
 
-    subject: Subject
+    runner: CandidateRunner
     clause: str
     candidate: Candidate
     failure: Failed
@@ -96,8 +98,8 @@ class Search:
         self._end = time.process_time() + self.seconds
         self._latest = time.monotonic() + max(self.seconds, _MOST_WAITED)
         self._sign = Sign.of(self.failure.failure)
-        self._defined = self.subject.is_defined(self.candidate.sample)
-        aspects: tuple[Aspect, ...] = (partial(other_samples, self.subject.drawn), *ASPECTS)
+        self._defined = self.runner.is_defined(self.candidate.sample)
+        aspects: tuple[Aspect, ...] = (partial(other_samples, self.runner.drawn), *ASPECTS)
         idle = 0
         for aspect in cycle(aspects):
             idle = 0 if self._simplify(aspect) else idle + 1
@@ -147,8 +149,8 @@ class Search:
             return None  # the values do not fit this shape or dtype
         if candidate is None:
             return None
-        failure = same_failure(self.subject, self.clause, self._sign, candidate)
-        if failure is None or (self._defined and not self.subject.is_defined(candidate.sample)):
+        failure = same_failure(self.runner, self.clause, self._sign, candidate)
+        if failure is None or (self._defined and not self.runner.is_defined(candidate.sample)):
             return None
         return candidate, failure
 
@@ -168,11 +170,13 @@ class Search:
         return Example(call, failed.layout, failed.message, tensors, self.tried, self.whole)
 
 
-def same_failure(subject: Subject, clause: str, sign: Sign, candidate: Candidate) -> Failed | None:
+def same_failure(
+    runner: CandidateRunner, clause: str, sign: Sign, candidate: Candidate
+) -> Failed | None:
     """Returns the failure of a call if the failure has the kind, exception type and check of ``sign``; None if the call
     has no such failure."""
     try:
-        record = subject.run(candidate, [clause])[clause]
+        record = runner.run(candidate, [clause])[clause]
     except Exception:  # the harness cannot lay out or compare this form; the op did not fail
         return None
     for failure in record.failures:

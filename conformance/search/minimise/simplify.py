@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from conformance.search.minimise.subject import Candidate, copies
+from conformance.search.minimise.candidates import Candidate, copies
 from opinfo.compare import Call, bit_equal, tensors_of
 from opinfo.layouts import EXPAND, MEMORY, STEP, AnyLayout, FreeLayout, Layout
 from opinfo.samples import Sample

@@ -20,7 +20,7 @@ from devices.failure import Failure
 from reports.model import Example
 
 if TYPE_CHECKING:
-    from conformance.search.minimise.subject import Subject
+    from conformance.search.minimise.candidates import CandidateRunner
     from opinfo.device import Device
 
 #: Seconds without a message after which the subprocess counts as hung.
@@ -114,44 +114,44 @@ def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
 
 
 def serve(orders: object, tell: Tell) -> None:
-    from conformance.search.minimise.subject import Subject
-    from opinfo.catalog import catalogue
+    from conformance.search.minimise.candidates import CandidateRunner
+    from opinfo.database import DATABASE
     from opinfo.layouts import forget_geometries
 
     given = msgspec.convert(orders, Orders[Task])
     device = given.bench.open()
-    catalogue()  # takes seconds, which must not count for the first task
+    DATABASE.subjects()  # takes seconds, which must not count for the first task
     tell.ready()
 
     @lru_cache(maxsize=4)
-    def subject_of(op: str, dtype: str) -> Subject:
+    def runner_of(op: str, dtype: str) -> CandidateRunner:
         forget_geometries()
-        return Subject.of(op, dtype, device, given.bench.samples)
+        return CandidateRunner.of(op, dtype, device, given.bench.samples)
 
     for task in given.tasks:
         faulthandler.dump_traceback_later(_SILENCE / 2, exit=True)
-        answer = solve(subject_of(task.cell.op, task.cell.dtype), task)
+        answer = solve(runner_of(task.cell.op, task.cell.dtype), task)
         faulthandler.cancel_dump_traceback_later()
         tell(msgspec.to_builtins(answer))
 
 
-def solve(subject: Subject, task: Task) -> Answer:
+def solve(runner: CandidateRunner, task: Task) -> Answer:
     """Reproduces the failure of a task and finds its smallest example."""
     from conformance.checks.ops.call_script import CallScript
     from conformance.search.minimise.shrink import Search, candidate_of, start_of
     from conformance.suites.layout import SUITE
 
     clause = task.cell.clause
-    if clause not in SUITE.applying(subject.traits):
+    if clause not in SUITE.applying(runner.traits):
         return Answer(task, why=f"{task.cell}: the clause does not apply to this op and dtype")
-    smallest = subject.run_all(clause).smallest if task.failure is None else None
+    smallest = runner.run_all(clause).smallest if task.failure is None else None
     wanted = smallest.failure if smallest is not None else task.failure
-    start = start_of(subject, clause, wanted) if wanted is not None else None
+    start = start_of(runner, clause, wanted) if wanted is not None else None
     if start is None and smallest is not None and isinstance(smallest.repro, CallScript):
         start = candidate_of(smallest.repro.laid.sample, smallest.failure), smallest
     if start is None:
         if task.failure is None and smallest is None:
             return Answer(task, why=f"{task.cell} passes; there is nothing to minimise")
         return Answer(task, why=f"{task.cell}: the failure does not occur again in a new process")
-    found = Search(subject, clause, *start).run()
+    found = Search(runner, clause, *start).run()
     return Answer(task, found.example, found.script)

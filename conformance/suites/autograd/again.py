@@ -29,7 +29,6 @@ from conformance.suites.autograd.gradients import (
     pushed_forward,
 )
 from conformance.suites.autograd.samples import SUM, Known, chosen, is_long, known_of
-from opinfo.catalog import catalogue
 from opinfo.compare import SUM_ROUNDINGS, Wrong, tensor_difference
 from opinfo.reference import significant
 from opinfo.samples import Traits
@@ -59,11 +58,11 @@ _ACCUMULATED = (
 
 
 def has_second(t: Traits) -> bool:
-    return applies(t) and catalogue()[t.op].has_second_gradient
+    return applies(t) and t.subject.has_second_gradient
 
 
 def has_forward(t: Traits) -> bool:
-    return applies(t) and catalogue()[t.op].has_forward_gradient
+    return applies(t) and t.subject.has_forward_gradient
 
 
 def asked(

@@ -24,7 +24,6 @@ from conformance.suites.autograd.samples import (
     known_of,
 )
 from opinfo.axes.shapes import EXTENT, LONG, SIZE
-from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set, parse_layout
 from opinfo.samples import Sample, Traits
 
@@ -70,12 +69,11 @@ _FEW_OF = {
 
 def applies(t: Traits) -> bool:
     """Return True if torch's op database declares a gradient for the op and dtype, and the gradient is unique."""
-    op = catalogue()[t.op]
     return (
         not t.families & UNSETTLED
         and t.dense
         and t.dtype in DTYPES
-        and t.dtype in op.gradient_dtypes
+        and t.dtype in t.subject.gradient_dtypes
     )
 
 
@@ -209,13 +207,13 @@ def of_inputs(
 def _in_place(ctx: ItemContext, sample: Sample) -> None:
     """Check the gradients of the in-place variant, called on the whole first input and on a slice of a larger
     tensor."""
-    if ctx.op.inplace is None or ctx.op.restrides_in_place:
+    if ctx.subject.inplace is None or ctx.subject.restrides_in_place:
         return
     for sliced, name in ((False, "inplace"), (True, "inplace_slice")):
         if sliced and not sample.tensors[0].dim():
             continue
         form = "in place, sliced" if sliced else "in place"
-        known = Known(ctx, sample, ctx.op.inplace, form)
+        known = Known(ctx, sample, ctx.subject.inplace, form)
         for laid in lays_of(ctx, sample, _IN_PLACE).values() if known.places else ():
             if not known.returns(laid.geometries):
                 continue
@@ -226,7 +224,7 @@ def _in_place(ctx: ItemContext, sample: Sample) -> None:
                 differentiated_in_place,
                 given,
                 of_inputs(ctx, known, laid, differentiated_in_place, given),
-                function=ctx.op.inplace,
+                function=ctx.subject.inplace,
                 layout=f"{name}={laid.case.id}",
                 check="gradient",
             )

@@ -85,7 +85,7 @@ def known_of(ctx: ItemContext, sample: Sample) -> Known:
     """Return the reference gradients of a sample. All checks of the op share them."""
     key = ("known", sample.index)
     if key not in ctx.kept:
-        ctx.kept[key] = Known(ctx, sample, ctx.op.function)
+        ctx.kept[key] = Known(ctx, sample, ctx.subject.reference)
     found: Known = ctx.kept[key]
     return found
 
@@ -106,7 +106,7 @@ def _finite(ctx: ItemContext, sample: Sample) -> bool:
     infinite, and torch's backward of the pooling op then writes past the end of the gradient."""
     args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
     with torch.no_grad():
-        answer = ctx.op.function(*args, **kwargs)
+        answer = ctx.subject.reference(*args, **kwargs)
     dense = (each for each in tensors_of(answer) if each.layout == torch.strided)
     return all(bool(each.isfinite().all()) for each in dense)
 
@@ -359,7 +359,7 @@ class Known:
         return {n: dim for n, dim in expanded if dim is not None}
 
     def _source(self, places: Sequence[int], cotangents: Cotangents) -> str:
-        function, arguments = "op", "arguments"
+        function, arguments = self.ctx.reference_name, "arguments"
         if self.form:
             sliced = self.form.endswith("sliced")
             cpu = 'torch.device("cpu")'

@@ -32,7 +32,7 @@ def dense_samples(ctx: ItemContext) -> list[Sample]:
     return [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors)]
 
 
-def untried(descriptor: Descriptor, op: str) -> str:
+def untried(descriptor: Descriptor, op: str, source: object = None) -> str:
     """Returns the reason why no fallback can be detected: the descriptor permits every op to run on the CPU, or
     the device is the CPU. The reason is empty if fallbacks can be detected."""
     if "*" in descriptor.permitted_fallbacks:
@@ -54,14 +54,14 @@ def check(ctx: ItemContext) -> None:
         descriptor = ctx.device.descriptor
         key = key_of(descriptor.torch_type)
         listed = sorted(descriptor.permitted_fallbacks)
-        permitted = [p for p in listed if fnmatchcase(ctx.op.id, p)]
+        permitted = [p for p in listed if fnmatchcase(ctx.subject.id, p)]
         native = bool(permitted)
         given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
         samples = dense_samples(ctx)
         for sample in samples:
             if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
-                native = not went(ctx.op.function, args, kwargs, key)[0]
+                native = not went(ctx.subject.function, args, kwargs, key)[0]
         wide = [s for s in samples if any(sum(n > 1 for n in t.shape) > 1 for t in s.tensors)]
         for sample in wide[:1] if "strides" in descriptor.capabilities else ():
             directed.run(ctx, CLAUSE, "", stays_transposed, sample=sample, **given)

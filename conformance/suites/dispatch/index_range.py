@@ -99,14 +99,14 @@ def _of_operand(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[s
     bounds = torch.iinfo(sample.tensors[place].dtype)
 
     def refused(value: int) -> bool:
-        given = ctx.op.function, sample.tensors, sample.call.bind, place, -1, value
+        given = ctx.subject.reference, sample.tensors, sample.call.bind, place, -1, value
         return bounds.min <= value <= bounds.max and cpu_refuses(*given)
 
     sizes = {n for t in sample.tensors for n in (*t.shape, t.numel())}
     sizes |= {v for v in (*sample.call.args, *sample.call.kwargs.values()) if type(v) is int}
     near = _near(refused, sizes)
     far = _far(near, refused)
-    forms = [False, True] if ctx.op.inplace is not None else [False]
+    forms = [False, True] if ctx.subject.inplace is not None else [False]
     for inplace in forms:
         for at, values in ((-1, [*near, *far]), (0, near), (None, near)):
             if at != -1 and sample.tensors[place].numel() < 2:
@@ -123,7 +123,9 @@ def _of_operand(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[s
 
 def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
     def refused(value: int) -> bool:
-        return cpu_refuses(ctx.op.function, sample.tensors, sample.call.bind, place, "args", value)
+        return cpu_refuses(
+            ctx.subject.reference, sample.tensors, sample.call.bind, place, "args", value
+        )
 
     sizes = {n for t in sample.tensors for n in (*t.shape, t.dim())}
     near = _near(refused, sizes)

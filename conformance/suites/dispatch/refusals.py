@@ -17,8 +17,9 @@ from conformance.checks.ops.roundings import as_exact, exact_answer
 from conformance.checks.ops.script import NotApplicable
 from conformance.suites.dispatch.fallback import dense_samples
 from devices.descriptor import Descriptor
-from opinfo.catalog import catalogue, database_entry
+from opinfo.catalog import database_entry
 from opinfo.compare import Wrong, raised, replace_tensors
+from opinfo.sample_source import SampleSource
 from opinfo.samples import Sample, Traits
 from opinfo.torch_private import all_overloads, kernels, key_of, schema_of
 
@@ -31,7 +32,7 @@ _REPRESENTATIVE = ("float32", "int64", "bool", "complex64")
 
 def once(traits: Traits) -> bool:
     """Returns True if the dtype is the one that represents the op in checks that do not depend on the dtype."""
-    op = catalogue()[traits.op]
+    op = traits.subject
     dtypes = op.dtypes or op.dtypes_anywhere  # the CPU does not implement some ops
     return traits.dtype == next((name for name in _REPRESENTATIVE if name in dtypes), min(dtypes))
 
@@ -54,7 +55,7 @@ def mixes(traits: Traits) -> bool:
     return traits.two_operands and _ANY not in traits.families
 
 
-def unmixed(descriptor: Descriptor, op: str) -> str:
+def unmixed(descriptor: Descriptor, op: str, source: object = None) -> str:
     """Returns the reason why operands on different devices cannot be tried, which is that the device is the CPU
     itself. The reason is empty if they can be tried."""
     if key_of(descriptor.torch_type) == "CPU":
@@ -151,19 +152,17 @@ _INDEXED = "index_range"
 def has_error_inputs(traits: Traits) -> bool:
     """Returns True if an op has error inputs or takes indices, and the dtype is the one that represents the op.
     One dtype is enough, because error inputs define their own dtypes."""
-    known = catalogue()[traits.op].has_error_inputs or _INDEXED in traits.families
+    known = traits.subject.has_error_inputs or _INDEXED in traits.families
     return known and once(traits)
 
 
-def only_asserts(descriptor: Descriptor, op: str) -> str:
+def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
     """Returns the reason why the error inputs of an op are not tried: its only error is an index out of range,
     which may be an assertion on the device that ends the process. The reason is empty if the error inputs are
     tried."""
-    if "device_assert" in descriptor.capabilities and not catalogue()[op].has_error_inputs:
-        return (
-            "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
-        )
-    return ""
+    if "device_assert" not in descriptor.capabilities or source.subjects()[op].has_error_inputs:
+        return ""
+    return "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
 
 
 def error_inputs(ctx: ItemContext) -> None:
@@ -171,17 +170,17 @@ def error_inputs(ctx: ItemContext) -> None:
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
         asserts = "device_assert" in ctx.device.descriptor.capabilities
-        known = ctx.op.error_inputs(device) if ctx.op.has_error_inputs else ()
+        known = ctx.subject.error_inputs(device) if ctx.subject.has_error_inputs else ()
         for number, given in enumerate(known):
-            if asserts and is_assertion(ctx.op.function, given):
+            if asserts and is_assertion(ctx.subject.function, given):
                 left_out += 1
                 continue
-            where: dict[str, Any] = {"id": ctx.op.id, "which": number, "device": device}
+            where: dict[str, Any] = {"id": ctx.subject.id, "which": number, "device": device}
             made = directed.DirectedScript(ctx, ERROR_INPUTS, "", raises, parameters=where)
             if not made.may_run():
                 continue
             try:
-                wrong, said = judged(ctx.op.function, given)
+                wrong, said = judged(ctx.subject.function, given)
             except NotImplementedError as exc:
                 record.refuse(exc)
                 continue
@@ -313,7 +312,7 @@ def reads_tensors(traits: Traits) -> bool:
 def may_refuse(traits: Traits) -> bool:
     """Returns True for every op that reads tensors and does not take every dtype, for the dtype that represents
     the op."""
-    return reads_tensors(traits) and not set(_TRIED) <= catalogue()[traits.op].dtypes
+    return reads_tensors(traits) and not set(_TRIED) <= traits.subject.dtypes
 
 
 def unsupported(ctx: ItemContext) -> None:
@@ -327,7 +326,7 @@ def unsupported(ctx: ItemContext) -> None:
         tabled = (
             type(ctx.place(torch.ones(1))).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
         )
-        packets = ctx.op.packets if tabled else ()
+        packets = ctx.subject.packets if tabled else ()
         for name in (n for packet in packets for n in without_kernel(packet, key)):
             plain = name.partition("::")[2]
             packet = plain.partition(".")[0]
@@ -337,9 +336,11 @@ def unsupported(ctx: ItemContext) -> None:
         if sample is None:
             return
         works: list[str] = []
-        listed, families = ctx.op.dtypes_on(descriptor.torch_type), ctx.traits.families
+        listed, families = ctx.subject.dtypes_on(descriptor.torch_type), ctx.traits.families
         # For example "nn.functional.max_pool2d" -> max_pool2d. The kernel may belong to another packet.
-        names = sorted({ctx.op.id, *(packet.partition("::")[2] for packet in ctx.op.packets)})
+        names = sorted(
+            {ctx.subject.id, *(packet.partition("::")[2] for packet in ctx.subject.packets)}
+        )
         for dtype in (name for name in _TRIED if name not in listed):
             free = "values.free" in families
             free = free or (dtype in _UNSIGNED and "values.undefined_unsigned" in families)

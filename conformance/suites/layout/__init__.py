@@ -44,7 +44,7 @@ def _promotion(t: Traits) -> bool:
 
 
 def _fresh(t: Traits) -> bool:
-    return t.returns_strided and not t.declares_view and "mutates.self" not in t.families
+    return t.returns_elements and not t.declares_view and "mutates.self" not in t.families
 
 
 def _takes_out(t: Traits) -> bool:

@@ -53,9 +53,9 @@ def lazy_operands(ctx: ItemContext) -> None:
 def _turns(ctx: ItemContext) -> list[str]:
     """Return the bits ("conj", "neg") that the CPU accepts on operands of the op and dtype under test."""
     kind = getattr(torch, ctx.dtype)
-    turns = ["conj"] if kind.is_complex and ctx.op.takes_conj_view else []
+    turns = ["conj"] if kind.is_complex and ctx.subject.takes_conj_view else []
     real = kind.is_complex or kind.is_floating_point
-    return [*turns, "neg"] if real and ctx.op.takes_neg_view else turns
+    return [*turns, "neg"] if real and ctx.subject.takes_neg_view else turns
 
 
 def _turned(

@@ -50,9 +50,9 @@ def overlap(ctx: ItemContext) -> None:
     """Make the op write to an expanded ``self``, to an expanded ``out=`` tensor, and to an ``out=`` tensor that starts
     one element after the input in the same storage."""
     attempts: dict[str, Callable[[ItemContext, Sample], _Attempt | None]] = {}
-    if ctx.op.inplace is not None:
+    if ctx.subject.inplace is not None:
         attempts["self=expanded"] = _expanded_self
-    if ctx.op.has_out:
+    if ctx.subject.has_out:
         attempts |= {"out=expanded": _expanded_out, "out=partial_overlap": _partial_overlap}
     done = Counter[str]()
     with ctx.running(OVERLAP):
@@ -175,8 +175,8 @@ def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torc
 def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) -> None:
     rule = ctx.traits.ufunc in ("unary", "binary")
     laid = ctx.first(sample)
-    in_place = ctx.op.inplace if name == "self=expanded" else None
-    function = in_place or ctx.op.function
+    in_place = ctx.subject.inplace if name == "self=expanded" else None
+    function = in_place or ctx.subject.function
 
     def must() -> bool:
         if ctx.device.fake_only:
@@ -206,6 +206,6 @@ def _fake_raises(
         given = {**call.kwargs, "out": container(form_of(_functional(ctx, sample)), outs)}
         call = type(call)(call.args, given)
     geometries = [*made.inputs, *(geometry for _, geometry in made.targets)]
-    name = f"{ctx.op.id}{'@out' if outs else '@inplace'}"
+    name = f"{ctx.subject.id}{'@out' if outs else '@inplace'}"
     answer = ctx.strides.answer(name, function, call, geometries)
     return answer.outputs is None

@@ -183,7 +183,7 @@ def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
         tensors.append(Guarded(tensor, geometry, identity).view)
     args, kwargs = laid.sample.call.bind(tensors)
     try:
-        return output_specs(ctx.op.function(*args, **kwargs), tensors)
+        return output_specs(ctx.subject.reference(*args, **kwargs), tensors)
     except Exception:  # the CPU refuses this layout, so it cannot be a reference for it
         return None
 

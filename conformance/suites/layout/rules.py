@@ -201,7 +201,7 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
 
 
 def special_values(ctx: ItemContext) -> None:
-    families, policy = ctx.traits.families, ctx.op.nan_policy
+    families, policy = ctx.traits.families, ctx.subject.nan_policy
     with ctx.running(SPECIAL_VALUES):
         if ctx.dtype == "bool":
             binary = ctx.traits.ufunc == "binary"
@@ -380,7 +380,7 @@ def beta_zero(ctx: ItemContext) -> None:
             given: dict[str, Any] = {"shapes": shapes, "dtype": ctx.dtype}
             for number, poison in enumerate((float("nan"), float("inf"))):
                 run(ctx, BETA_ZERO, "beta_zero", ignores_input, number, poison=poison, **given)
-            if family != "beta_zero.outer":
+            if family != "beta_zero.outer" and ctx.subject.has_out:
                 run(ctx, BETA_ZERO, "k_zero", overwrites, **given)
 
 
@@ -424,7 +424,7 @@ def empty_reduce(ctx: ItemContext) -> None:
     with ctx.running(EMPTY_REDUCE):
         given: dict[str, Any] = {
             "dtype": ctx.dtype,
-            "identity": ctx.op.identity,
+            "identity": ctx.subject.identity,
             "fake_only": ctx.device.fake_only,
             "extra": (2.0,) if "reduce.needs_order" in ctx.traits.families else (),
         }

@@ -222,7 +222,7 @@ def out_resize(ctx: ItemContext) -> None:
             if all(each.numel() > 1 for each in wanted):
                 _unfit(ctx, laid, "smaller")
             # A factory function without a dtype argument takes the dtype of out=. bool casts safely to every dtype.
-            factory = ctx.op.is_factory and sample.call.kwargs.get("dtype") is None
+            factory = ctx.subject.is_factory and sample.call.kwargs.get("dtype") is None
             dtypes = [unsafe_dtype(each.dtype) for each in wanted]
             if not factory and None not in dtypes and _must_refuse(ctx, laid, "wrong_dtype"):
                 _unfit(ctx, laid, "wrong_dtype")
@@ -367,7 +367,7 @@ def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
 
 def in_place(ctx: ItemContext) -> None:
     """Call the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
-    variant = ctx.op.inplace
+    variant = ctx.subject.inplace
     if variant is None or not ctx.traits.writes_self:
         return
     judges = {BOUNDS: judge_self_bounds, IN_PLACE: judge_in_place}
@@ -379,9 +379,9 @@ def in_place(ctx: ItemContext) -> None:
                     continue  # layout.overlap_raises checks writes to an expanded self
                 refuses = partial(_refuses_in_place, ctx, laid)
                 reference = Reference(
-                    ctx, laid, raises_in_place=refuses, restrides=ctx.op.restrides_in_place
+                    ctx, laid, raises_in_place=refuses, restrides=ctx.subject.restrides_in_place
                 )
-                how = (True,) if ctx.op.restrides_in_place else ()
+                how = (True,) if ctx.subject.restrides_in_place else ()
                 evidence = ctx.judge(judges, called_in_place, how, reference, function=variant)
                 if evidence is None:
                     continue
@@ -396,7 +396,7 @@ def in_place(ctx: ItemContext) -> None:
 
 def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
     """Return True if FakeTensor refuses the in-place variant, as for ``float_power_`` with a float32 base."""
-    return ctx.stride_answer(laid, ctx.op.inplace, "@inplace").raises is not None
+    return ctx.stride_answer(laid, ctx.subject.inplace, "@inplace").raises is not None
 
 
 def called_in_place(call: Call, restrides: bool = False) -> Evidence:
@@ -472,7 +472,7 @@ def variants(ctx: ItemContext) -> None:
     that the sample was made to vary. If the function refuses such a sample, the writing variants must refuse the sample
     too.
     """
-    writes = ctx.op.has_out or ctx.op.inplace
+    writes = ctx.subject.has_out or ctx.subject.inplace
     with ctx.running(VARIANTS) as record:
         seen: set[str] = set()
         for sample in ctx.samples:
@@ -525,7 +525,9 @@ def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Evidence) -> None:
     """Check that each writing variant raises for a call that the function refuses. Variants that accept the
     call on the CPU are skipped."""
     base = next(iter(ctx.common), laid.sample)
-    usual = value_answer(ctx.op.function, base.call.on, base.tensors, mutates=ctx.mutates).result
+    usual = value_answer(
+        ctx.subject.reference, base.call.on, base.tensors, mutates=ctx.mutates
+    ).result
     function = _as_called(plain)
     for name, variant, procedure, given in _others(ctx, laid.sample, usual, refused=True):
         if procedure(replace_call(on_cpu(ctx, laid), variant), *given).raised is None:
@@ -541,7 +543,7 @@ def _others(
     """Yield a tuple (name, function, procedure that calls the function, arguments of the procedure) for each variant
     that can be called for a sample whose function returns ``result``. If the call is ``refused``, ``result`` comes from
     another sample of the op."""
-    op, first = ctx.op, sample.call.args[0]
+    op, first = ctx.subject, sample.call.args[0]
     both = not sample.reads_only
     plain = len(sample.call.args) == 2 and not sample.call.kwargs
     if isinstance(first, torch.Tensor):

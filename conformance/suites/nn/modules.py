@@ -28,7 +28,7 @@ from conformance.suites.nn.trained import (
     wide,
 )
 from devices.failure import Kind
-from opinfo.module_catalog import ModuleEntry, ModuleSample, module_catalogue
+from opinfo.module_catalog import ModuleEntry, ModuleSample, module_entries
 
 cases = Cases(Kind.VALUES)
 
@@ -179,7 +179,7 @@ def as_on_the_cpu(context: Context, name: str, most: int) -> None:
     """Run a module forward and backward on the samples of torch's module database, in training and eval mode, with
     inputs and cotangents in several layouts: results, gradients and running statistics must equal the CPU's, and inputs
     and cotangents must not change."""
-    entry = module_catalogue().get(name)
+    entry = module_entries().get(name)
     if entry is None:
         raise NotDeclared(f"the module database of torch {torch.__version__} has no {name}")
     for training in (True, False):

@@ -26,7 +26,7 @@ def applies(traits: Traits) -> bool:
     return traits.dtype in FORMATS and bool(measured)
 
 
-def not_on_record(descriptor: Descriptor, op: str) -> str:
+def not_on_record(descriptor: Descriptor, op: str, source: object = None) -> str:
     """Return the reason why no maximum error is recorded for an op on a device; an empty string if one is recorded."""
     if op in record_of(descriptor.folder).ops:
         return ""
@@ -36,11 +36,11 @@ def not_on_record(descriptor: Descriptor, op: str) -> str:
 def budget(ctx: ItemContext) -> None:
     """Measure the largest error of the function under test and compare it with the recorded maximum. If no maximum is
     recorded for the dtype, the bound of precision.ulp is used instead."""
-    kept = record_of(ctx.device.descriptor.folder).of(ctx.op.id, ctx.dtype)
-    limit = limit_of(ctx.op.id, ctx.dtype)
+    kept = record_of(ctx.device.descriptor.folder).of(ctx.subject.id, ctx.dtype)
+    limit = limit_of(ctx.subject.id, ctx.dtype)
     if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
         limit["flushes"] = True
-    operands = operands_of(ctx.op.id, ctx.traits.ufunc)
+    operands = operands_of(ctx.subject.id, ctx.traits.ufunc)
     with ctx.running(BUDGET):
         for number, (args, kwargs) in enumerate(variants(ctx)):
             given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}

@@ -28,11 +28,11 @@ def elementwise(ctx: ItemContext) -> None:
     found = variants(ctx)
     if not found:
         return
-    limit = limit_of(ctx.op.id, ctx.dtype)
+    limit = limit_of(ctx.subject.id, ctx.dtype)
     if ctx.dtype in ctx.device.descriptor.flushes_subnormals:
         limit["flushes"] = True
-    operands = operands_of(ctx.op.id, ctx.traits.ufunc)
-    check = same_bits if is_exact(ctx.op.id) else correctly_rounded
+    operands = operands_of(ctx.subject.id, ctx.traits.ufunc)
+    check = same_bits if is_exact(ctx.subject.id) else correctly_rounded
     with ctx.running(ULP):
         for number, (args, kwargs) in enumerate(found):
             given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}
@@ -42,7 +42,7 @@ def elementwise(ctx: ItemContext) -> None:
 def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return up to three different (args, kwargs) that follow the operands in the op's samples. A sample is used
     only if all its tensors are operands and have the dtype, so the list is empty for an op that is not elementwise."""
-    count = operands_of(ctx.op.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
+    count = operands_of(ctx.subject.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0
     found = {repr(more): more for each in ctx.common if (more := _others(each, count, ctx.dtype))}
     return list(found.values())[:_VARIANTS]
 

@@ -41,8 +41,8 @@ _LONG_NUMBERS, _MORE_NUMBERS = 2_000_000, 3_000_000
 
 def exact_sums(ctx: ItemContext) -> None:
     """Call the op on samples filled with small integers. The results must be the exact sums."""
-    transformed = ctx.op.id in ctx.device.descriptor.transformed_sums
-    bound = on_samples(ctx.op.id, ctx.dtype) if transformed else 0.0
+    transformed = ctx.subject.id in ctx.device.descriptor.transformed_sums
+    bound = on_samples(ctx.subject.id, ctx.dtype) if transformed else 0.0
     with ctx.running(EXACT):
         several: list[Sample] = []
         single: list[Sample] = []
@@ -79,7 +79,7 @@ def _ordinary(
 def _long(ctx: ItemContext, first: int, drawn: list[Sample]) -> Iterator[Sample]:
     """Yield filled samples with one dimension longer than 32, 256, 1,024 …, derived from the samples ``drawn``. The
     indices of the yielded samples start at ``first``."""
-    basis = Basis(ctx.op, ctx.dtype, drawn, ctx.traits.families)
+    basis = Basis(ctx.subject, ctx.dtype, drawn, ctx.traits.families)
     if EXTENT.applies(basis):
         basis.for_axis(EXTENT.name)
         for number, (base, call) in enumerate(islice(EXTENT.vary(basis), EXTENT.budget)):
@@ -110,7 +110,7 @@ def integers(ctx: ItemContext, sample: Sample) -> tuple[Sample, int] | None:
                 each = (drawn * kept).to(kind)
             fills.append(each)
         sizes = [t.abs() if t.dtype == kind else t for t in fills]
-        answer = value_answer(ctx.op.function, call.on, doubled(sizes), mutates=True)
+        answer = value_answer(ctx.subject.reference, call.on, doubled(sizes), mutates=True)
         outputs = [t for t in tensors_of(answer.result) if t.is_floating_point() and t.numel()]
         if answer.raises is not None or not outputs:
             return None

@@ -31,7 +31,7 @@ def on_samples_too(ctx: ItemContext) -> None:
     because :func:`~conformance.suites.precision.elementwise.elementwise` checks them."""
     if variants(ctx):
         return
-    bound = on_samples(ctx.op.id, ctx.dtype)
+    bound = on_samples(ctx.subject.id, ctx.dtype)
     with ctx.running(ULP) as record:
         for laid, wide in mixed(_with_result(ctx), _SAMPLES // 2):
             reference = Reference(ctx, laid, wide=wide, dtype=ctx.dtype, bound=bound)

@@ -49,19 +49,19 @@ def trust(ctx: ItemContext) -> None:
 
 def _takes_out(ctx: ItemContext, sample: Sample, how: str) -> bool:
     """Return True if the CPU writes the right result into an ``out=`` tensor with gaps between its elements."""
-    if not ctx.op.has_out:
+    if not ctx.subject.has_out:
         return False
-    want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
+    want = value_answer(ctx.subject.reference, sample.call.on, sample.tensors)
     if want.raises is not None or not isinstance(want.result, torch.Tensor):
         return False
-    function = into(ctx.op.function, spread(torch.zeros_like(want.result), "step"))
+    function = into(ctx.subject.reference, spread(torch.zeros_like(want.result), "step"))
     return _agrees(ctx, sample, function, sample.tensors)
 
 
 def _takes_in_place(ctx: ItemContext, sample: Sample) -> bool:
     """Return True if the in-place variant writes the right result to the first operand on the CPU."""
-    variant = ctx.op.inplace
-    if variant is None or ctx.op.restrides_in_place or not ctx.traits.writes_self:
+    variant = ctx.subject.inplace
+    if variant is None or ctx.subject.restrides_in_place or not ctx.traits.writes_self:
         return False
     return bool(sample.tensors) and _agrees(ctx, sample, on_a_copy(variant), sample.tensors)
 
@@ -72,7 +72,7 @@ def _takes_strided(ctx: ItemContext, sample: Sample, how: str) -> bool:
     laid = [spread(each, how) for each in sample.tensors]
     if all(each is given or each.is_contiguous() for each, given in zip(laid, sample.tensors)):
         return False
-    return _agrees(ctx, sample, ctx.op.function, laid)
+    return _agrees(ctx, sample, ctx.subject.reference, laid)
 
 
 def _agrees(
@@ -81,7 +81,7 @@ def _agrees(
     """Return True if ``function`` called on ``tensors`` gives the op's result for the sample, both on the CPU. The
     tensors have the values of the sample and may have a different layout."""
     found = value_answer(function, sample.call.on, tensors)
-    want = value_answer(ctx.op.function, sample.call.on, sample.tensors)
+    want = value_answer(ctx.subject.reference, sample.call.on, sample.tensors)
     if found.raises is not None or want.raises is not None:
         return False
     return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
@@ -99,8 +99,8 @@ def impostors(ctx: ItemContext, sample: Sample) -> list[str]:
     documented to return its operand."""
     kind = getattr(torch, ctx.dtype)
     values, more = sample.tensors, others(sample.tensors, kind)
-    stale = value_answer(ctx.op.function, sample.call.on, values)
-    answer = value_answer(ctx.op.function, sample.call.on, more)
+    stale = value_answer(ctx.subject.reference, sample.call.on, values)
+    answer = value_answer(ctx.subject.reference, sample.call.on, more)
     want = outputs_of(answer.result) if answer.raises is None and stale.raises is None else None
     if not want or not any(each.numel() for each in want):
         return ["no result"]

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from conformance.contract import load
-from conformance.plan import planner
-from conformance.plan.planner import Subject, Subjects, file_of, make_plan
+from conformance.plan import applicable
+from conformance.plan.applicable import ApplicableClauses, SubjectClauses, file_of
+from conformance.plan.planner import make_plan
 from conformance.plan.selection import Machine
 from devices import registry
+from opinfo.database import DATABASE, Database
 from opinfo.plan import plan_spec
 from opinfo.samples import Traits
 
@@ -26,18 +28,18 @@ def clauses(traits: Traits) -> Iterator[str]:
         yield "has out"
 
 
-def asked(path: Path | None) -> Subjects:
-    return Subjects("cpu", SAMPLES, clauses, path)
+def asked(path: Path | None) -> ApplicableClauses:
+    return ApplicableClauses(DATABASE, "cpu", SAMPLES, clauses, path)
 
 
 @pytest.fixture
 def no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "draw", lambda op, dtype: pytest.fail(f"drew {op.id}"))
+    monkeypatch.setattr(Database, "samples", lambda self, op, dtype: pytest.fail(f"drew {op.id}"))
 
 
 def test_an_op_is_asked_for_its_samples_and_clauses() -> None:
     found = asked(None).of("add", "float32")
-    assert found == Subject("add", "float32", SAMPLES, True, ("for add", "has out"))
+    assert found == SubjectClauses("add", "float32", SAMPLES, True, ("for add", "has out"))
 
 
 def test_what_is_kept_is_not_asked_again(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -75,11 +77,11 @@ def test_a_folder_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None
 
 
 def test_few_files_are_kept(tmp_path: Path) -> None:
-    for number in range(2 * planner._KEPT):
+    for number in range(2 * applicable._KEPT):
         found = asked(tmp_path / f"{number}.json")
         found.of("add", "float32")
         found.keep()
-    assert len(list(tmp_path.glob("*.json"))) == planner._KEPT
+    assert len(list(tmp_path.glob("*.json"))) == applicable._KEPT
     assert not list(tmp_path.glob(".writing-*"))
 
 
@@ -94,9 +96,9 @@ def test_the_file_is_of_one_state_of_everything(
     files.append(file_of(tmp_path, "cpu", 16, Machine("2.13.0", "2", "a device", "0")))
     monkeypatch.setenv("PYTORCH_TEST_WITH_SLOW", "1")
     files.append(file_of(tmp_path, "cpu", 16, machine))
-    monkeypatch.setattr(planner, "_version", lambda package: f"{package} of tomorrow")
+    monkeypatch.setattr(applicable, "_version", lambda package: f"{package} of tomorrow")
     files.append(file_of(tmp_path, "cpu", 16, machine))
-    monkeypatch.setattr(planner, "_sources", lambda: "other sources")
+    monkeypatch.setattr(applicable, "_sources", lambda: "other sources")
     files.append(file_of(tmp_path, "cpu", 16, machine))
     assert len(set(files)) == len(files)
 
@@ -106,15 +108,17 @@ def test_a_change_in_the_sources_is_another_state(
 ) -> None:
     for name in ("conformance", "opinfo", "devices"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(planner, "__file__", str(tmp_path / "conformance" / "plan" / "planner.py"))
-    states = {planner._sources()}
+    monkeypatch.setattr(
+        applicable, "__file__", str(tmp_path / "conformance" / "plan" / "planner.py")
+    )
+    states = {applicable._sources()}
     for name in ("conformance/a.py", "opinfo/exceptions.toml", "devices/b.py"):
         (tmp_path / name).write_text("1")
-        states.add(planner._sources())
+        states.add(applicable._sources())
         (tmp_path / name).write_text("2")
-        states.add(planner._sources())
+        states.add(applicable._sources())
     (tmp_path / "conformance" / "notes.txt").write_text("no source")
-    assert planner._sources() in states and len(states) == 7
+    assert applicable._sources() in states and len(states) == 7
 
 
 @pytest.mark.slow

@@ -21,14 +21,16 @@ from conformance.suites.layout import SUITE
 from devices.cell import CallKey
 from devices.failure import Failure, Kind
 from opinfo.axes import samples_of
-from opinfo.catalog import Op, catalogue
 from opinfo.compare import difference
+from opinfo.database import DATABASE
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set
 from opinfo.memory import fresh_memory
 from opinfo.reference import StrideReference, value_answer
-from opinfo.samples import SEED, Sample, Traits, draw, mutates, probe, seed_everything
+from opinfo.sample_source import SampleSource
+from opinfo.samples import SEED, Sample, Traits, mutates, probe, seed_everything
+from opinfo.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +66,35 @@ class Sign(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Subject:
-    op: Op
+class CandidateRunner:
+    subject: Subject
     dtype: str
     device: Device
     count: int  # number of samples that the plan takes
     known: Exceptions = field(default_factory=exceptions)
+    source: SampleSource = DATABASE
 
     @classmethod
-    def of(cls, op: str, dtype: str, device: Device, count: int) -> Subject:
-        """Returns the subject for an op of torch's database. Raises KeyError if the database has no such op."""
-        return cls(catalogue()[op], dtype, device, count)
+    def of(
+        cls, op: str, dtype: str, device: Device, count: int, source: SampleSource = DATABASE
+    ) -> CandidateRunner:
+        """Returns the runner for an op of a source. Raises KeyError if the source has no such op."""
+        return cls(source.subjects()[op], dtype, device, count, source=source)
 
     @cached_property
     def drawn(self) -> list[Sample]:
-        """All samples of the op in torch's database from which a plan may choose."""
-        return draw(self.op, self.dtype)
+        """All samples of the op in its source from which a plan may choose."""
+        return self.source.samples(self.subject, self.dtype)
 
     @cached_property
     def samples(self) -> list[Sample]:
         """The samples of the op that a plan runs."""
-        return samples_of(self.op, self.dtype, self.count, self.device.descriptor.dtypes)
+        declared = self.device.descriptor.dtypes
+        return samples_of(self.subject, self.dtype, self.count, declared, self.drawn)
 
     @cached_property
     def traits(self) -> Traits:
-        return probe(self.op, self.dtype, self.samples, self.known)
+        return probe(self.subject, self.dtype, self.samples, self.known)
 
     @cached_property
     def strides(self) -> StrideReference:
@@ -119,7 +125,7 @@ class Subject:
         for byte in (0x00, 0x7F):  # zeros, and the largest numbers
             seed_everything(SEED)
             with torch.no_grad(), fresh_memory(torch.device("cpu"), byte):
-                function, values = self.op.function, copies(sample.tensors)
+                function, values = self.subject.reference, copies(sample.tensors)
                 mutable = mutates(self.traits.families)
                 answers.append(value_answer(function, sample.call.on, values, mutates=mutable))
         first, second = answers
@@ -165,8 +171,8 @@ class Subject:
         if cases is not None:  # the given layouts replace those of the samples
             samples = [replace(each, layouts=None) for each in samples]
         return ItemContext(
-            *(self.op, self.dtype, self.traits, samples, self.device, self.strides),
-            Recorder(self.op.id, self.dtype, clauses),
+            *(self.subject, self.dtype, self.traits, samples, self.device, self.strides),
+            Recorder(self.subject.id, self.dtype, clauses),
             self.known,
             cases=cases or covering_set().cases,
             targets=targets or covering_set().targets,

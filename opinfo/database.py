@@ -1,0 +1,31 @@
+"""The source of samples that every plan uses: torch's database of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from opinfo.catalog import catalogue
+from opinfo.samples import RECIPE, SEED, Sample, draw
+from opinfo.subject import Subject
+
+
+class Database:
+    """Torch's database of ops as a :class:`opinfo.sample_source.SampleSource`."""
+
+    name: ClassVar[str] = "database"
+
+    def subjects(self) -> Mapping[str, Subject]:
+        """Returns all ops by id, in the database's order. The first call takes seconds. Raises UnsupportedTorch if the
+        database cannot be imported."""
+        return catalogue()
+
+    def samples(self, subject: Subject, dtype: str, *, seed: int = SEED) -> list[Sample]:
+        """Returns the database's samples of an op from which a plan chooses. The same seed gives the same samples."""
+        return draw(subject, dtype, seed=seed)
+
+    def describe(self) -> str:
+        return RECIPE
+
+
+DATABASE = Database()
