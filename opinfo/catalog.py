@@ -240,6 +240,9 @@ class Op(Subject):
         name = "op" if kind == "function" else f"{kind}_variant"
         return f"database_entry({self.id!r}).{name}", (database_entry,)
 
+    def process_of(self, dtype: str, index: int) -> Function:
+        return DrawnProcess(self.id, dtype, index)
+
     def source_of_process(self, dtype: str, index: int) -> Source:
         """Returns the look-up of a sample's ``output_process_fn_grad`` in torch's database, as a repro script writes
         it."""
@@ -275,6 +278,19 @@ def drawn_sample(op_id: str, dtype: str, index: int) -> Any:
     info = database_entry(op_id)
     drawn = info.sample_inputs_func(info, "cpu", getattr(torch, dtype), False)
     return next(islice(drawn, index, None))
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnProcess:
+    """The function of the database that extracts the unique part of the result of a sample. It is looked up when it is
+    called, so that only its name needs to be written to a file."""
+
+    op: str
+    dtype: str
+    index: int
+
+    def __call__(self, result: Any) -> Any:
+        return drawn_sample(self.op, self.dtype, self.index).output_process_fn_grad(result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,11 @@ class Subject:
             raise ValueError(f"{self.id}: {function!r} is not defined at the top of a Python file")
         return f"loaded({path!r}, {name!r})", (loaded,)
 
+    def process_of(self, dtype: str, index: int) -> Function:
+        """Returns the function that extracts the unique part of the result of a sample, in a form that can be written to
+        a file."""
+        raise NotImplementedError(f"{self.id} has no samples of its own")
+
     def source_of_process(self, dtype: str, index: int) -> Source:
         """Returns the expression by which a repro script refers to the function that extracts the unique part of the
         result of a sample."""

@@ -24,6 +24,7 @@ from conformance.suites.layout import SUITE
 from devices.cell import CellKey, Outcome
 from devices.descriptor import Descriptor
 from opinfo.catalog import Op, catalogue
+from opinfo.database import DATABASE
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
 from opinfo.reference import ReferenceCache, StrideReference
@@ -87,7 +88,7 @@ class Subject:
         self.cache = ReferenceCache(cache, torch.__version__, kind, f"{name}-{self.dtype}")
 
     def _applicable(self) -> list[str]:
-        given = self.rig.descriptor, self.op.id
+        given = self.rig.descriptor, self.op.id, DATABASE
         return [
             check.clause
             for check in self.rig.checks

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.search.explore.encoding import NotEncodable, NotRebuilt, decode, encode
+from conformance.search.explore.encoding import NotRebuilt, decode, encode
 from conformance.search.minimise.candidates import Candidate
 from opinfo.catalog import catalogue
 from opinfo.compare import Call, bit_equal, replace_tensors
+from opinfo.encoding import NotEncodable
 from opinfo.layouts import FreeLayout, Layout
 from opinfo.samples import Sample, draw
 
@@ -85,7 +86,7 @@ def test_not_a_number_reads_back() -> None:
     ids=["module", "function", "sparse"],
 )
 def test_what_cannot_be_written_down_says_so(value: Any) -> None:
-    with pytest.raises(NotEncodable, match="cannot be pinned"):
+    with pytest.raises(NotEncodable, match="cannot be written as data"):
         encode(Candidate(sample(value)))
 
 

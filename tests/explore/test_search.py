@@ -20,7 +20,6 @@ from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown
 from conformance.plan.selection import Item
 from conformance.search.explore import hunt
 from conformance.search.explore.encoding import (
-    NotEncodable,
     NotRebuilt,
     decode_program,
     encode_program,
@@ -32,6 +31,7 @@ from devices.failure import Failure, Kind
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.device import Device, open_device
+from opinfo.encoding import NotEncodable
 
 DRAWING = [case for case in suites.planned_cases(contract.load()) if case.drawn is not None]
 Judge = Callable[[list[int]], None]

@@ -96,6 +96,12 @@ class Reference:
         self.__dict__[name] = found = found() if callable(found) else found
         return found
 
+    def frozen(self, name: str) -> Any:
+        """Returns a part as a value that can be written to a file."""
+        if name == "process" and self.process is not None:
+            return self.ctx.subject.process_of(self.ctx.dtype, self.laid.sample.drawn)
+        return getattr(self, name)
+
     def source(self, name: str) -> tuple[str, tuple[Any, ...]]:
         """Returns the source text by which a script defines a part, and the functions and classes that the text uses."""
         part = self._parts.get(name)

@@ -34,6 +34,7 @@ from conformance.checks.ops.calls import (
     repeated,
 )
 from conformance.checks.ops.failures import failed, from_device, spoken, traced
+from conformance.checks.ops.judgements import Judgement
 from conformance.checks.ops.modes import EAGER, Mode
 from conformance.checks.ops.roundings import exact_answer
 from devices.cell import CallKey
@@ -124,6 +125,7 @@ class ItemContext:
     grad: bool = False  # True while checks that record gradients run
     scripts: dict[str, Any] | None = None  # script of each clause's first judged call, if wanted
     makes: bool = True  # False: calls are not made, only their scripts are recorded
+    judgements: list[Judgement] | None = None  # of all calls, if wanted
     kept: dict[Any, Any] = field(default_factory=dict)  # data that checks share with each other
     _built: dict[tuple[int, int, int], Guarded] = field(default_factory=dict)
     _held: int = 0  # upper bound of the bytes in _built
@@ -380,6 +382,9 @@ class ItemContext:
         refused = getattr(evidence, "raised", None) if refusable else None
         for clause, judge, record in wanted:
             judged, error = False, _error(evidence)
+            if self.judgements is not None:
+                judgement = Judgement(clause, judge, evidence, reference, layout, sample.index)
+                self.judgements.append(judgement.frozen())
             self.guard.judging(clause)
             for found in judge(evidence, reference):
                 if isinstance(found, Unjudged):

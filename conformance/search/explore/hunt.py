@@ -28,7 +28,7 @@ from conformance.checks.cells import Failed
 from conformance.checks.child import Tell
 from conformance.checks.ops.directed import DirectedScript
 from conformance.plan.selection import Item
-from conformance.search.explore.encoding import NotEncodable, encode, encode_program
+from conformance.search.explore.encoding import encode, encode_program
 from conformance.search.explore.exploration import Counts, Finding, Found, Orders, Sign, Turn, Turns
 from conformance.search.minimise import shrink
 from conformance.search.minimise.candidates import Candidate, CandidateRunner
@@ -39,6 +39,7 @@ from devices.cell import CellKey
 from devices.failure import Failure
 from opinfo.database import DATABASE
 from opinfo.device import Device, first_index
+from opinfo.encoding import NotEncodable
 from opinfo.layouts import CONTIGUOUS, AnyLayout, FreeLayout, forget_geometries
 from opinfo.reference import forget_dispatches
 from opinfo.samples import Sample

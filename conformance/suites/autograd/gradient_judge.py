@@ -65,7 +65,7 @@ def judge_gradients(evidence: Gradients, reference: Any) -> Found:
         yield wrong.about(reference.subjects[place]) if wrong is not None else None
     for place, (found, device) in enumerate(zip(evidence.found_on, evidence.devices)):
         if found is not None and found != device:
-            yield Wrong("device", str(device), str(found), reference.subjects[place])
+            yield Wrong("device", device, found, reference.subjects[place])
     for subject, damage in changed(evidence, reference.mutable):
         yield Wrong("bytes", "no change by backward", str(damage), subject)
 

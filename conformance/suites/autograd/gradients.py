@@ -84,8 +84,8 @@ class Gradients:
     raised: Exception | None = None
     unjudged: Exception | None = None  # raised by the forward call, so backward was not judged
     judged_by: str = ""  # the clause that judges ``unjudged``, if it does not judge plain calls
-    devices: Sequence[torch.device] = ()  # the expected device of each gradient
-    found_on: Sequence[torch.device | None] = ()  # the device of each gradient
+    devices: Sequence[str] = ()  # the expected device of each gradient
+    found_on: Sequence[str | None] = ()  # the device of each gradient
     cotangents: Sequence[Guarded | None] = ()  # while the call is made; then empty
     inputs: Sequence[InputMemory | None] = ()
     damages: Sequence[Damage | None] = ()  # of the cotangents
@@ -123,7 +123,7 @@ def given_to(
 def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
     """Wait for the gradients. Store in ``answer`` a CPU copy of each of them, and its device."""
     call.settle(grads)
-    answer.found_on = [None if each is None else each.device for each in grads]
+    answer.found_on = [None if each is None else str(each.device) for each in grads]
     answer.read = [None if each is None else call.back(each.to_dense()) for each in grads]
 
 
@@ -196,7 +196,7 @@ def _pulled_back(
     try:
         ends, given = given_to(call, answer, outputs, cotangents)
         answer.read = [None] * len(starts)
-        answer.devices = [each.device for each in starts]
+        answer.devices = [str(each.device) for each in starts]
         if ends:
             read(call, answer, torch.autograd.grad(ends, starts, given, allow_unused=True))
     except Exception as error:  # a kernel may raise any type; judge_gradients judges it
@@ -224,7 +224,7 @@ def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangen
             answer.unjudged, answer.judged_by = error, "autograd.first"
             return answer
         try:
-            answer.devices = [each.device for each in (*starts, *given)]
+            answer.devices = [str(each.device) for each in (*starts, *given)]
             read(call, answer, again(first, [*starts, *given], call.move))
         except Exception as error:
             answer.raised = error
