@@ -97,7 +97,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in a layout), ``target`` (a call into an ``out=`` target in a layout), or the name of a directed check, which has a
     program of its own. ``layout`` is the stable id of the failing layout. ``call`` is the call as Python, with
     ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` describes the random program after
-    which the check failed.
+    which the check failed. ``rank`` is the rank of the process in which it failed, if several worked together.
     """
 
     kind: Kind
@@ -115,6 +115,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[Geometry, ...] = ()
     targets: tuple[Geometry, ...] = ()  # of out=
     program: str = ""
+    rank: int | None = None
 
     @property
     def title(self) -> str:
@@ -128,9 +129,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The text of the failure for a person to read, without its layout and call."""
         where = self.where or Difference(0, 0)
         after = f"after {self.program}" if self.program else ""
-        subject = ": ".join(part for part in (after, self.subject) if part)
+        rank = "" if self.rank is None else f"rank {self.rank}"
+        subject = ": ".join(part for part in (after, rank, self.subject) if part)
         return sentence(
             subject, self.expected, self.found, self.detail, where.count, where.total, where.first
+        )
+
+    def of_rank(self, rank: int | None) -> Failure:
+        """Returns the failure with the rank of the process in which it happened."""
+        return Failure(
+            **{**{name: getattr(self, name) for name in self.__annotations__}, "rank": rank}
         )
 
     def report(self, failed: int, checks: int) -> str:

@@ -250,12 +250,50 @@ class Child:
             if not self._clock.wait(self._has_said, min(self._end, self._patience)):
                 self._late = self._over()
                 return None
-            chunk = os.read(self._reader, 1 << 16)
-            if not chunk:
+            if not self._receive():
                 return None  # ignore an incomplete last line: the child died while writing it
-            self._held += chunk
         line, _, self._held = self._held.partition(b"\n")
         return line
+
+    def _receive(self) -> bool:
+        """Reads what the child has sent. Returns False if the child has closed its pipe."""
+        chunk = os.read(self._reader, 1 << 16)
+        self._held += chunk
+        return bool(chunk)
+
+    # -- as one of several, which nobody waits for alone
+
+    def fileno(self) -> int:
+        """Returns the descriptor that becomes readable when the child sends a message or ends, for ``select``."""
+        return self._reader
+
+    def received(self) -> list[Any] | None:
+        """Returns the messages that the child has sent since the last call, without waiting. Returns None if the child
+        has closed its pipe and has sent nothing more."""
+        more = True
+        while more and self._has_said(0.0):
+            more = self._receive()
+        *lines, self._held = self._held.split(b"\n")
+        if not lines and not more:
+            return None
+        if lines and not self.ready:
+            self.ready = True
+            self._end = self._clock.now() + self.limits.total
+        return [json.loads(line) for line in lines if line]
+
+    def allow(self, seconds: float) -> None:
+        """Sets the time limit: the child may run for so many seconds more."""
+        self._end = self._clock.now() + seconds
+
+    def is_late(self) -> bool:
+        """Returns True if the child exceeds its time limit."""
+        late = self._clock.now() >= self._end
+        self._late = self._over() if late else self._late
+        return late
+
+    def give_up(self, why: str) -> None:
+        """Ends the child when its block is left, for this reason, such as "was ended because another process failed"."""
+        self._late = self._late or why
 
     def _has_said(self, seconds: float) -> bool:
         return bool(select.select([self._reader], [], [], seconds)[0])

@@ -12,9 +12,10 @@ import base64
 import importlib
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from random import Random
@@ -33,6 +34,7 @@ from conformance.checks.cases.endings import (
 )
 from conformance.checks.cases.in_flight import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
 from conformance.checks.child import Child, Ended, Limits, Tell, ask
+from conformance.checks.group import Group, rendezvous
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
 from devices.failure import Difference, Failure, Kind
@@ -132,6 +134,22 @@ class Counters:
         return self.all["allocated_bytes.all.peak"]
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through which
+    they find each other. ``tell`` tells the parent that the process has got one step further."""
+
+    index: int
+    count: int
+    rendezvous: str
+    tell: Callable[[Any], None]
+
+    def reached(self, step: str) -> None:
+        """Reports progress. Call it before each step that waits for other ranks: if the group takes too long, the ranks
+        that made the fewest reports are to blame."""
+        self.tell({"reached": step})
+
+
 @dataclass
 class Context:
     """The object through which the check of a case uses the device and reports results, for one attempt at the case.
@@ -152,6 +170,7 @@ class Context:
     program: tuple[Any, ...] | None = None  # the drawn program that failed, as Python literals
     reached: str = ""  # what the drawn programs covered, for the report
     notes: list[str] = field(default_factory=list)
+    rank: Rank | None = None  # set in a process of a group
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -459,6 +478,11 @@ class Context:
             fresh=fresh,
             spawned=spawned,
         )
+        self._take(result)
+        return result
+
+    def _take(self, result: Result) -> None:
+        """Counts the checks of a subprocess, and raises what ended its check."""
         self.checks += result.checks
         self.notes += result.notes
         if result.failure is not None and not result.raised:
@@ -468,7 +492,25 @@ class Context:
         if result.not_shown:
             text = f"in another process: {result.not_shown}"
             raise Blocked(result.blocked_by, text) if result.blocked_by else NotShown(text)
-        return result
+
+    def children(
+        self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
+    ) -> list[Result]:
+        """Runs ``function(context, *arguments)`` in ``ranks`` subprocesses at the same time, and returns their results in
+        order. ``context.rank`` is the place of each in the group.
+
+        As with ``child``, the checks of the subprocesses count as checks of this case. If one dies, hangs, or does not
+        start, all are ended, and the case fails with one failure that names the rank. ``seconds`` is the limit of the
+        whole group, from the moment in which all have opened the device.
+        """
+        about = (self.where, self.seed, self.default, self.patience)
+        first_time = self.descriptor.first_time
+        results = in_processes(function, arguments, ranks, seconds, *about, first_time)
+        if (failure := group_failure(results)) is not None:
+            raise CheckFailed(failure)
+        for result in results:
+            self._take(result)
+        return results
 
 
 def _at(found: str, at: str) -> str:
@@ -518,6 +560,9 @@ class Result(Attempt):
     answered: bool = False  # the function returned, raised or failed a check
     value: Any = None  # the function's return value
     raised: str = ""  # "Type: message" of an exception that is not a failed check
+    rank: int | None = None  # in a group of processes
+    behind: bool = False  # the others waited for it when the time was over
+    at: float = 0.0  # the time.time() at which the function returned or raised
 
 
 def in_process(
@@ -555,15 +600,83 @@ def in_process(
     return result
 
 
+def in_processes(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    ranks: int,
+    seconds: float,
+    where: Where,
+    seed: str,
+    default: Kind = Kind.STATE,
+    patience: float = 50.0,
+    first_time: Callable[[float], float] = float,
+) -> list[Result]:
+    """Runs a function in several subprocesses and returns their results in order; see ``Context.children``."""
+    module = SCRIPT if function.__module__ == "__main__" else function.__module__
+    total = first_time(seconds)
+    limits = Limits(start=first_time(START_SECONDS), total=total, exit=total)
+    about = module, function.__qualname__, arguments
+    with rendezvous() as path:
+        orders = [
+            (*about, where, seed, default, patience, False, Rank(index, ranks, path, print))
+            for index in range(ranks)
+        ]
+        target = "conformance.checks.cases.context:serve"
+        children = [Child(target, _packed(each), limits, {}, where.preamble) for each in orders]
+        members = Group(children, _is_result, _has_failed).run()
+    results = []
+    for member in members:
+        result = _unpacked(member.answer) if member.answered else Result()
+        result.ended, result.rank, result.behind = member.ended, member.rank, member.behind
+        results.append(result)
+    return results
+
+
+def _is_result(message: Any) -> bool:
+    return isinstance(message, str)
+
+
+def _has_failed(message: Any) -> bool:
+    result = _unpacked(message)
+    return result.failure is not None or bool(result.not_shown or result.undeclared)
+
+
+def group_failure(results: Sequence[Result]) -> Failure | None:
+    """Returns the failure of a group of processes, which names the rank that is to blame: one that died; otherwise one
+    that exited without a result; otherwise one that the others waited for; otherwise one whose check failed; otherwise
+    one that raised an exception while others were ended because of it. Returns None if the group has not failed. It has
+    not if every rank has a result, even that of an exception, which the case judges."""
+    for result in results:
+        if result.ended.status not in (None, 0):
+            return _ended(result, str(result.ended))
+    for result in results:
+        if result.ended.well and not result.answered:
+            return _ended(result, "exited before its function returned")
+    for result in results:
+        if result.behind:
+            return _ended(result, result.ended.how)
+    complete = all(result.answered and result.ended.well for result in results)
+    # The exception of one rank may be the cause of those of others, which then come later.
+    for result in sorted(results, key=lambda each: (bool(each.raised), each.at)):
+        if result.failure is not None and not (result.raised and complete):
+            return result.failure.of_rank(result.rank)
+    return None
+
+
+def _ended(result: Result, how: str) -> Failure:
+    return Failure(kind=Kind.ENDED, detail=f"the process {how}", rank=result.rank)
+
+
 def serve(given: str, tell: Tell) -> None:
     """Runs in the subprocess: calls the function with a new context and reports the result."""
-    module, name, arguments, where, seed, default, patience, fresh = _unpacked(given)
+    module, name, arguments, where, seed, default, patience, fresh, *ranks = _unpacked(given)
     try:
         opened = open_device(where.described(), unused=fresh)
     except ConformError as error:
         tell(_packed(Result(not_shown=f"the device cannot be opened: {error}")))
         return
-    context = Context(opened, seed, patience, where, default=default)
+    rank = replace(ranks[0], tell=tell) if ranks else None
+    context = Context(opened, seed, patience, where, default=default, rank=rank)
     function = attrgetter(name)(importlib.import_module(module))
     result = Result(answered=True)
     tell.ready()  # from now on the time limit of the function counts
@@ -573,7 +686,7 @@ def serve(given: str, tell: Tell) -> None:
         result.end(error)
         if not isinstance(error, (CheckFailed, NotShown)):
             result.raised = f"{type(error).__name__}: {error}"
-    result.checks, result.notes = context.checks, tuple(context.notes)
+    result.checks, result.notes, result.at = context.checks, tuple(context.notes), time.time()
     tell(_packed(result))
 
 

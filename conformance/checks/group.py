@@ -1,0 +1,135 @@
+"""Subprocesses that work together, such as the ranks of a distributed program: one time limit, the answers of all, and one
+rank that is to blame.
+
+As soon as one process has failed, the others get a short time to answer, because they may wait for the failed one for
+ever; then all are killed. The module imports only the standard library and the module of one subprocess, because repro
+scripts contain it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.checks.child import Child, Ended
+
+#: Seconds that the other processes get to answer after one has failed, and between two looks at their limits.
+_GRACE, _LOOK = 2.0, 0.2
+
+#: Tells something about a message of a process.
+Tells = Callable[[Any], bool]
+
+
+@dataclass(slots=True)
+class Member:
+    """What became of one process of a group. ``messages`` are those that it sent; the last one is its ``answer`` if it
+    has ``answered``. ``behind`` is True for a process that others waited for when the time was over."""
+
+    rank: int
+    messages: list[Any] = field(default_factory=list)
+    answered: bool = False
+    ended: Ended = field(default_factory=lambda: Ended(None))
+    behind: bool = False
+
+    @property
+    def answer(self) -> Any:
+        return self.messages[-1] if self.answered else None
+
+    @property
+    def died(self) -> bool:
+        """True if the process ended by itself, but not with status 0."""
+        return self.ended.status not in (None, 0)
+
+
+class Group:
+    """Subprocesses that run at the same time. ``is_answer(message)`` says whether a message is the last one of a process;
+    other messages show its progress. ``is_failure(message)`` says whether the others need not be waited for. The time
+    limit of the children, ``limits.total``, counts from the moment in which all are ready."""
+
+    def __init__(
+        self, children: Sequence[Child], is_answer: Tells, is_failure: Tells = lambda _: False
+    ) -> None:
+        self._children, self._is_answer, self._is_failure = children, is_answer, is_failure
+        self._members = [Member(rank) for rank in range(len(children))]
+
+    def run(self) -> list[Member]:
+        """Starts the subprocesses, waits until all have ended, and returns what became of each, in order.
+
+        All are ended as soon as one exceeds its limit, and soon after one has failed. Raises ConformError if a process
+        cannot be started; those that were started are killed.
+        """
+        with contextlib.ExitStack() as started:
+            for child in self._children:
+                started.enter_context(child)
+            self._wait()
+        for child, member in zip(self._children, self._members):
+            member.ended = child.ended
+        return self._members
+
+    def _wait(self) -> None:
+        running, end, all_ready = dict(enumerate(self._children)), math.inf, False
+        while running and time.monotonic() < end:
+            select.select([*running.values()], [], [], _LOOK)
+            if self._hear(running):
+                end = min(end, time.monotonic() + _GRACE)
+            if not all_ready and all(child.ready for child in self._children):
+                all_ready = True
+                for child in running.values():
+                    child.allow(child.limits.total)
+            if [rank for rank, child in running.items() if child.is_late()]:
+                for rank in self._last(running):
+                    self._members[rank].behind = True
+                break
+        for rank, child in running.items():
+            if not self._members[rank].behind:
+                child.give_up("was ended because another process of its group had failed")
+
+    def _hear(self, running: dict[int, Child]) -> bool:
+        """Takes the messages of the processes, and removes those that have ended. Returns True if one has failed."""
+        failed = False
+        for rank, child in list(running.items()):
+            ready, member = child.ready, self._members[rank]
+            messages = child.received()
+            if child.ready and not ready:
+                child.allow(math.inf)  # until all are ready
+            for message in messages or ():
+                member.messages.append(message)
+                member.answered = bool(self._is_answer(message))
+                failed |= member.answered and bool(self._is_failure(message))
+            if messages is None:
+                del running[rank]
+                failed |= not (child.wait().well and member.answered)
+        return failed
+
+    def _last(self, running: Mapping[int, Child]) -> list[int]:
+        """Returns those of the processes for which the others wait: those that have not started, or that have sent the
+        fewest messages."""
+        progress = {
+            rank: (child.ready, len(self._members[rank].messages))
+            for rank, child in running.items()
+        }
+        fewest = min(progress.values())
+        return [rank for rank, reached in progress.items() if reached == fewest]
+
+
+@contextlib.contextmanager
+def rendezvous() -> Iterator[str]:
+    """Yields the path of an empty file through which the processes of a group find each other, for
+    ``torch.distributed.FileStore``. On Linux it exists only in memory, and is gone with this process; elsewhere it is in a
+    temporary folder."""
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("conform-rendezvous")
+        try:
+            yield f"/proc/{os.getpid()}/fd/{file}"
+        finally:
+            os.close(file)
+        return
+    with tempfile.TemporaryDirectory(prefix="conform-") as folder:
+        yield os.path.join(folder, "rendezvous")

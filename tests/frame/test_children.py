@@ -1,0 +1,132 @@
+"""Subprocesses that work together: the answers of all, or one failure that names the rank, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.checks import child
+from conformance.checks.cases import context
+from conformance.checks.cases.context import Result, Where, group_failure, in_processes
+from devices.failure import Failure, Kind
+from tests.frame import ranks
+
+RANKS = 4
+
+
+def ran(function: Callable[..., Any], *arguments: Any, seconds: float = 60.0) -> list[Result]:
+    return in_processes(function, arguments, RANKS, seconds, Where(device="cpu"), "a group")
+
+
+def nothing_left(folder: Path) -> bool:
+    """Whether every process that left its id in the folder is gone. Waits for up to 10 s."""
+    end = time.monotonic() + 10
+    pids = [int(each.name) for each in folder.iterdir()]
+    while any(Path(f"/proc/{pid}/stat").exists() for pid in pids):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_the_answers_of_all_ranks_come_back_in_order() -> None:
+    results = ran(ranks.adds_up)
+    assert [each.value for each in results] == [6.0] * RANKS
+    assert [each.rank for each in results] == list(range(RANKS))
+    assert all(each.checks == 1 and each.ended.well for each in results)
+    assert group_failure(results) is None
+
+
+def test_a_check_that_fails_in_one_rank_is_the_failure_of_the_group() -> None:
+    failure = group_failure(ran(ranks.adds_up, 2))
+    assert failure is not None and (failure.rank, failure.kind) == (2, Kind.STATE)
+    assert failure.message.startswith("rank 2: the sum of all ranks is wrong: expected 6.0, found")
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "said"),
+    [
+        ("dies", 60.0, "rank 1: the process was killed by SIGSEGV"),
+        ("hangs", 3.0, "rank 1: the process had not ended after 3 s"),
+        ("exits", 60.0, "rank 1: the process exited before its function returned"),
+    ],
+)
+def test_one_failure_names_the_rank_and_nothing_is_left(
+    how: str, seconds: float, said: str, tmp_path: Path
+) -> None:
+    failure = group_failure(ran(ranks.fails, how, 1, str(tmp_path), seconds=seconds))
+    assert failure is not None and failure.rank == 1
+    assert failure.message.startswith(said)
+    assert len(list(tmp_path.iterdir())) == RANKS and nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("preamble", "said"),
+    [
+        ("import time; time.sleep(600)", "rank 3: the process had not started after 6 s"),
+        ("sys.exit('no such device')", "rank 3: the process exited with status 1: no such device"),
+    ],
+)
+def test_a_rank_that_never_starts_is_named(
+    preamble: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[child.Child] = []
+
+    class Late(child.Child):
+        def __enter__(self) -> child.Child:
+            started.append(self)
+            if len(started) == RANKS:
+                self.preamble = preamble
+            return super().__enter__()
+
+    monkeypatch.setattr(context, "Child", Late)
+    monkeypatch.setattr(context, "START_SECONDS", 6.0)
+    failure = group_failure(ran(ranks.fails, "waits for the last rank", 9, str(tmp_path)))
+    assert failure is not None and failure.rank == 3
+    assert failure.message.startswith(said)
+    assert nothing_left(tmp_path)
+
+
+def test_a_call_that_every_rank_refuses_is_left_to_the_case() -> None:
+    results = ran(ranks.refuses)
+    assert group_failure(results) is None
+    assert [each.raised for each in results] == [
+        f"ValueError: refused by rank {rank}" for rank in range(RANKS)
+    ]
+
+
+def test_the_first_exception_is_to_blame_for_those_of_the_others(tmp_path: Path) -> None:
+    results = ran(ranks.fails, "raises", 1, str(tmp_path))
+    failure = group_failure(results)  # None if all others have noticed that the rank is gone
+    assert failure is None or failure.rank == 1
+    assert results[1].raised == "RuntimeError: this rank has no such kernel"
+    assert nothing_left(tmp_path)
+
+
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "from tests.frame import test_children, ranks\n"
+        f"test_children.ran(ranks.waits, {str(tmp_path)!r})\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    end = time.monotonic() + 60
+    while len(list(tmp_path.iterdir())) < RANKS:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert nothing_left(tmp_path)
+
+
+def test_the_rank_is_part_of_a_failure_and_of_its_message() -> None:
+    failure = Failure(kind=Kind.STATE, subject="the sum is wrong").of_rank(3)
+    assert failure.message == "rank 3: the sum is wrong"
+    assert failure.of_rank(None) == Failure(kind=Kind.STATE, subject="the sum is wrong")
