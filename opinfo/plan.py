@@ -28,6 +28,7 @@ class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtypes: tuple[str, ...]
     samples: int
     more_cases: bool = False  # whether it has the additional cases that small plans leave out
+    whole: bool = False  # whether checks with a budget take all samples
 
     def takes(self, dtype: str) -> bool:
         return "*" in self.dtypes or dtype in self.dtypes

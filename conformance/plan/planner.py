@@ -54,6 +54,17 @@ def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
     return found
 
 
+def _budgets(op_checks: Iterable[OpCheck], spec: PlanSpec) -> str:
+    """Returns the budgets of a plan as a text, such as ``compile.eager_equals_compiled=2``; empty if every check takes
+    all samples."""
+    found = {
+        check.clause: most
+        for check in op_checks
+        if (most := check.most_samples(more=spec.more_cases, whole=spec.whole)) is not None
+    }
+    return " ".join(f"{clause}={most}" for clause, most in sorted(found.items()))
+
+
 def make_plan(
     spec: PlanSpec,
     descriptor: Descriptor,
@@ -109,6 +120,8 @@ def make_plan(
         },
         **{"layouts": covering_set().version, "pinned": digest(pins)},
     }
+    if budgets := _budgets(op_checks, spec):
+        recipe["budgets"] = budgets
     plan = build(
         spec,
         descriptor.name,

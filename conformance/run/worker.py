@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from conformance.checks.cases.attempts import PATIENCE
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import Case, OpCheck
 from conformance.checks.cases.context import START_SECONDS, Where
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord, Recorder
@@ -50,6 +50,7 @@ from opinfo.axes.decisions import kept_in
 from opinfo.database import DATABASE
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
+from opinfo.plan import plan_spec
 from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
 from opinfo.sample_source import SampleSource
 from opinfo.samples import Sample, Traits, choose, probe
@@ -185,6 +186,7 @@ class Worker:
         )
         self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.op_checks = planned_op_checks(load())
+        self.spec = plan_spec(orders.bench.plan)
         self.littered = False  # an op has run since cycles were last collected
 
     @property
@@ -296,7 +298,7 @@ class Worker:
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         about = (op, dtype, traits, samples, self.device, strides)
         context = ItemContext(*about, recorder, known, self.watch)
-        run_checks(context, self.op_checks)
+        run_checks(context, self.op_checks, self._budget)
         if pins:
             run_pins(context, pins)
         forget_dispatches()
@@ -309,6 +311,9 @@ class Worker:
             return self._run_op(item)
         told = strides.asked, strides.missed, strides.shipped
         return ItemReport(self._outcomes(item, recorder), *told)
+
+    def _budget(self, check: OpCheck) -> int | None:
+        return check.most_samples(more=self.spec.more_cases, whole=self.spec.whole)
 
     def _outcomes(self, item: Item, recorder: Recorder) -> tuple[CellOutcome, ...]:
         return tuple(self._outcome(recorder.cells[clause]) for clause in item.clauses)

@@ -88,6 +88,10 @@ class OpCheck:
     ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the op. It
     returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
     to dtypes that every plan includes.
+
+    A check whose calls are slow has a budget: ``samples`` is the most samples of an op that the plan ``quick`` takes for
+    it, ``more`` the most that plans with more cases take; a plan that is whole takes all. ``seconds`` is the least time
+    limit of its clauses.
     """
 
     clause: str
@@ -99,6 +103,15 @@ class OpCheck:
     always: Mapping[str, frozenset[str]] = field(default_factory=dict)
     axes: bool = True  # False: the item omits the additional samples of opinfo/axes
     reduced: bool = False  # True: a plan without layouts runs only the contiguous layout
+    samples: int | None = None  # None: all
+    more: int | None = None  # None: all
+    seconds: float = 0.0
+
+    def most_samples(self, *, more: bool, whole: bool) -> int | None:
+        """Returns the most samples of an op that a plan takes for this check; None if it takes all."""
+        if whole:
+            return None
+        return self.more if more else self.samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ from opinfo.reference import (
     ieee,
     value_answer,
 )
-from opinfo.samples import Sample, Traits, direct_seeding, expand_rule, expandable, mutates
+from opinfo.samples import Sample, Traits, choose, direct_seeding, expand_rule, expandable, mutates
 from opinfo.specified import all_differ
 from opinfo.subject import Subject
 
@@ -123,6 +123,7 @@ class ItemContext:
     cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     grad: bool = False  # True while checks that record gradients run
+    seconds: float = 0.0  # the least time limit of the checks that run
     scripts: dict[str, Any] | None = None  # script of each clause's first judged call, if wanted
     makes: bool = True  # False: calls are not made, only their scripts are recorded
     judgements: list[Judgement] | None = None  # of all calls, if wanted
@@ -167,7 +168,7 @@ class ItemContext:
         code is an error of the cells. In each case the run continues with the next clauses.
         """
         wanted = [record for record in map(self.recorder.get, clauses) if record is not None]
-        self.guard.begin(clauses, wanted)
+        self.guard.begin(clauses, wanted, self.seconds)
         start = time.perf_counter()
         try:
             yield wanted[0]
@@ -541,27 +542,37 @@ def script_for_call(
     return found.until_it_ends(seconds, judged=judged) if found is not None else ""
 
 
-def run_checks(ctx: ItemContext, checks: Iterable[OpCheck]) -> None:
+#: Returns the most samples of an op that a plan takes for a check; None if it takes all.
+Budget = Callable[[OpCheck], int | None]
+
+
+def run_checks(
+    ctx: ItemContext, checks: Iterable[OpCheck], budget: Budget = lambda check: None
+) -> None:
     """Runs the check functions of all wanted clauses, in order. A function that serves several clauses is run only
-    once."""
-    wanted: dict[Callable[[ItemContext], None], bool] = {}
+    once, with the largest of their budgets."""
+    wanted: dict[Callable[[ItemContext], None], list[OpCheck]] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:
             for function in check.checks:
-                wanted.setdefault(function, check.grad)
+                wanted.setdefault(function, []).append(check)
     if not wanted:
         return
     always = torch.is_warn_always_enabled()
     # Otherwise torch would give some warnings once per process, and only one cell would see them.
     torch.set_warn_always(True)
+    samples = ctx.samples
     try:
         with ieee(), warnings.catch_warnings(), direct_seeding(ctx.device.torch_device.type):
             warnings.simplefilter("ignore")
-            for function, grad in wanted.items():
-                ctx.grad = grad
-                with torch.set_grad_enabled(grad):
+            for function, served in wanted.items():
+                ctx.grad, ctx.seconds = served[0].grad, max(each.seconds for each in served)
+                most = [budget(each) for each in served]
+                ctx.samples = samples if None in most else choose(samples, max(filter(None, most)))
+                with torch.set_grad_enabled(ctx.grad):
                     function(ctx)
             # An exception of queued work belongs to the item that queued it, not to the next one.
             ctx.device.synchronise()
     finally:
+        ctx.samples = samples
         torch.set_warn_always(always)
