@@ -31,8 +31,12 @@ class Failed:
 
     failure: Failure
     size: int = 0
-    repro: Callable[[], str] | None = None
+    repro: Callable[[Failure], str] | None = None
     complete: Callable[[Failure], Failure] | None = None  # adds the text of the call to the failure
+
+    def script(self) -> str:
+        """Returns the repro script, whose first lines show the failure; empty if there is none."""
+        return self.repro(self.failure) if self.repro is not None else ""
 
     @property
     def layout(self) -> str:

@@ -324,7 +324,7 @@ class Worker:
         if shown is None or shown.repro is None:
             return found
         try:
-            script = shown.repro()
+            script = shown.script()
         except NotCarried as error:  # a fault of the suite, for which no outcome is lost
             without = f"no script could be written: {error}"
             return msgspec.structs.replace(

@@ -17,6 +17,7 @@ from conformance.checks.child import ChildDied, Tell
 from conformance.search.minimise.tasks import Bench, Orders, Task, in_turn, minimised
 from conformance.suites import SEARCHED, suite_of
 from devices.cell import CallKey, CellKey, Outcome, Verdict
+from devices.failure import Failure, Kind
 from devices.files import file_name, write_whole
 from reports.causes import causes
 from reports.gate import number
@@ -176,7 +177,8 @@ def serve(given: object, tell: Tell) -> None:
         text, case = "", find_case(each.cell)
         if case is not None and has_source(device.descriptor):
             case = replace(case, seconds=each.seconds)
-            text = script_of_case(case, device.descriptor, each.message, dies=True)
+            failure = Failure(kind=Kind.ENDED, detail=each.message)
+            text = script_of_case(case, device.descriptor, failure, dies=True)
         elif each.call is not None:
             runner = CandidateRunner.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
             given = each.cell.clause, each.call, each.seconds

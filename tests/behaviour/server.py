@@ -206,7 +206,7 @@ def _trial(
                     run_case(case, record, device, Where(device="simulated"))
                 outcome, shown = record.outcome(), record.smallest
                 failed[cell.clause] += outcome is Outcome.FAIL
-                script = shown.repro() if shown is not None and shown.repro is not None else ""
+                script = shown.script() if shown is not None and shown.repro is not None else ""
                 message = record.told().message
                 row = [list(cell), outcome.value, record.checks, message, script, sorted(faults)]
             stream.write(json.dumps(row) + "\n")

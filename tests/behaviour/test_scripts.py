@@ -17,6 +17,7 @@ from conformance.checks.cases.cases import Case
 from conformance.checks.cases.script import carried, script_of_case, shown
 from devices import registry
 from devices.cell import CellKey
+from devices.failure import Failure, Kind
 from tests.behaviour import examples
 from tests.behaviour.server import serving
 from tests.plugin.running import CHECKOUT, environment
@@ -110,7 +111,7 @@ def test_a_vendors_descriptor_comes_along(tmp_path: Path) -> None:
     )
     case = suites.case_of("allocator.disjoint", "alignment")
     descriptor = registry.load_file(tmp_path)
-    script = script_of_case(case, descriptor, "made up")
+    script = script_of_case(case, descriptor, Failure(kind=Kind.STATE, detail="made up"))
     (tmp_path / "run").mkdir()
     code, said = exit_status(script, tmp_path / "run")
     assert (code, said) == (0, "PASS: 1 check\n")
@@ -128,8 +129,9 @@ DESCRIPTOR = replace(SIMULATED, name="gone", module="no_such_module")
     (tmp_path / "descriptor.py").write_text(described)
     device = registry.load_file(tmp_path / "descriptor.py")
     case = suites.case_of("allocator.accounting", "a_page")
+    failure = Failure(kind=Kind.STATE, detail="a check failed")
     for dies in (False, True):
-        script = script_of_case(case, device, "a check failed", dies=dies)
+        script = script_of_case(case, device, failure, dies=dies)
         status, said = exit_status(script, tmp_path)
         assert status == 2 and "the device cannot be opened: " in said and "no_such_module" in said
         assert "Traceback" not in said

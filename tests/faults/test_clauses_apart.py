@@ -26,7 +26,7 @@ def verdicts(run: Run, clauses: tuple[str, ...]) -> dict[CellKey, tuple[Any, ...
     for key, record in run.cells.items():
         if key.clause in clauses:
             smallest = record.smallest
-            script = smallest.repro() if smallest is not None and smallest.repro else None
+            script = smallest.script() if smallest is not None and smallest.repro else None
             told = record.told()
             found[key] = (record.outcome(), record.checks, record.failed, told.message, script)
     return found

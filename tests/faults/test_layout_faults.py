@@ -105,7 +105,7 @@ def test_repro_exits_1_exactly_while_the_fault_is_on(trial: Trial) -> None:
         for record in trial.caught(clause):
             assert record.smallest is not None
             assert record.smallest.repro is not None, record.key
-            script = record.smallest.repro()
+            script = record.smallest.script()
             with planted(trial.fault.name):
                 on = exit_status(script)
             off = exit_status(script)

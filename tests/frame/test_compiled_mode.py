@@ -79,7 +79,7 @@ def test_a_fault_below_the_compiler_fails_and_its_repro_is_compiled_too(
         record = judged("atan2", "simulated").cells["layout.inputs_intact"]
     assert record.outcome() is Outcome.FAIL
     assert record.smallest is not None and record.smallest.repro is not None
-    text = record.smallest.repro()
+    text = record.smallest.script()
     assert "compiled(op, backend='aot_eager')" in text
     switch = 'import os\nos.environ["SIMULATED_FAULTS"] = "inputs.overwritten"\n'
     for head, code in ((switch, 1), ("", 0)):

@@ -86,7 +86,7 @@ def test_a_kernel_that_ignores_the_strides_of_its_weight_fails_and_its_fix_passe
     shown = cells["layout.values"].smallest
     assert shown is not None and shown.repro is not None
     script = tmp_path / "repro.py"
-    script.write_text(shown.repro(), encoding="utf-8")
+    script.write_text(shown.script(), encoding="utf-8")
     ran = fork.script(script)
     assert (ran.code, "FAIL" in ran.text) == (1, True), ran.text
 

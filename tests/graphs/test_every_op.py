@@ -102,7 +102,7 @@ def test_a_repro_script_shows_the_fault_and_its_absence(
     with planted(FAULT):
         shown = judged("neg", device).smallest
     assert shown is not None and shown.repro is not None
-    text = shown.repro()
+    text = shown.script()
     switch = f'import os\nos.environ["SIMULATED_FAULTS"] = "{FAULT}"\n'
     for head, code in ((switch, 1), ("", 0)):
         script = tmp_path / f"exits_{code}.py"

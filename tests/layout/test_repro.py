@@ -353,7 +353,7 @@ def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
             judge = getattr(getattr(failure.repro, "judge", None), "__name__", "")
             if f"{clause} {judge}" in found:
                 continue  # a script of this kind is written already
-            text = failure.repro()
+            text = failure.script()
             found.setdefault(f"{clause} {kind_of(text)}", text)
     return found
 
@@ -561,7 +561,9 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome() -> None:
     failed = CellOutcome(
         cell=CellKey("layout.values", "add", "float32"), outcome=Outcome.FAIL, note="seen"
     )
-    record: Any = SimpleNamespace(told=lambda: failed, smallest=SimpleNamespace(repro=repro))
+    record: Any = SimpleNamespace(
+        told=lambda: failed, smallest=SimpleNamespace(repro=repro, script=repro)
+    )
     worker: Any = SimpleNamespace(watch=SimpleNamespace(noted=lambda told: told))
     found = Worker._outcome(worker, record)
     assert found.outcome is Outcome.FAIL and found.repro is None

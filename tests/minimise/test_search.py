@@ -125,7 +125,7 @@ def test_the_example_is_minimal_fails_alike_and_its_script_shows_it(
     with planted(case.fault):
         shown, found = found_with(device, case.fault, case.clause)
         assert found.failure.repro is not None
-        script = found.failure.repro()
+        script = found.failure.script()
         on = exit_status(script)
     off = exit_status(script)
     example = found.example

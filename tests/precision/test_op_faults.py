@@ -49,7 +49,7 @@ def test_script_of_a_failure_fails_with_the_fault_and_passes_without(
     (record, *_) = trials[fault.name].caught(fault.clauses[0])
     assert record.outcome() is Outcome.FAIL
     assert record.smallest is not None and record.smallest.repro is not None
-    script = record.smallest.repro()
+    script = record.smallest.script()
     with planted(fault.name):
         assert exit_status(script) == 1
     assert exit_status(script) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from conformance.checks.cases.cases import Case, not_here
 from conformance.checks.cases.context import Attempt, Where
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import CellRecord, Failed
+from devices.failure import Failure
 from opinfo.device import Device
 
 
@@ -57,10 +57,12 @@ def record_failure(
         record.refuse(NotImplementedError(made.refused))
     elif made.failure is not None:
         failure = replace(made.failure, check="case", layout=layout)
-        descriptor, script = device.descriptor, None
-        if has_source(descriptor):
-            script = partial(script_of_case, case, descriptor, failure.message, made.program)
-        record.fail(Failed(failure, repro=script))
+        descriptor = device.descriptor
+
+        def script(failure: Failure) -> str:
+            return script_of_case(case, descriptor, failure, made.program)
+
+        record.fail(Failed(failure, repro=script if has_source(descriptor) else None))
 
 
 def untried(case: Case, device: Device) -> str:

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from conformance.checks.cases.cases import Case
+from conformance.checks.failure_lines import expected_and_found, in_docstring
 from conformance.checks.source import bound, names_of, text_of
 from devices.descriptor import Descriptor
+from devices.failure import Failure
 from devices.files import tomllib
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -94,15 +96,24 @@ _SCRIPT = '''\
 """{title}
 
 {statement}
+
 {seen}
+
+{exits}
 Needs torch and the device's own module.
 """
 
 from __future__ import annotations
 
+
+{check}
+
+
+# Below: what the check uses. The modules of the suite are packed at the end of this file.
+
 import base64, os, sys, zlib
 
-with open(__file__, encoding="utf-8") as script:  # the modules that are packed at its end
+with open(__file__, encoding="utf-8") as script:
     packed = script.read().rpartition("\\n# PACKED\\n")[2].replace("\\n", "").replace("# ", "")
 exec(zlib.decompress(base64.b85decode(packed)), {{}})
 
@@ -126,9 +137,9 @@ if __name__ == "__main__":
 {packed}
 '''
 
-_FAILS = "Seen: {message}\nExits 1 while the failure is there, 0 when it is gone, 2 if nothing could be judged."
+_FAILS = "Exits 1 while the failure is there, 0 when it is gone, 2 if nothing could be judged."
 _DIES = (
-    "Seen: {message}\nThe check runs in a subprocess. Exits 1 and prints the reason if the subprocess dies or the check "
+    "The check runs in a subprocess. Exits 1 and prints the reason if the subprocess dies or the check "
     "fails, 0 if the check passes, 2 if nothing could be judged."
 )
 
@@ -141,14 +152,14 @@ def has_source(descriptor: Descriptor) -> bool:
 def script_of_case(
     case: Case,
     descriptor: Descriptor,
-    message: str = "",
+    failure: Failure | None = None,
     program: tuple[Any, ...] | None = None,
     *,
     dies: bool = False,
 ) -> str:
     """Returns the repro script of a case on a device for which ``has_source`` is true. No run is needed.
 
-    ``message`` says what was wrong, and ``program`` is the drawn program that failed, if known. If the check ``dies``,
+    ``failure`` is shown in its first lines, and ``program`` is the drawn program that failed, if known. If the check ``dies``,
     it crashes or hangs its process, so the script runs it in a subprocess.
     """
     assert descriptor.folder is not None
@@ -157,14 +168,14 @@ def script_of_case(
         name = "program"
         arguments: tuple[Any, ...] = ()
         lines = case.drawn.source(descriptor, *program)
-        imports, used = shown(case.drawn.replay.__module__, _names_in(ast.parse(lines)))
-        source = f"{used}\n\n\n{lines}".strip()
+        imports, source, _ = shown(case.drawn.replay.__module__, _names_in(ast.parse(lines)))
+        check = lines.strip()
     else:
         name, arguments = case.check.__name__, case.arguments
         helpers = [
             each for each in arguments if isinstance(each, str)
         ]  # helper functions that an argument names
-        imports, source = shown(case.check.__module__, [name, *helpers])
+        imports, source, check = shown(case.check.__module__, [name, *helpers], name)
     roots = [*_imported(imports), "conformance.checks.cases.attempts"]
     described = _module_of(file)
     if described:
@@ -178,16 +189,22 @@ def script_of_case(
     return _SCRIPT.format(
         title=f"{case.id} on {descriptor.name}",
         statement=_quiet(case.statement),
-        seen=_quiet(
-            (_DIES if dies else _FAILS).format(message=message or "the check did not finish")
-        ),
+        seen=_seen(failure),
+        exits=_quiet(_DIES if dies else _FAILS),
         imports=imports,
+        check=check,
         source=source,
         arguments=_written(case, name, arguments),
         described=described,
         dies=", dies=True" if dies else "",
         packed="\n".join(f"# {line}" for line in rows),
     )
+
+
+def _seen(failure: Failure | None) -> str:
+    if failure is None:
+        return "Found:    the check did not finish"
+    return "\n".join(map(in_docstring, expected_and_found(failure)))
 
 
 def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
@@ -213,9 +230,10 @@ def _quiet(text: str) -> str:
 # -- the part of a module that a check uses
 
 
-def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
+def shown(module: str, roots: Iterable[str], first: str = "") -> tuple[str, str, str]:
     """Returns the imports and the source code of a module that the names in ``roots`` need: their definitions and,
-    recursively, those of every name of the module that they use."""
+    recursively, those of every name of the module that they use. The definition of the function ``first`` is returned
+    apart from the others; it may stand before them."""
     text = _source_of(module)
     assert text is not None
     lines, tree = text.splitlines(), ast.parse(text)
@@ -235,19 +253,27 @@ def shown(module: str, roots: Iterable[str]) -> tuple[str, str]:
                 if isinstance(each, ast.Constant) and isinstance(each.value, str)
             ]
     imports: list[str] = []
-    source, short = "", False  # short: the last part is an assignment
+    source, leading, short = "", "", False  # short: the last part is an assignment
     for node in tree.body:
         if not any(name in names and defined[name] is node for name in names_of(node)):
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             node.names = [each for each in node.names if bound(each) in names]
             imports.append(ast.unparse(node))
+        elif isinstance(node, ast.FunctionDef) and node.name == first and _may_lead(node):
+            leading = text_of(_plain(node), lines)
         else:
             assigns = not isinstance(node, (ast.FunctionDef, ast.ClassDef))
             gap = "" if not source else "\n" if assigns and short else "\n\n\n"
             source += gap + text_of(_plain(node), lines)
             short = assigns
-    return "\n".join(imports), source
+    return "\n".join(imports), source, leading
+
+
+def _may_lead(node: ast.FunctionDef) -> bool:
+    """Returns True if a function may be defined before all others: nothing is evaluated when it is defined."""
+    defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+    return not _plain(node).decorator_list and not any(map(_names_in, defaults))  # type: ignore[attr-defined]
 
 
 def _names_in(tree: ast.AST) -> list[str]:

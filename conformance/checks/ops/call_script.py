@@ -11,7 +11,8 @@ import msgspec
 import torch
 
 import devices.failure
-from conformance.checks.ops.calls import Call, Judge, Laid, laid_out
+from conformance.checks.ops.calls import Call, Judge, Laid, laid_out, repeated
+from conformance.checks.ops.evidence import called
 from conformance.checks.ops.modes import Mode
 from conformance.checks.ops.script import (
     Carried,
@@ -25,7 +26,9 @@ from conformance.checks.ops.script import (
     report_end,
     written,
 )
+from conformance.checks.ops.snippet import headed, list_source, target_source, tensor_source
 from devices.failure import Failure
+from opinfo.device import Device
 from opinfo.guarded import Guarded
 from opinfo.layouts import Geometry
 from opinfo.subject import Subject
@@ -33,10 +36,11 @@ from opinfo.subject import Subject
 
 class Setting(Protocol):
     """The attributes of the ItemContext that this module uses: the op and its dtype. The function ``written``, which
-    receives the same object, also uses its device."""
+    receives the same object, uses them too."""
 
     subject: Subject
     dtype: str
+    device: Device
 
 
 class Expected(Protocol):
@@ -72,10 +76,11 @@ class CallScript:
         """The function that is called, as it stands."""
         return self.made.eager or self.made.function
 
-    def __call__(self) -> str:
-        return self._judged([], "main()")
+    def __call__(self, failure: Failure | None = None) -> str:
+        """Returns the text of the script. Its first lines show the failure, if it is given."""
+        return self._judged([], "main()", failure)
 
-    def _judged(self, functions: list[Any], start: str) -> str:
+    def _judged(self, functions: list[Any], start: str, failure: Failure | None = None) -> str:
         carried = Carried().take_all([self.judge])
         lines = [*self._call(functions), "", "# The judgement", "reference = SimpleNamespace("]
         for name in sorted(carried.reads):
@@ -85,7 +90,7 @@ class CallScript:
         lines += [")", f"report({self.judge.__name__}(evidence, reference))"]
         carried.imports.add("from types import SimpleNamespace")
         given: dict[str, Any] = {"carried": carried, "start": start}
-        return written(self.setting, self._title, lines, [*functions, report], **given)
+        return written(self.setting, self._head(failure), lines, [*functions, report], **given)
 
     def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
         """Returns the script for a call that did not finish. The script makes the call in a subprocess, also judges the
@@ -95,13 +100,47 @@ class CallScript:
             return self._judged([report_end], start)
         functions: list[Any] = []
         lines = self._call(functions)
-        return written(self.setting, self._title, lines, [*functions, report_end], start=start)
+        return written(self.setting, self._head(), lines, [*functions, report_end], start=start)
 
-    @property
-    def _title(self) -> str:
-        return (
+    def _head(self, failure: Failure | None = None) -> str:
+        title = (
             f"{self.clause}: {self.setting.subject.id}[{self.setting.dtype}], layout {self.layout}"
         )
+        return headed(title, self.snippet(), failure)
+
+    def snippet(self) -> list[str]:
+        """Returns the lines of Python that make the tensors and the call, to be pasted into a bug report."""
+        device, laid = str(self.made.device), self.laid
+        needed = self.setting.device.descriptor.module
+        lines = ["import torch", *([f"import {needed}"] if needed else []), ""]
+        values = repeated(laid.sample.tensors, laid.geometries)
+        placed = zip(values, laid.geometries, laid.inputs, strict=True)
+        lines += list_source(
+            "t",
+            (
+                tensor_source(tensor, geometry if isinstance(each, Guarded) else None, device)
+                for tensor, geometry, each in placed
+            ),
+        )
+        call = self.call().partition(", as ")[0].replace("torch.device(DEVICE)", repr(device))
+        call = call.replace("device=device", f'device="{device}"')
+        targets = [target_source(dtype, each, device) for dtype, each in self._targets()]
+        if targets and "out=…" in call:
+            several = len(targets) > 1
+            lines.append(f"out = ({', '.join(targets)})" if several else f"out = {targets[0]}")
+            call = call.replace("out=…", "out=out")
+        if self.procedure.__module__ != called.__module__:  # it does more than one call
+            call += f"  # and more: see {self.procedure.__name__}() below"
+        return [*lines, call]
+
+    def _targets(self) -> list[tuple[torch.dtype, Geometry]]:
+        """Returns the dtype and geometry of each ``out=`` target."""
+        return [
+            (dtype, each)
+            for specs in self.given
+            for dtype, each in (specs if isinstance(specs, list) else ())
+            if isinstance(each, Geometry)
+        ]
 
     def _call(self, functions: list[Any]) -> list[str]:
         """Returns the lines of the script that create the inputs and make the call. Adds the functions that these lines
@@ -155,18 +194,12 @@ class CallScript:
         inputs and ``out=`` targets."""
         laid = self.laid
         inputs = zip(laid.sample.tensors, laid.geometries, strict=True)
-        targets = (
-            (dtype, each)
-            for specs in self.given
-            for dtype, each in (specs if isinstance(specs, list) else ())
-            if isinstance(each, Geometry)
-        )
         return msgspec.structs.replace(
             failure,
             sample=laid.sample.index,
             call=self.call(),
             inputs=tuple(_told(tensor.dtype, each) for tensor, each in inputs),
-            targets=tuple(_told(dtype, each) for dtype, each in targets),
+            targets=tuple(_told(dtype, each) for dtype, each in self._targets()),
         )
 
     def call(self) -> str:

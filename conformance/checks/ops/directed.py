@@ -35,6 +35,7 @@ from conformance.checks.ops.script import (
     report_end,
     written,
 )
+from conformance.checks.ops.snippet import headed, list_source, tensor_source
 from devices.cell import CallKey
 from devices.failure import Failure
 from opinfo.compare import Measured, Wrong, raised
@@ -170,10 +171,11 @@ class DirectedScript:
         how the process ended. ``seconds`` is the time limit of the subprocess."""
         return self._script([report_end], f"main() if sys.argv[1:] else report_end({seconds!r})")
 
-    def __call__(self) -> str:
-        return self._script([], "main()")
+    def __call__(self, failure: Failure | None = None) -> str:
+        """Returns the text of the script. Its first lines show the failure, if it is given."""
+        return self._script([], "main()", failure)
 
-    def _script(self, more_functions: list[Any], start: str) -> str:
+    def _script(self, more_functions: list[Any], start: str, failure: Failure | None = None) -> str:
         ctx, op = self.ctx, self.ctx.subject
         functions: list[Any] = [self.check, NotApplicable, report_check, *more_functions]
         lines, more = [f"op = {function_source(op, self.function, functions)}"], ""
@@ -185,7 +187,16 @@ class DirectedScript:
         lines += ["", f"report_check({check}, op, move, back, {more}{self.arguments()})"]
         layout = f", layout {self.layout}" if self.layout else ""
         title = f"{self.clause}: {op.id}[{ctx.dtype}]{layout}"
-        return written(ctx, title, lines, functions, start=start)
+        head = headed(title, self.snippet(), failure)
+        return written(ctx, head, lines, functions, start=start)
+
+    def snippet(self) -> list[str]:
+        """Returns lines about the check: the tensors of its sample, what it does, and its call."""
+        device, lines = str(self.ctx.device.torch_device), []
+        if self.sample is not None:
+            made = (tensor_source(each, None, device) for each in self.sample.tensors)
+            lines += list_source("t", made)
+        return [*lines, f"{self.call()}  # see {self.check.__name__}() below"]
 
     @property
     def function(self) -> Callable[..., Any]:

@@ -45,7 +45,7 @@ def failed(
     wrong: Wrong,
     layout: str,
     size: int,
-    repro: Callable[[], str] | None,
+    repro: Callable[[Failure], str] | None,
     complete: Callable[[Failure], Failure] | None = None,
     check: str = "inputs",
 ) -> Failed:

@@ -38,7 +38,7 @@ _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 _READABLE = 24
 
 _SCRIPT = '''\
-"""{title}
+"""{head}
 
 Written by torch-conformance on torch {torch}.
 Exits 1 while the fault is present, 0 once it is fixed. Needs only torch{needs}.
@@ -259,14 +259,14 @@ def report_end(seconds: Any) -> None:
 
 def written(
     setting: Any,
-    title: str,
+    head: str,
     main: Sequence[str],
     functions: Iterable[Callable[..., Any]],
     *,
     carried: Carried | None = None,
     start: str = "main()",
 ) -> str:
-    """Returns the text of a script. ``setting`` is the ItemContext; ``main`` holds the lines that create the inputs,
+    """Returns the text of a script. ``setting`` is the ItemContext; ``head`` has the first lines of the docstring; ``main`` holds the lines that create the inputs,
     make the call and judge the result; ``functions`` are the functions that these lines use."""
     descriptor, left = setting.device.descriptor, setting.device.left
     around, _, context = (descriptor.around or "").partition(":")
@@ -289,7 +289,7 @@ def written(
         lines.append("left.look()  # keeps side effects of the imports above out of the check")
     lines += main
     return _SCRIPT.format(
-        title=title,
+        head=head,
         torch=torch.__version__,
         needs=f" and {descriptor.module}" if descriptor.module else "",
         imports="\n".join(sorted(imports, key=_place)),

@@ -229,7 +229,7 @@ class Hunt:
             except NotEncodable as error:
                 unpinnable = str(error)
         if held and has_source(self.device.descriptor):
-            script = script_of_case(case, self.device.descriptor, failure.message, program)
+            script = script_of_case(case, self.device.descriptor, failure, program)
         return Finding(
             *(*sign, number),
             script=script,

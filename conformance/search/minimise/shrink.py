@@ -157,7 +157,7 @@ class Search:
     @property
     def script(self) -> str:
         """The repro script of the smallest failure; empty if it has none."""
-        return self.failure.repro() if self.failure.repro is not None else ""
+        return self.failure.script()
 
     @property
     def example(self) -> Example:
