@@ -13,7 +13,7 @@ import pytest
 
 from conformance.checks.cells import Recorder
 from conformance.plan import planner
-from conformance.run.outcomes import ItemReport
+from conformance.run.item_report import ItemReport
 from conformance.run.worker import Task, Worker
 from devices.cell import CellKey
 from opinfo.plan import Plan, plan_hash

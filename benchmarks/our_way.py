@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.same_ops import LIMIT, same_ops
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.suites.layout.reads import reads
 from conformance.suites.layout.writes import out_kept
 from devices import registry
@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 def test_layout(name: str) -> None:
     op = catalogue()[name]
     samples = draw(op, "float32", LIMIT or 10_000)
-    context = ItemContext(
+    context = OpContext(
         subject=op,
         dtype="float32",
         traits=probe(op, "float32", samples[:1], KNOWN),

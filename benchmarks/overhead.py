@@ -17,7 +17,7 @@ from conformance.plan.selection import Item, Machine, Shard, items_of
 from conformance.plan.selection import cells_of as shard_cells
 from conformance.plan.usage import known_layouts
 from conformance.run.isolation.watch import DeviceLock, Journal, Watch, limits_for
-from conformance.run.outcomes import (
+from conformance.run.item_report import (
     Guilty,
     ItemReport,
     read_report,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites.layout import SUITE
 from devices import registry
 from opinfo.catalog import catalogue
@@ -87,7 +87,7 @@ def _run(cache_root: Path) -> int:
             c for c in SUITE.applying(traits) if not known.excluded(c, op.id, dtype, fake_only=True)
         ]
         run_checks(
-            ItemContext(
+            OpContext(
                 subject=op,
                 dtype=dtype,
                 traits=traits,

@@ -25,7 +25,7 @@ from devices.torch_version import NoTorch, has_torch, require_torch
 
 if TYPE_CHECKING:
     from conformance.plan.selection import Item
-    from conformance.run.careful import Runner
+    from conformance.run.crash_isolation import Runner
     from conformance.run.fork_client import ForkServer
     from conformance.run.session import Session
     from conformance.run.worker import Worker, WorkerOrders
@@ -225,7 +225,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def _worker(config: pytest.Config) -> Worker | Runner:
     """Returns the object that runs items in this process. It is created at first use, because the controller of a run
     with workers runs no items."""
-    from conformance.run.careful import start_worker
+    from conformance.run.crash_isolation import start_worker
     from conformance.run.isolation.watch import in_process
     from conformance.run.worker import Worker
     from conformance.run.xdist_adapter import input_of, is_worker
@@ -285,7 +285,7 @@ def _run_item(item: pytest_.SuiteItem) -> None:
     """Runs one item and attaches its cells to pytest's report. The item fails if the outcome of a cell is
     unexpected."""
     from conformance.run.isolation.watch import DeviceLost
-    from conformance.run.outcomes import write_report
+    from conformance.run.item_report import write_report
     from conformance.run.xdist_adapter import REPORT
 
     config, worker = item.config, _worker(item.config)
@@ -342,7 +342,7 @@ class _Reports:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
         """Collects the cells from a report before another plugin prints the report, and prints a progress line."""
-        from conformance.run.outcomes import read_report
+        from conformance.run.item_report import read_report
         from conformance.run.xdist_adapter import REPORT, worker_of
 
         for name, value in report.user_properties:

@@ -84,7 +84,7 @@ def _on(given: Any, device: torch.device) -> Any:
     return device if isinstance(given, torch.device) else given
 
 
-class Call:
+class Arguments:
     """The positional and keyword arguments of a call, separated from the tensors in them.
 
     ``bind(tensors)`` returns the arguments with other tensors in the same places.

@@ -17,10 +17,10 @@ import torch
 from devices import autoload
 from devices.descriptor import Descriptor
 from devices.errors import ConformError, with_cause
-from opinfo.apart import LeftBehind
 from opinfo.compare import tensors_of
 from opinfo.guarded import Move, identity, sliced_view
 from opinfo.layouts import Layout
+from opinfo.module_side_effects import LeftBehind
 from opinfo.torch_private import import_backends
 
 #: The name of the PrivateUse1 device type until a backend renames it.

@@ -131,7 +131,7 @@ def parse_layout(text: str) -> AnyLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LayoutCase:
     """The layouts of the tensors of one call: ``first`` for the first tensor, ``second`` for the second tensor if it is
     set, and ``rest`` for all other tensors."""
 
@@ -151,7 +151,7 @@ class CoveringSet:
     """The ordered set of layout cases in which every call is run. ``version`` changes with its content."""
 
     version: int
-    cases: tuple[Case, ...]
+    cases: tuple[LayoutCase, ...]
     targets: tuple[AnyLayout, ...]  # layouts of the targets of ``out=``
     cotangents: tuple[
         str, ...
@@ -177,7 +177,7 @@ CONTIGUOUS = Layout("contiguous")
 
 
 #: The case of a call with the geometries that its sample was recorded with (``Sample.geometries``).
-RECORDED = Case("recorded", CONTIGUOUS, CONTIGUOUS)
+RECORDED = LayoutCase("recorded", CONTIGUOUS, CONTIGUOUS)
 
 
 def recorded_geometry(shape: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
@@ -190,8 +190,8 @@ def recorded_geometry(shape: Sequence[int], stride: Sequence[int], offset: int) 
     return interned(Geometry(tuple(shape), tuple(stride), offset, extent, expanded))
 
 
-def uniform(layout: AnyLayout) -> Case:
-    return Case(layout.id, layout, layout)
+def uniform(layout: AnyLayout) -> LayoutCase:
+    return LayoutCase(layout.id, layout, layout)
 
 
 _FILE = Path(__file__).with_name("layouts.toml")
@@ -203,7 +203,7 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
     expand that the file lists, once without and once with an offset; then the free layouts; then the mixed cases, in
     which the tensors have different layouts."""
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    cases: list[Case] = []
+    cases: list[LayoutCase] = []
     for memory, step, expand in data["combinations"]:
         for offset in (False, True):
             cases.append(uniform(Layout(memory, step, expand, offset)))
@@ -214,11 +214,11 @@ def covering_set(path: Path = _FILE) -> CoveringSet:
     return CoveringSet(int(data["version"]), tuple(cases), targets, *names)
 
 
-def _mixed(parts: Sequence[str]) -> Case:
+def _mixed(parts: Sequence[str]) -> LayoutCase:
     """Returns the case for two or three layouts. The first layout is for the first tensor and the last layout for all
     other tensors; if there are three layouts, the middle one is for the second tensor."""
     first, *second, rest = map(parse_layout, parts)
-    return Case("/".join(parts), first, rest, *second)
+    return LayoutCase("/".join(parts), first, rest, *second)
 
 
 def _memory_order(memory: str, rank: int) -> list[int]:
@@ -307,10 +307,10 @@ class Operand(NamedTuple):
 
 
 #: A case, and the geometry of each tensor in it.
-Placed: TypeAlias = tuple[Case, tuple[Geometry, ...]]
+Placed: TypeAlias = tuple[LayoutCase, tuple[Geometry, ...]]
 
 
-def geometries_of(case: Case, operands: Sequence[Operand]) -> tuple[Geometry, ...]:
+def geometries_of(case: LayoutCase, operands: Sequence[Operand]) -> tuple[Geometry, ...]:
     """Returns the geometry of each tensor of a call in a layout case. The geometry of a tensor that is not strided has no
     strides."""
     return tuple([_placed(case.layout(place), each) for place, each in enumerate(operands)])
@@ -325,7 +325,7 @@ def _placed(layout: AnyLayout, operand: Operand) -> Geometry:
     return geometry
 
 
-def distinct(cases: Iterable[Case], operands: Sequence[Operand]) -> list[Placed]:
+def distinct(cases: Iterable[LayoutCase], operands: Sequence[Operand]) -> list[Placed]:
     """Returns the layout cases without duplicates. If several cases give the tensors the same geometries, only the
     first is kept."""
     found: dict[tuple[int, ...], Placed] = {}

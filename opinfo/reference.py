@@ -20,9 +20,9 @@ import torch
 
 from devices.files import cache_root as cache_root
 from devices.files import file_name, write_whole
-from opinfo.compare import Call, on_device, tensors_of
+from opinfo.bundled_references import answers_for, beginning
+from opinfo.compare import Arguments, on_device, tensors_of
 from opinfo.layouts import Geometry
-from opinfo.shipped import answers_for, beginning
 from opinfo.spot_check import is_due
 from opinfo.torch_private import (
     NO_FAKE_ANSWER,
@@ -148,9 +148,9 @@ def forget_dispatches() -> None:
 _ELSEWHERE = torch.device("maia", 0)
 _META = torch.device("meta")
 
-#: Where a stride answer comes from. "device": FakeTensor with the device under test. "elsewhere": FakeTensor with a device
+#: StrideOracle a stride answer comes from. "device": FakeTensor with the device under test. "elsewhere": FakeTensor with a device
 #: that has no vendor code. "meta": torch's meta kernels, which take a third of the time and are wrong for some ops.
-Where: TypeAlias = Literal["device", "elsewhere", "meta"]
+StrideOracle: TypeAlias = Literal["device", "elsewhere", "meta"]
 
 
 class StrideReference:
@@ -174,11 +174,11 @@ class StrideReference:
         self,
         name: str,
         function: Callable[..., Any],
-        call: Call,
+        call: Arguments,
         geometries: Sequence[Geometry],
         *,
         with_offset: bool = False,
-        where: Where = "device",
+        where: StrideOracle = "device",
     ) -> StrideAnswer:
         """Returns the outputs of ``function`` for inputs of the given geometries, according to FakeTensor or the meta
         device.
@@ -213,7 +213,7 @@ class StrideReference:
     def _compute(
         self,
         function: Callable[..., Any],
-        call: Call,
+        call: Arguments,
         geometries: Sequence[Geometry],
         with_offset: bool,
         device: torch.device,
@@ -244,7 +244,11 @@ class StrideReference:
 
     @staticmethod
     def _key(
-        where: Where, name: str, call: Call, geometries: Sequence[Geometry], with_offset: bool
+        where: StrideOracle,
+        name: str,
+        call: Arguments,
+        geometries: Sequence[Geometry],
+        with_offset: bool,
     ) -> str:
         """Returns the key under which the strides of a call are cached. Its first letter says whether they come from
         FakeTensor or from the meta device. The key is empty if the strides cannot be cached."""

@@ -17,16 +17,16 @@ import torch
 
 from opinfo.catalog import host_generator_kept
 from opinfo.compare import (
-    Call,
+    Arguments,
     fits_in,
     outputs_of,
     tensors_of,
 )
+from opinfo.determinate_calls import PARTLY, is_settled, specified
 from opinfo.device import seed_directly
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import EXPAND, Geometry, Layout
 from opinfo.reference import value_answer
-from opinfo.specified import PARTLY, is_settled, specified
 from opinfo.subject import Subject
 from opinfo.torch_private import without_modes
 
@@ -82,7 +82,7 @@ class Sample:
     """
 
     index: int
-    call: Call
+    call: Arguments
     process: (
         Any  # the database's function from outputs to their unique part (without signs or phases)
     )
@@ -120,7 +120,7 @@ def draw(op: Subject, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> 
         seed_everything(seed)
         warnings.simplefilter("ignore")
         for index, raw in enumerate(islice(op.raw_samples(getattr(torch, dtype)), limit)):
-            call = Call((raw.input, *raw.args), dict(raw.kwargs))
+            call = Arguments((raw.input, *raw.args), dict(raw.kwargs))
             call = _plain(_smaller(call) if smaller else call)
             process = raw.output_process_fn_grad
             if partly:
@@ -139,16 +139,16 @@ def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
         group = list(alike)
         texts = sorted((each.call.kwargs for each in group), key=repr)
         found += [
-            replace(each, call=Call(each.call.args, kwargs))
+            replace(each, call=Arguments(each.call.args, kwargs))
             for each, kwargs in zip(group, texts, strict=True)
         ]
     return found
 
 
-def _smaller(call: Call) -> Call:
+def _smaller(call: Arguments) -> Arguments:
     """Returns the call with its floating-point tensors divided by 8, which is exact."""
     divided = [each / 8 if each.is_floating_point() else each for each in call.tensors]
-    return Call(*call.bind(divided))
+    return Arguments(*call.bind(divided))
 
 
 def choose(samples: Sequence[Sample], count: int) -> list[Sample]:
@@ -212,7 +212,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _plain(call: Call) -> Call:
+def _plain(call: Arguments) -> Arguments:
     """Returns the call with its dense tensors made contiguous, and without pending conjugation or negation."""
     if all(_is_plain(t) for t in call.tensors):
         return call
@@ -223,7 +223,7 @@ def _plain(call: Call) -> Call:
             tensor = tensor.clone(memory_format=torch.contiguous_format)
         copies.append(tensor)
     args, kwargs = call.bind(copies)
-    return Call(args, dict(kwargs))
+    return Arguments(args, dict(kwargs))
 
 
 @dataclass(frozen=True, slots=True)

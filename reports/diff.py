@@ -17,7 +17,7 @@ from devices.failure import Word
 from reports.gate import number
 from reports.junit import one_line
 from reports.model import Run
-from reports.statuses import ABSENT, KIND_OF, LETTERS, MISSING, code_of
+from reports.status_letters import ABSENT, KIND_OF, LETTERS, MISSING, code_of
 
 
 class Change(Word):
@@ -53,7 +53,7 @@ _FIRST: Final = ("torch", "driver", "device_name")
 
 
 def change(before: str, after: str) -> Change | None:
-    """Returns the kind of change between two status letters of a cell (``reports.statuses``); None if nothing
+    """Returns the kind of change between two status letters of a cell (``reports.status_letters``); None if nothing
     changed."""
     if before == after or (before in _NONE and after in _NONE):
         return None

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from conformance.checks.call_hooks import UNWATCHED, Guard
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import Recorder
-from conformance.checks.guard import UNWATCHED, Guard
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from devices import registry
 from opinfo.catalog import Op, catalogue
 from opinfo.compare import tensors_of
@@ -93,7 +93,7 @@ def run_faulty(
         and known.excluded(check.clause, op_id, dtype, fake_only=True) is None
     ]
     recorder = Recorder(op_id, dtype, planned)
-    context = ItemContext(
+    context = OpContext(
         subject=FaultyOp(op, device),
         dtype=dtype,
         traits=traits,

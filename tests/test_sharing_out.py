@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.run.outcomes import share_out
+from conformance.run.item_report import share_out
 from devices.cell import CellKey, CellOutcome, Outcome
 
 CELL = CellKey("layout.values", "mm", "int64")

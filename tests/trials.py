@@ -19,7 +19,7 @@ import torch
 
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import CellRecord, Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites.layout import SUITE
 from devices.cell import CellKey, Outcome
 from devices.descriptor import Descriptor
@@ -107,7 +107,7 @@ class Subject:
         ]
         recorder = Recorder(op, dtype, clauses)
         strides = StrideReference(self.device.descriptor.torch_type, self.cache)
-        context = ItemContext(
+        context = OpContext(
             self.op, dtype, self.traits, self.samples, self.device, strides, recorder, known
         )
         with self.rig.watched() as kernels, warnings.catch_warnings():

@@ -72,7 +72,7 @@ def use_copier(copier: Copier | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ChildLimits:
     """The time limits of a child, in seconds. The child is killed if it exceeds one. Only time in which the child could
     run counts."""
 
@@ -146,7 +146,7 @@ class ChildDied(ConformError):
 class Child:
     """A child process from its start to its end::
 
-        with Child("package.module:function", orders, Limits(silence=60)) as child:
+        with Child("package.module:function", orders, ChildLimits(silence=60)) as child:
             for message in child:  # until the child ends or exceeds a limit
                 ...
         child.ended.how
@@ -159,7 +159,7 @@ class Child:
 
     target: str
     orders: Any
-    limits: Limits = field(default_factory=Limits)
+    limits: ChildLimits = field(default_factory=ChildLimits)
     environment: Mapping[str, str] = field(default_factory=dict)
     preamble: str = ""
     copied: bool = False

@@ -17,7 +17,7 @@ from reports.diff import diff as compare
 from reports.folder import check_folder
 from reports.gate import ExitCode, number
 from reports.gate import gate as judge
-from reports.joined import MISSING_FILE, join
+from reports.merged_folder import MISSING_FILE, join
 from reports.model import write_file
 from reports.run import as_json as record_as_json
 from reports.run import load_run

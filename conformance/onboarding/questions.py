@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.checks.child import Child, Limits
+from conformance.checks.child import Child, ChildLimits
 from devices.descriptor import CAPABILITIES, DTYPES, common_facts
 from devices.torch_version import NoTorch, require_torch
 
@@ -109,11 +109,11 @@ def ask(question: Question, each: float = EACH) -> Reply:
     except NoTorch as error:
         return Reply(error=str(error))
     answers: dict[str, Said] = {}
-    opening = Limits(start=PATIENCE, silence=PATIENCE)
+    opening = ChildLimits(start=PATIENCE, silence=PATIENCE)
     while "" not in answers:
         orders = {"question": msgspec.to_builtins(question), "answered": list(answers)}
         asking, step = Said(), "starting Python"
-        target = "conformance.onboarding.respondent:serve"
+        target = "conformance.onboarding.probe_subprocess:serve"
         with Child(target, orders, opening, {"PYTHONFAULTHANDLER": "1"}) as process:
             for message in process:
                 asking = msgspec.convert(message, Said)
@@ -122,7 +122,7 @@ def ask(question: Question, each: float = EACH) -> Reply:
                     answers[asking.name] = asking
                 slow = asking.step or (asking.name == FIRST_USE and not asking.over)
                 limit = each + allowance(answers.get(FIRST_USE, Said()).answer or 0.0)
-                process.limits = opening if slow else Limits(PATIENCE, limit)
+                process.limits = opening if slow else ChildLimits(PATIENCE, limit)
             ended = process.wait()
         if not asking.name and not asking.over:  # before the first question
             how = (

@@ -24,7 +24,7 @@ except ModuleNotFoundError:  # Windows
 from conformance.plan.options import Request
 from conformance.plan.selection import Machine
 from conformance.run.isolation.watch import holders, read_entry
-from conformance.run.outcomes import BAD, ItemReport, Lost
+from conformance.run.item_report import BAD, ItemReport, Lost
 from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from opinfo.plan import plan_specs

@@ -32,10 +32,11 @@ from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
 from conformance.run import progress
+from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
 from conformance.run.isolation.controller import Controller, Watchdog
-from conformance.run.isolation.watch import Limits, limits_for
-from conformance.run.outcomes import (
+from conformance.run.isolation.watch import CellLimits, limits_for
+from conformance.run.item_report import (
     ItemReport,
     Lost,
     LostCells,
@@ -44,7 +45,6 @@ from conformance.run.outcomes import (
     verdict_of,
 )
 from conformance.run.progress import Begun, Done, Finished, Identity, Pace, Progress
-from conformance.run.survey import surveyed
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
 from conformance.search.minimise.tasks import Bench
@@ -107,7 +107,7 @@ class Session:
     _watched: Watchdog | None = None
 
     @cached_property
-    def limits(self) -> Limits:
+    def limits(self) -> CellLimits:
         """The time limits of the cells."""
         device, given = self.descriptor, self.request.cell_timeout
         return limits_for(self.plan.spec.name, device.time_scale, device.first_use, given)

@@ -12,19 +12,19 @@ from typing import Final
 
 import msgspec
 
-from conformance.checks.cases.attempts import PATIENCE
-from conformance.checks.cases.cases import Case, OpCheck
-from conformance.checks.cases.context import START_SECONDS, Where
+from conformance.checks.cases.cases import BehaviourCase, OpCheck
+from conformance.checks.cases.context import START_SECONDS, DeviceLocator
+from conformance.checks.cases.execution import PATIENCE
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord, Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.ops.script import NotCarried
 from conformance.contract import load
 from conformance.plan.planner import undeclared_clauses, untried_with
 from conformance.plan.selection import Item, Machine, is_case, named
 from conformance.plan.usage import known_layouts
-from conformance.run.isolation.watch import DeviceLock, Limits, Place, Watch
-from conformance.run.outcomes import (
+from conformance.run.isolation.watch import CellLimits, DeviceLock, Place, Watch
+from conformance.run.item_report import (
     BAD,
     ItemReport,
     Lost,
@@ -46,7 +46,7 @@ from devices.manifest import Manifest
 from devices.pinned import Pinned, by_item, read_pinned
 from devices.verdicts import Matcher
 from opinfo.axes import samples_of
-from opinfo.axes.decisions import kept_in
+from opinfo.axes.acceptance_cache import kept_in
 from opinfo.database import DATABASE
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
@@ -71,7 +71,7 @@ class WorkerOrders(msgspec.Struct, frozen=True):
     deadline: float | None  # time.time() after which no item starts
     items: tuple[Item, ...]  # in the order in which to run them
     last: tuple[Item, ...]  # expected to crash or hang: they run last, alone
-    limits: Limits
+    limits: CellLimits
     machine: Machine  # what every worker's machine must be
 
     def items_by_id(self) -> dict[str, Item]:
@@ -184,7 +184,7 @@ class Worker:
             partial(preflight, self.device),
             place.leave,
         )
-        self.where = Where(device=orders.bench.device, path=orders.bench.descriptor or "")
+        self.where = DeviceLocator(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.op_checks = planned_op_checks(load())
         self.spec = plan_spec(orders.bench.plan)
         self.littered = False  # an op has run since cycles were last collected
@@ -249,7 +249,7 @@ class Worker:
                 if found.repro:
                     yield f"    repro: python {self.folder / found.repro}"
 
-    def _run_case(self, case: Case, item: Item) -> ItemReport:
+    def _run_case(self, case: BehaviourCase, item: Item) -> ItemReport:
         recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
         record = recorder.cells[case.clause]
         if self.littered:  # cycles hold tensors, which would be freed, and counted, during a case
@@ -297,7 +297,7 @@ class Worker:
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         about = (op, dtype, traits, samples, self.device, strides)
-        context = ItemContext(*about, recorder, known, self.watch)
+        context = OpContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks, self._budget)
         if pins:
             run_pins(context, pins)

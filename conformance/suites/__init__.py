@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from conformance.checks.cases.cases import Case, OpCheck, Suite
+from conformance.checks.cases.cases import BehaviourCase, OpCheck, Suite
 from conformance.contract import Clause, Contract, Status
 from devices.cell import CellKey
 
@@ -61,7 +61,7 @@ def suites() -> tuple[Suite, ...]:
     return tuple(map(load, FAMILIES))
 
 
-def planned_cases(contract: Contract, *, more: bool = True) -> list[Case]:
+def planned_cases(contract: Contract, *, more: bool = True) -> list[BehaviourCase]:
     """Return the cases of all clauses with status "checked", sorted by the order of the clauses in the contract. If
     ``more`` is false, cases that do not belong to the plan "quick" are left out."""
     order = {clause.id: place for place, clause in enumerate(checked(contract))}
@@ -75,7 +75,7 @@ def planned_op_checks(contract: Contract) -> list[OpCheck]:
     return [check for suite in suites() for check in suite.op_checks if check.clause in wanted]
 
 
-def case_of(clause: str, name: str) -> Case:
+def case_of(clause: str, name: str) -> BehaviourCase:
     """Return the case with the given name of a clause. Raises KeyError if the clause has no such case."""
     for case in load(suite_of(clause)).cases:
         if (case.clause, case.name) == (clause, name):
@@ -83,7 +83,7 @@ def case_of(clause: str, name: str) -> Case:
     raise KeyError(f"{clause} has no case {name!r}")
 
 
-def find_case(cell: CellKey) -> Case | None:
+def find_case(cell: CellKey) -> BehaviourCase | None:
     """Return the case whose results are stored in a cell; None if the cell belongs to no case."""
     try:
         return case_of(cell.clause, cell.op) if suite_of(cell.clause) in FAMILIES else None

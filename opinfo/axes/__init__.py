@@ -8,20 +8,20 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from opinfo.axes.acceptance_cache import Changed, Decisions
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
-from opinfo.axes.basis import Basis, asking
-from opinfo.axes.decisions import Changed, Decisions
+from opinfo.axes.axis_context import Basis, asking
+from opinfo.axes.combined import DRAWN, layouts_of
+from opinfo.axes.coverage_gaps import GAPS
 from opinfo.axes.defaults import DEFAULTS
-from opinfo.axes.drawn import DRAWN, layouts_of
-from opinfo.axes.gaps import GAPS
+from opinfo.axes.handwritten import WRITTEN
 from opinfo.axes.matrices import GROWN
 from opinfo.axes.shapes import EMPTY, EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.axes.values import ALIKE, INDICES, INTEGERS, SIGNS, SPECIAL, TIES
-from opinfo.axes.written import WRITTEN
 from opinfo.catalog import dtype_name
+from opinfo.determinate_calls import PARTLY, is_settled, specified
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, choose, draw
-from opinfo.specified import PARTLY, is_settled, specified
 from opinfo.subject import Subject
 
 AXES = (

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from opinfo.axes.basis import MOST, Axis, Basis, Variations, asking
+from opinfo.axes.axis_context import MOST, Axis, Basis, Variations, asking
 from opinfo.axes.shapes import MAIN
-from opinfo.compare import Call, difference, tensors_of
+from opinfo.compare import Arguments, difference, tensors_of
 from opinfo.samples import Sample
 
 
@@ -68,28 +68,31 @@ def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
     yield from (each for each in among if each != value)
 
 
-def repr_of(basis: Basis, base: Sample, call: Call) -> str:
+def repr_of(basis: Basis, base: Sample, call: Arguments) -> str:
     """Returns the arguments of a call except its tensors, as text."""
     return basis.arguments(Sample(0, call, base.process))
 
 
-def _in_turn(base: Sample) -> Iterator[Call]:
+def _in_turn(base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call with one argument changed: a flag is flipped, or a number is set to 0, to a
     negative value or to the size of a dimension."""
     extents = sorted({n for t in base.tensors for n in t.shape}, reverse=True)
     return _changed(base, lambda value: _values(value, extents))
 
 
-def _changed(base: Sample, others: Callable[[Any], Iterator[Any]]) -> Iterator[Call]:
+def _changed(base: Sample, others: Callable[[Any], Iterator[Any]]) -> Iterator[Arguments]:
     """Yields copies of a sample's call with one argument changed to each of the values that ``others`` yields for its
     present value."""
     args, kwargs = base.call.args, base.call.kwargs
     changed = [
-        [Call((*args[:place], other, *args[place + 1 :]), dict(kwargs)) for other in others(value)]
+        [
+            Arguments((*args[:place], other, *args[place + 1 :]), dict(kwargs))
+            for other in others(value)
+        ]
         for place, value in enumerate(args)
     ]
     changed += [
-        [Call(args, {**kwargs, name: other}) for other in others(value)]
+        [Arguments(args, {**kwargs, name: other}) for other in others(value)]
         for name, value in kwargs.items()
     ]
     for calls in zip_longest(
@@ -135,7 +138,7 @@ def _operands(basis: Basis) -> Variations:
         first, number = basis.fill(base, 0, MAIN), basis.pool(base, 1)[0]
         for other in _kinds(basis, number):
             for pair in ((first, other), (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN))):
-                call = Call((*pair, *args[2:]), dict(base.call.kwargs))
+                call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
                 if basis.taken(call) is not None:
                     yield base, call
                 if pair[1] is not other:
@@ -218,7 +221,7 @@ def _counts(basis: Basis) -> Variations:
                 break
 
 
-def _on_meta(basis: Basis, call: Call) -> tuple[tuple[int, ...], ...]:
+def _on_meta(basis: Basis, call: Arguments) -> tuple[tuple[int, ...], ...]:
     """Returns the shapes of the results of a call without tensor arguments. The call runs on the meta device, because
     the result may not fit into memory. The tuple is empty if the call has no ``device`` argument or raises."""
     args, kwargs = call.on([], torch.device("meta"))
@@ -277,14 +280,14 @@ def _refused(basis: Basis) -> Variations:
             yield call
 
 
-def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Call]]) -> Variations:
+def _refusals(basis: Basis, misfits: Callable[[Sample], Iterator[Arguments]]) -> Variations:
     for base in basis.bases[:2]:
         for call in islice(misfits(base), _MISFITS):
             if basis.decisions.decide(partial(_is_refused, basis, base.call, call)):
                 yield base, call
 
 
-def _is_refused(basis: Basis, taken: Call, call: Call) -> bool:
+def _is_refused(basis: Basis, taken: Arguments, call: Arguments) -> bool:
     """Returns True if every device must reject ``call``, which was made from an accepted call ``taken``."""
     error = basis.refusal(call)
     if error is None:
@@ -297,7 +300,7 @@ def _is_refused(basis: Basis, taken: Call, call: Call) -> bool:
 _MISFITS = 5
 
 
-def _other_extents(base: Sample) -> Iterator[Call]:
+def _other_extents(base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call in which the last dimension of one operand does not fit the other operands or
     the op."""
     tensors = base.tensors
@@ -305,10 +308,10 @@ def _other_extents(base: Sample) -> Iterator[Call]:
         if tensor.dim() and tensor.shape[-1] > 1:
             longer = torch.cat([tensor, tensor[..., :2]], dim=-1)
             changed = [longer if n == place else each for n, each in enumerate(tensors)]
-            yield Call(*base.call.bind(changed))
+            yield Arguments(*base.call.bind(changed))
 
 
-def _far(base: Sample) -> Iterator[Call]:
+def _far(base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call with a dimension number that no tensor has, or with a negative size."""
 
     def far(value: Any) -> Iterator[Any]:
@@ -320,24 +323,24 @@ def _far(base: Sample) -> Iterator[Call]:
     return _changed(base, far)
 
 
-def _unknown(base: Sample) -> Iterator[Call]:
+def _unknown(base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call with an unknown name in place of a string argument."""
     return _changed(base, lambda value: iter(["unknown"] if isinstance(value, str) else []))
 
 
-def _other_ranks(base: Sample) -> Iterator[Call]:
+def _other_ranks(base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call in which the first operand has no dimensions or seven dimensions."""
     first, *others = base.tensors or [torch.empty(0)]
     if base.tensors:
         for shape in ((), [1] * 7):
-            yield Call(*base.call.bind([first.new_zeros(shape), *others]))
+            yield Arguments(*base.call.bind([first.new_zeros(shape), *others]))
 
 
 #: A number that is larger than the rank of any tensor.
 _FAR = 70
 
 
-def _meta(basis: Basis, call: Call) -> bool:
+def _meta(basis: Basis, call: Arguments) -> bool:
     """Returns True if a call succeeds on the meta device, which checks arguments but computes nothing. Every device
     must reject a call that the meta device rejects."""
     args, kwargs = call.on([each.to("meta") for each in call.tensors], torch.device("meta"))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations
-from opinfo.compare import Call, difference
+from opinfo.axes.axis_context import Axis, Basis, Variations
+from opinfo.compare import Arguments, difference
 from opinfo.samples import Sample
 from opinfo.subject import Subject
 
@@ -53,7 +53,7 @@ def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
                 break
 
 
-def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Call]]:
+def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Arguments]]:
     """Yields the basis samples with at most ``most`` tensors, and their calls. For elementwise ops, it also yields
     calls with NaN, infinities and -0 among the elements, since an argument may affect only these."""
     for base in basis.bases:
@@ -76,18 +76,18 @@ class Argument(NamedTuple):
     others: tuple[Any, ...]
     tensors: float = math.inf  # the most tensors that its overload takes
 
-    def given_to(self, call: Call, name: str) -> bool:
+    def given_to(self, call: Arguments, name: str) -> bool:
         """Returns True if a call passes a value other than the default."""
         value = call.kwargs.get(name, self.default)
         if self.place is not None and len(call.args) > self.place:
             value = call.args[self.place]
         return bool(type(value) is not type(self.default) or value != self.default)
 
-    def changed(self, call: Call, name: str, value: Any) -> Call:
+    def changed(self, call: Arguments, name: str, value: Any) -> Arguments:
         if self.place is None or len(call.args) <= self.place:
-            return Call(call.args, {**call.kwargs, name: value})
+            return Arguments(call.args, {**call.kwargs, name: value})
         before, after = call.args[: self.place], call.args[self.place + 1 :]
-        return Call((*before, value, *after), call.kwargs)
+        return Arguments((*before, value, *after), call.kwargs)
 
 
 def arguments_of(op: Subject) -> dict[str, Argument]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from opinfo.axes.basis import MOST, Basis
-from opinfo.compare import Call
+from opinfo.axes.axis_context import MOST, Basis
+from opinfo.compare import Arguments
 from opinfo.samples import Sample
 
 #: The most elements of a call in which one dimension is long.
@@ -83,7 +83,7 @@ def lengthened(
     group: frozenset[Any],
     size: int,
     shortened: Sequence[Collection[Any]] = (),
-) -> Call | None:
+) -> Arguments | None:
     """Returns a sample's call with size ``size`` in the dimensions of ``group`` and size 1 in the ``shortened``
     dimensions. If ``group`` also contains a number (see ``groups_of``), ``size`` replaces this number in all lists among
     the arguments.
@@ -112,7 +112,7 @@ def lengthened(
         kwargs = {
             name: 2 if isinstance(each, float) else each for name, each in call.kwargs.items()
         }
-        call = Call(call.args, kwargs)
+        call = Arguments(call.args, kwargs)
     if not extents:
         return call
 
@@ -124,7 +124,7 @@ def lengthened(
             return type(value)(swapped) if type(value) in (list, tuple) else tuple(swapped)
         return value
 
-    return Call(
+    return Arguments(
         tuple(named(each) for each in call.args),
         {name: named(value) for name, value in call.kwargs.items()},
     )

@@ -9,8 +9,8 @@ from itertools import chain, islice, product
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations
-from opinfo.compare import Call
+from opinfo.axes.axis_context import Axis, Basis, Variations
+from opinfo.compare import Arguments
 from opinfo.samples import Sample
 
 #: Matrices are made larger than these extents: a tile and half a tile.
@@ -54,13 +54,13 @@ def _smallness(base: Sample) -> tuple[bool, bool, int]:
     return vectors, thin, base.numel
 
 
-def _milder(basis: Basis, call: Call) -> Call:
+def _milder(basis: Basis, call: Arguments) -> Arguments:
     """Returns a call with smaller numbers. With large numbers, results that grow fast with the matrix, such as
     exponentials, lose precision."""
     return basis.rebound(call, [t / 16 if t.dtype == basis.kind else t for t in call.tensors])
 
 
-def _firm(basis: Basis, call: Call) -> Call | None:
+def _firm(basis: Basis, call: Arguments) -> Arguments | None:
     return basis.taken(call) if basis.settled(call) else None
 
 
@@ -72,7 +72,7 @@ def _matrices(base: Sample, basis: Basis) -> list[int]:
     ]
 
 
-def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Call]:
+def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Arguments]:
     """Yields copies of a sample's call in which the first matrix is repeated along its diagonal. The other matrices are
     repeated along their diagonals, repeated as rows, or left unchanged."""
     places = _matrices(base, basis)
@@ -90,14 +90,14 @@ def _blocks(base: Sample, basis: Basis, extent: int) -> Iterator[Call]:
         yield basis.rebuilt(base, tensors)
 
 
-def _columns(base: Sample, basis: Basis) -> Iterator[Call]:
+def _columns(base: Sample, basis: Basis) -> Iterator[Arguments]:
     for place in _matrices(base, basis)[1:]:
         given = base.tensors[place]
         count = (_COLUMNS // given.shape[-1] + 1) | 1
         yield basis.rebuilt(base, {place: _repeated_rows(given.mT, count).mT.contiguous()})
 
 
-def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
+def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Arguments]:
     held = [t for t in base.tensors if t.dim()]
     if held and sum(t.numel() for t in held) <= _MOST // count:
         if count == _BATCH:  # so that the first operand has more than 65,536 elements
@@ -107,7 +107,7 @@ def _batches(base: Sample, basis: Basis, count: int) -> Iterator[Call]:
         )
 
 
-def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Call]:
+def _thin(base: Sample, basis: Basis, dim: int) -> Iterator[Arguments]:
     """Yields copies of a sample's call with only the first row or column of the first matrix, or only its first element
     (for ops whose matrix must be square). The other operands are cut to size 1 in one, both or none of their last two
     dimensions, but only in dimensions as long as dimension ``dim`` of the matrix."""

@@ -10,9 +10,9 @@ from itertools import islice
 
 import torch
 
-from opinfo.axes.basis import Basis, Variations, is_sorted
+from opinfo.axes.axis_context import Basis, Variations, is_sorted
 from opinfo.axes.shapes import EXTENT, roomy, starting_at
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample
 
@@ -99,7 +99,7 @@ def plant(
     among: Sequence[float],
     turn: int = 0,
     bases: Sequence[Sample] = (),
-) -> tuple[Sample, Call] | None:
+) -> tuple[Sample, Arguments] | None:
     """Returns a sample and its call with the values ``among`` in all operands, or only in operand number ``which``. A
     small operand gets some of the values, and different values with each ``turn``.
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from packaging.version import Version
 
-from opinfo.axes.basis import MOST, Axis, Basis, Variations
+from opinfo.axes.axis_context import MOST, Axis, Basis, Variations
 from opinfo.axes.growth import MOST_GROWN, TRIES, dims_of, groups_of, lengthened
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.exceptions import op_family
 from opinfo.samples import Sample
 
@@ -53,7 +53,7 @@ def same_shape(basis: Basis, base: Sample) -> list[int]:
     ]
 
 
-def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Call:
+def shaped(basis: Basis, base: Sample, shapes: Sequence[Sequence[int]]) -> Arguments:
     """Returns a sample's call with its tensors in the given shapes. The last shape is used for all further tensors."""
     places = same_shape(basis, base)
     return basis.rebuilt(
@@ -306,7 +306,7 @@ _WITHOUT_HEADS = Version("2.13")
 _EMPTY = (((0,),), ((3, 0, 2),), ((1, 4), (0, 1)))
 
 
-def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
+def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Arguments]]:
     """Yields, for each dimension, alternative calls in which the dimension has size 0. The caller uses the first
     alternative that the CPU accepts.
 
@@ -339,7 +339,7 @@ def _emptied(basis: Basis, base: Sample) -> Iterator[Iterator[Call]]:
         yield (_without(basis, base, each) for each in groups)
 
 
-def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Call:
+def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Arguments:
     """Returns a sample's call with size 0 in the given dimensions, which are pairs of a tensor's position and a
     dimension."""
     return basis.rebuilt(
@@ -415,7 +415,7 @@ def _growing(basis: Basis, base: Sample) -> Iterator[frozenset[Any]]:
 
 def _stretched(
     basis: Basis, base: Sample, group: frozenset[Any], others: Sequence[Collection[Any]]
-) -> Call | None:
+) -> Arguments | None:
     """Returns a sample's call with one group of dimensions as long as possible and the other dimensions of size 1.
     Returns None if the CPU rejects the call or if its result grows with the square of the length."""
     held = []
@@ -505,7 +505,7 @@ def _equal_extents(basis: Basis) -> Variations:
                 break
 
 
-def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
+def _equal(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call with the same size in all dimensions, or in the dimensions of the first operand
     and all that grow with them."""
     every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
@@ -518,7 +518,7 @@ def _equal(basis: Basis, base: Sample) -> Iterator[Call]:
             yield call
 
 
-def _single(basis: Basis, base: Sample) -> Iterator[Call]:
+def _single(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call in which one dimension, and all that grow with it, have size 1. The last
     dimension comes first."""
     for group, _ in reversed(groups_of(basis, base)):
@@ -526,14 +526,14 @@ def _single(basis: Basis, base: Sample) -> Iterator[Call]:
             yield call
 
 
-def _first_single(basis: Basis, base: Sample) -> Iterator[Call]:
+def _first_single(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields a copy of a sample's call in which the first dimension, and all that grow with it, have size 1."""
     for group, _ in groups_of(basis, base)[:1]:
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
-def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
+def _tiled(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields a copy of a sample's call in which whole tiles fill the last two dimensions of the first operand and all
     dimensions that grow with them."""
     first = base.tensors[0].dim() if base.tensors else 0
@@ -543,7 +543,7 @@ def _tiled(basis: Basis, base: Sample) -> Iterator[Call]:
         yield call
 
 
-def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
+def _one_over(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call with size 17 in as many dimensions as possible and size 1 in the others.
     With size 17, one element follows the last whole vector."""
     groups = [group for group, _ in groups_of(basis, base)]
@@ -557,13 +557,13 @@ def _one_over(basis: Basis, base: Sample) -> Iterator[Call]:
             yield now.call
 
 
-def _square(basis: Basis, base: Sample) -> Iterator[Call]:
+def _square(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields a copy of a sample's call with square matrices in place of tensors that have more or fewer dimensions."""
     if same_shape(basis, base):
         yield shaped(basis, base, [(_SIDE, _SIDE)])
 
 
-def _left_over(basis: Basis, base: Sample) -> Iterator[Call]:
+def _left_over(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields a copy of a sample's call in which at least two groups of dimensions are longer than a tile, so that the
     last tile of each row, of each column and in the corner is incomplete. Only groups with one of the last two
     dimensions of a tensor are made longer."""

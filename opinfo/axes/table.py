@@ -8,7 +8,7 @@ from pathlib import Path
 
 from devices.files import cache_root
 from opinfo.axes import AXES, samples_of
-from opinfo.axes.decisions import kept_in
+from opinfo.axes.acceptance_cache import kept_in
 from opinfo.database import DATABASE
 from opinfo.device import limit_threads
 from opinfo.exceptions import op_family

@@ -10,10 +10,10 @@ from itertools import islice
 
 import torch
 
-from opinfo.axes.basis import Axis, Basis, Variations, asking, exactly, flushed
+from opinfo.axes.axis_context import Axis, Basis, Variations, asking, exactly, flushed
 from opinfo.axes.planting import planted
 from opinfo.axes.shapes import roomy, starting_at
-from opinfo.compare import DEFAULT_TOLERANCES, Call, tensors_of
+from opinfo.compare import DEFAULT_TOLERANCES, Arguments, tensors_of
 from opinfo.samples import Sample, seed_everything
 
 #: The number of elements after the last whole vector, for vectors of 8, 16 and 32 elements.
@@ -75,7 +75,7 @@ def _beside_a_number(basis: Basis) -> Variations:
         args = base.call.args
         if len(args) > 1 and all(isinstance(each, torch.Tensor) for each in args[:2]):
             for turn, number in enumerate(_NUMBERS):
-                call = Call((args[0], number, *args[2:]), dict(base.call.kwargs))
+                call = Arguments((args[0], number, *args[2:]), dict(base.call.kwargs))
                 beside = replace(base, call=call)
                 values = _arranged(basis, beside, [0], special_values(basis.kind), turn)
                 found = _documented(basis, beside, [0], values)
@@ -161,7 +161,7 @@ def _arranged(
 
 def _documented(
     basis: Basis, base: Sample, places: Sequence[int], tensors: dict[int, torch.Tensor]
-) -> Call | None:
+) -> Arguments | None:
     """Returns a call with the special values for which the CPU's result is reliable, and ordinary values in place of
     the other special values; None if too few special values are left. A result is reliable if it equals three results
     in float64: that for the same values, that for subnormal numbers set to zero, and that for large numbers made
@@ -188,7 +188,7 @@ def _documented(
     return _agreeing(basis, basis.rebuilt(base, {**rest, **chosen}))
 
 
-def _agreeing(basis: Basis, call: Call) -> Call | None:
+def _agreeing(basis: Basis, call: Arguments) -> Arguments | None:
     """Returns a copy of the call in which all elements with an unreliable CPU result are replaced by one with a
     reliable result; None if more than two thirds would be replaced."""
     places = [place for place, each in enumerate(call.tensors) if each.dim()]
@@ -202,7 +202,7 @@ def _agreeing(basis: Basis, call: Call) -> Call | None:
     return basis.taken(basis.rebound(call, every))
 
 
-def _agreed(basis: Basis, call: Call, places: Sequence[int]) -> torch.Tensor | None:
+def _agreed(basis: Basis, call: Arguments, places: Sequence[int]) -> torch.Tensor | None:
     """Returns a mask of the elements for which the CPU's result is reliable (see ``_documented``). Returns None if no
     mask can be made: the call is rejected, the result has another shape, or the result has only integers, since casts
     of NaN to integers are undefined."""
@@ -264,7 +264,7 @@ def special_among(basis: Basis, given: torch.Tensor) -> torch.Tensor:
 _IN = 4
 
 
-def special_everywhere(basis: Basis, call: Call) -> Call | None:
+def special_everywhere(basis: Basis, call: Arguments) -> Arguments | None:
     """Returns a call with special values in a quarter of the elements of its largest operands, and in the last rows and
     columns, except at places where the CPU's result is not reliable. Returns None if the result is unreliable at most
     places or has another shape."""
@@ -377,7 +377,9 @@ def _picked(
     return values[basis.choice(len(values), shape)]
 
 
-def _without_overflow(basis: Basis, base: Sample, tensors: dict[int, torch.Tensor]) -> Call | None:
+def _without_overflow(
+    basis: Basis, base: Sample, tensors: dict[int, torch.Tensor]
+) -> Arguments | None:
     """Returns a call without elements whose exact result overflows the dtype or differs from the CPU's result; None if
     too few elements are left."""
     if not tensors:

@@ -10,12 +10,12 @@ from reports.dashboard.axes import Axis, keys
 from reports.dashboard.documents import Cause
 from reports.dashboard.series import Series, counted
 from reports.diff import Changes
-from reports.statuses import LETTERS
+from reports.status_letters import LETTERS
 
 
 @dataclass(frozen=True, slots=True)
 class RedCause:
-    """A cause of regressions. ``kind`` is the status with which its example is shown (``reports.statuses``). ``new`` is
+    """A cause of regressions. ``kind`` is the status with which its example is shown (``reports.status_letters``). ``new`` is
     the number of its cells that were not regressions in the previous run."""
 
     cause: Cause

@@ -26,7 +26,7 @@ from reports.dashboard.pages import Site
 from reports.dashboard.series import Series, device_document, series_of, write_history
 from reports.model import RunError
 from reports.run import RECORD_FILE, record_file
-from reports.statuses import table
+from reports.status_letters import table
 
 GENERATOR = "torch-conformance dashboard"
 

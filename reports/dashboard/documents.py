@@ -22,7 +22,7 @@ from devices.cell import CellKey
 from reports.dashboard.axes import Axis, keys
 from reports.gate import Level
 from reports.model import Clause, Exclusion, write_file
-from reports.statuses import ABSENT, LETTERS
+from reports.status_letters import ABSENT, LETTERS
 
 FORMAT = 1
 

@@ -43,7 +43,7 @@ from reports.run import (
     record_file,
     repro_script,
 )
-from reports.statuses import ERROR, PASS, code_of
+from reports.status_letters import ERROR, PASS, code_of
 
 # Longest message and script, in characters. A longer message is cut, a longer script is left out.
 LONGEST_TEXT = 20_000

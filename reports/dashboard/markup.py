@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports.diff import in_words
-from reports.statuses import KIND_OF, KINDS, LABELS
+from reports.status_letters import KIND_OF, KINDS, LABELS
 
 _CODE = re.compile(r"`([^`]+)`")
 _THREAD = re.compile(r"(?:\b([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)|(?<![\w/&]))#(\d{2,7})\b")

@@ -21,8 +21,8 @@ from reports.dashboard.series import Series, changed, counted, slug
 from reports.diff import MEANING, WORSE, Change, Changes
 from reports.diff import table as changes
 from reports.gate import Level, Tally
-from reports.statuses import ABSENT, KIND_OF, KINDS, LABELS, Status, tally
-from reports.statuses import table as statuses
+from reports.status_letters import ABSENT, KIND_OF, KINDS, LABELS, Status, tally
+from reports.status_letters import table as statuses
 
 STATIC = Path(__file__).with_name("static")
 

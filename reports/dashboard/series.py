@@ -16,7 +16,7 @@ from reports.dashboard.axes import SHARDS, Axis, cells_of, shard_of, slices
 from reports.dashboard.documents import Count, DeviceDocument, RunDocument, write_script
 from reports.diff import Changes, changes
 from reports.gate import Tally
-from reports.statuses import tally
+from reports.status_letters import tally
 
 _HARMLESS: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,78}[a-z0-9_-])?")
 # Windows cannot have files of these names, whatever their ending.
@@ -140,7 +140,7 @@ def _blocks(document: RunDocument, axes: Mapping[str, Axis]) -> dict[str, _Block
 def _letters(
     blocks: Mapping[str, _Block], ops: Iterable[str], axes: Mapping[str, Axis]
 ) -> dict[CellKey, str]:
-    """Returns the status letter (``reports.statuses``) of each cell of the given operators."""
+    """Returns the status letter (``reports.status_letters``) of each cell of the given operators."""
     found: dict[CellKey, str] = {}
     for op in ops:
         if op in blocks:

@@ -15,7 +15,7 @@ from reports.dashboard.documents import DeviceDocument
 from reports.dashboard.markup import render
 from reports.gate import Tally
 from reports.junit import clean
-from reports.statuses import KINDS, Status
+from reports.status_letters import KINDS, Status
 
 # -- charts
 

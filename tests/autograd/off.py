@@ -15,7 +15,7 @@ import torch
 from conformance import contract
 from conformance.checks.ops.context import run_checks
 from conformance.suites import planned_op_checks
-from conformance.suites.autograd.first import FIRST
+from conformance.suites.autograd.first_order import FIRST
 from devices.cell import Outcome
 from opinfo.catalog import catalogue
 from tests.autograd.trust import ZERO

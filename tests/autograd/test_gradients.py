@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from conformance import contract
-from conformance.checks.ops.calls import Call, laid_out
+from conformance.checks.ops.calls import Invocation, laid_out
 from conformance.checks.ops.context import run_checks
 from conformance.suites import planned_op_checks
-from conformance.suites.autograd.again import misplaced
 from conformance.suites.autograd.cpu_gradients import gradients, sensitivity
-from conformance.suites.autograd.first import PLAIN, UNSETTLED, lays_of
+from conformance.suites.autograd.first_order import PLAIN, UNSETTLED, lays_of
 from conformance.suites.autograd.gradient_judge import judge_gradients, other_gradient
 from conformance.suites.autograd.gradients import (
     Cotangent,
@@ -26,6 +25,7 @@ from conformance.suites.autograd.gradients import (
     laid,
     weights,
 )
+from conformance.suites.autograd.higher_order import misplaced
 from conformance.suites.autograd.samples import chosen, is_long, known_of
 from devices.cell import Outcome
 from opinfo.catalog import Op, catalogue
@@ -278,21 +278,21 @@ def test_weights_are_the_same_numbers_and_no_two_are_alike() -> None:
     assert weights((3,), torch.complex64).imag.unique().numel() == 3
 
 
-def _call(function: Any, *values: torch.Tensor, layout: str = "contiguous") -> Call:
+def _call(function: Any, *values: torch.Tensor, layout: str = "contiguous") -> Invocation:
     geometries = [Layout.parse(layout).geometry(each.shape) for each in values]
     there = laid_out(values, geometries, identity)
 
     def arguments(tensors: list[torch.Tensor], device: torch.device) -> Any:
         return tuple(tensors), {}
 
-    return Call(function, arguments, values, there, CPU, identity, identity, lambda _: None)
+    return Invocation(function, arguments, values, there, CPU, identity, identity, lambda _: None)
 
 
 def _plain(*shape: int) -> Cotangent:
     return Cotangent(torch.float32, CONTIGUOUS.geometry(shape))
 
 
-def _reference(call: Call, cotangents: tuple[Cotangent, ...], **more: Any) -> Any:
+def _reference(call: Invocation, cotangents: tuple[Cotangent, ...], **more: Any) -> Any:
     about = (call.function, call.arguments, call.values, range(len(call.values)), cotangents)
     given = {
         "wants": gradients(*about),

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
-from conformance.checks.cases.context import Context
-from conformance.suites.autograd import checkpoints, saved
-from conformance.suites.autograd.saved import OPS, Passed, _doubled
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.autograd import checkpoints, saved_tensors
+from conformance.suites.autograd.saved_tensors import OPS, Passed, _doubled
 from devices import registry
 from opinfo.device import open_device
 from tests.autograd.trying import failing, names, replaced, tried
@@ -29,7 +29,7 @@ def test_every_case_passes_on_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_every_op_saves_something_that_a_change_makes_stale(name: str) -> None:
-    context = Context(open_device(registry.get("cpu")), "a test")
+    context = CaseContext(open_device(registry.get("cpu")), "a test")
     raised = []
     for which in ("middle", "result"):
         made = Passed(context, name)
@@ -197,7 +197,7 @@ def test_hooks_that_bring_back_something_else_are_noticed(
 ) -> None:
     pack, unpack, case = HOOKS[name]
     wrong = partial(torch.autograd.graph.saved_tensors_hooks, pack, unpack)
-    monkeypatch.setitem(saved.HOOKS, "on_cpu", wrong)
+    monkeypatch.setitem(saved_tensors.HOOKS, "on_cpu", wrong)
     assert tried(CLAUSE, case, "simulated").failure is not None
 
 
@@ -230,15 +230,15 @@ def test_a_graph_that_is_never_freed_is_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_a_checkpoint_that_keeps_what_it_computes_again_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, kept = saved.checkpoint, []
+    original, kept = saved_tensors.checkpoint, []
 
     def keeping(function: Any, *given: Any, **named: Any) -> Any:
         return original(lambda *inputs: kept.append(function(*inputs)) or kept[-1], *given, **named)
 
-    monkeypatch.setattr(saved, "checkpoint", keeping)
+    monkeypatch.setattr(saved_tensors, "checkpoint", keeping)
     assert tried(CLAUSE, "memory_of_a_checkpoint", "simulated").failure is not None
 
 
 def test_a_checkpoint_that_keeps_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved, "checkpoint", lambda function, *given, **_: function(*given))
+    monkeypatch.setattr(saved_tensors, "checkpoint", lambda function, *given, **_: function(*given))
     assert tried(CLAUSE, "memory_of_a_checkpoint", "simulated").failure is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.suites.autograd.versions import FOREACH, IN_PLACE
+from conformance.suites.autograd.version_counters import FOREACH, IN_PLACE
 from tests.autograd.trying import names, replaced, tried, unbumped
 
 CLAUSE = "autograd.version_counter"

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import torch
 
-from conformance.suites.autograd import again
+from conformance.suites.autograd import higher_order
 from conformance.suites.autograd.cpu_gradients import gradients, second_gradients, tangents_of
-from conformance.suites.autograd.first import FIRST, PLAIN, applies, lays_of
+from conformance.suites.autograd.first_order import FIRST, PLAIN, applies, lays_of
 from conformance.suites.autograd.gradients import (
     differentiated,
     differentiated_twice,
@@ -175,14 +175,14 @@ def _asked(subject: Subject, form: str) -> Iterator[tuple[_Grads, _Grads]]:
                 yield parts["wants"].value(), parts["slack"].value()
         return
     second = form == "second gradient"
-    if not (again.has_second if second else again.has_forward)(traits):
+    if not (higher_order.has_second if second else higher_order.has_forward)(traits):
         return
-    for known, laid, _, _ in again.asked(context, [(PLAIN, PLAIN)], again.SAMPLES):
+    for known, laid, _, _ in higher_order.asked(context, [(PLAIN, PLAIN)], higher_order.SAMPLES):
         if second:
             sent = known.cotangents(PLAIN, laid.geometries)
             parts = known.parts(laid, differentiated_twice, (known.places, sent), second_gradients)
         else:
-            sent = again.tangents(known, laid, PLAIN)
+            sent = higher_order.tangents(known, laid, PLAIN)
             parts = known.parts(laid, pushed_forward, (known.places, sent), tangents_of)
         try:
             wanted = parts["wants"].value()

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from conformance import suites
-from conformance.checks.cases.attempts import attempt
-from conformance.checks.cases.context import Attempt, Where
+from conformance.checks.cases.context import Attempt, DeviceLocator
+from conformance.checks.cases.execution import attempt
 from devices import registry
 from opinfo.device import open_device
 
@@ -21,7 +21,7 @@ _C: Any = torch._C
 def tried(clause: str, name: str, device: str = "cpu") -> Attempt:
     """What became of a case on a device."""
     case = suites.case_of(clause, name)
-    return attempt(case, open_device(registry.get(device)), Where(device=device))
+    return attempt(case, open_device(registry.get(device)), DeviceLocator(device=device))
 
 
 def names(clause: str) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotInFlight
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotInFlight
 from devices.failure import Kind
 
 cases = Cases(Kind.COUNT)
@@ -21,14 +21,14 @@ ATTEMPTS: list[float] = []
 
 
 @cases("device.count")
-def passes(context: Context) -> None:
+def passes(context: CaseContext) -> None:
     """Two checks that hold."""
     context.check(True, "it holds")
     context.equal(torch.zeros(3), torch.zeros(3), "it holds for tensors")
 
 
 @cases("device.count")
-def fails(context: Context) -> None:
+def fails(context: CaseContext) -> None:
     """The second check does not hold."""
     context.same(1 + 1, 2, "sums are right")
     context.same(1 + 1, 3, "sums are right")
@@ -36,32 +36,32 @@ def fails(context: Context) -> None:
 
 
 @cases("device.count")
-def checks_nothing(context: Context) -> None:
+def checks_nothing(context: CaseContext) -> None:
     """No check at all."""
 
 
 @cases("device.count")
-def stands_on_what_is_not_so(context: Context) -> None:
+def stands_on_what_is_not_so(context: CaseContext) -> None:
     """A precondition that does not hold, behind a check that does."""
     context.check(True, "it holds")
     context.must(False, "no work was in flight")
 
 
 @cases("device.count")
-def raises(context: Context) -> None:
+def raises(context: CaseContext) -> None:
     """The device raises."""
     context.check(True, "it holds")
     raise KeyError("no such block")
 
 
 @cases("device.count")
-def refuses(context: Context) -> None:
+def refuses(context: CaseContext) -> None:
     """The device says that it does not implement it."""
     raise NotImplementedError("no kernel for that")
 
 
 @cases("device.count")
-def in_flight_later(context: Context) -> None:
+def in_flight_later(context: CaseContext) -> None:
     """Work is over too soon, twice."""
     ATTEMPTS.append(context.patience)
     context.check(True, "seen early")
@@ -71,25 +71,25 @@ def in_flight_later(context: Context) -> None:
 
 
 @cases("device.count")
-def never_in_flight(context: Context) -> None:
+def never_in_flight(context: CaseContext) -> None:
     """Work is always over too soon."""
     raise NotInFlight("it was over")
 
 
 @cases("device.count", requires={"streams", "graphs"})
-def takes_more(context: Context) -> None:
+def takes_more(context: CaseContext) -> None:
     """Takes capabilities beyond its clause's."""
     context.check(True, "it holds")
 
 
 @cases("device.count", indices=2)
-def takes_two(context: Context) -> None:
+def takes_two(context: CaseContext) -> None:
     """Takes two devices."""
     context.check(True, "it holds")
 
 
 @cases("device.count", own_process=True, environment={"CONFORM_EXAMPLE": "seen"})
-def in_its_own_process(context: Context) -> None:
+def in_its_own_process(context: CaseContext) -> None:
     """Runs in a process with an environment of its own."""
     context.same(os.environ.get("CONFORM_EXAMPLE"), "seen", "the environment is there")
 
@@ -97,24 +97,24 @@ def in_its_own_process(context: Context) -> None:
 # What children do
 
 
-def returns(context: Context, number: int, text: str) -> dict[str, Any]:
+def returns(context: CaseContext, number: int, text: str) -> dict[str, Any]:
     context.check(True, "seen in the child")
     print("said in the child")
     return {"sum": number + len(text), "pid": os.getpid()}
 
 
-def fails_there(context: Context) -> None:
+def fails_there(context: CaseContext) -> None:
     context.check(False, "it does not hold there")
 
 
-def raises_there(context: Context) -> None:
+def raises_there(context: CaseContext) -> None:
     raise ValueError("wrong there")
 
 
-def dies(context: Context) -> None:
+def dies(context: CaseContext) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def hangs(context: Context) -> None:
+def hangs(context: CaseContext) -> None:
     while True:
         time.sleep(1)

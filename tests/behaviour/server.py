@@ -65,7 +65,7 @@ class Server:
     ) -> dict[CellKey, Seen]:
         """These cells with a fault on, or none (""), on a device ``without`` some fields of its descriptor. A cell
         after one that killed the process, or that took too long, is not in the answer; the guilty one is a crash or a
-        hang. Where ``enough`` cells of a clause have failed, its others are left out."""
+        hang. DeviceLocator ``enough`` cells of a clause have failed, its others are left out."""
         return {
             CellKey(*key): Seen(Outcome(outcome), checks, message, script, frozenset(reached))
             for key, outcome, checks, message, script, reached in self._ask(
@@ -186,7 +186,7 @@ def _trial(
     from dataclasses import replace
 
     from conformance import suites
-    from conformance.checks.cases.context import Where
+    from conformance.checks.cases.context import DeviceLocator
     from conformance.checks.cases.run_case import run_case
     from conformance.checks.cells import CellRecord
     from devices import registry
@@ -203,7 +203,7 @@ def _trial(
             if enough is None or failed[cell.clause] < enough:
                 case, record = suites.case_of(cell.clause, cell.op), CellRecord(cell)
                 with nullcontext(set[str]()) if fault else reached() as faults:
-                    run_case(case, record, device, Where(device="simulated"))
+                    run_case(case, record, device, DeviceLocator(device="simulated"))
                 outcome, shown = record.outcome(), record.smallest
                 failed[cell.clause] += outcome is Outcome.FAIL
                 script = shown.script() if shown is not None and shown.repro is not None else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from conformance import contract, suites
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.plan.selection import is_case
 from devices.cell import CellKey, Outcome
 from devices.simulated.faults import FAULTS, Fault
@@ -84,17 +84,17 @@ def other_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
     ]
 
 
-def _reaches(case: Case, fault: Fault, clean: Mapping[CellKey, Seen]) -> bool:
+def _reaches(case: BehaviourCase, fault: Fault, clean: Mapping[CellKey, Seen]) -> bool:
     """Whether the case ran without the fault and can meet it. What a process of its own meets is not known."""
     cell = _cell(case)
     return cell in clean and (case.own_process or fault.name in clean[cell].reached)
 
 
-def _cases() -> list[Case]:
+def _cases() -> list[BehaviourCase]:
     return suites.planned_cases(contract.load(), more=False)
 
 
-def _cell(case: Case) -> CellKey:
+def _cell(case: BehaviourCase) -> CellKey:
     return CellKey(case.clause, case.name, "")
 
 

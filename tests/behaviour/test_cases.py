@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from conformance import contract, suites
-from conformance.checks.cases.attempts import PATIENCE
-from conformance.checks.cases.cases import Case, Cases, gathered, not_here
-from conformance.checks.cases.context import Context, Where
-from conformance.checks.cases.endings import CheckFailed, NotDeclared, NotShown
+from conformance.checks.cases.cases import BehaviourCase, Cases, gathered, not_here
+from conformance.checks.cases.context import CaseContext, DeviceLocator
+from conformance.checks.cases.exceptions import CheckFailed, NotDeclared, NotShown
+from conformance.checks.cases.execution import PATIENCE
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.suites import planned_cases
@@ -34,13 +34,13 @@ def device() -> Iterator[Device]:
 
 
 @pytest.fixture
-def context(device: Device) -> Context:
-    return Context(device, "a test")
+def context(device: Device) -> CaseContext:
+    return CaseContext(device, "a test")
 
 
 def ran(name: str, device: Device) -> CellRecord:
     record = CellRecord(CellKey("device.count", name, ""))
-    run_case(EXAMPLES[name], record, device, Where(device="cpu"))
+    run_case(EXAMPLES[name], record, device, DeviceLocator(device="cpu"))
     return record
 
 
@@ -81,18 +81,20 @@ def test_a_case_that_finds_nothing_in_flight_is_tried_with_more_of_it(device: De
 def test_work_that_is_never_in_flight_fails_the_clause_that_says_so(device: Device) -> None:
     case = replace(EXAMPLES["never_in_flight"], clause="streams.query")
     record = CellRecord(CellKey("streams.query", "never_in_flight", ""))
-    run_case(case, record, device, Where(device="cpu"))
+    run_case(case, record, device, DeviceLocator(device="cpu"))
     assert (record.outcome(), record.told().message) == (Outcome.FAIL, "it was over")
 
 
 def test_a_case_that_needs_work_in_flight_is_unsupported_where_nothing_holds_it(
-    context: Context,
+    context: CaseContext,
 ) -> None:
     with pytest.raises(NotDeclared, match="neither `gate` nor `busy`"):
         context.hold()
 
 
-def test_a_case_that_judges_values_too_goes_on_without_a_hold_and_says_so(context: Context) -> None:
+def test_a_case_that_judges_values_too_goes_on_without_a_hold_and_says_so(
+    context: CaseContext,
+) -> None:
     for _ in range(2):
         with context.hold(needed=False) as hold:
             hold.pending("it is not done", None)
@@ -103,7 +105,7 @@ def test_a_case_that_judges_values_too_goes_on_without_a_hold_and_says_so(contex
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_default_stream_of_an_index_is_held_on_it(index: int) -> None:
-    context = Context(open_device(registry.get("simulated")), "a test")
+    context = CaseContext(open_device(registry.get("simulated")), "a test")
     stream = context.current_stream(index)
     with context.hold(stream) as hold:
         assert not stream.query() and context.current_stream(1 - index).query()
@@ -138,7 +140,7 @@ def test_a_case_of_no_layout_names_none(device: Device) -> None:
 # Judging
 
 
-def test_tensors_are_compared_bit_for_bit(context: Context) -> None:
+def test_tensors_are_compared_bit_for_bit(context: CaseContext) -> None:
     nan = torch.tensor([1.0, float("nan")])
     context.equal(nan.clone(), nan, "a NaN equals itself")
     with pytest.raises(CheckFailed) as failed:
@@ -164,7 +166,7 @@ def test_tensors_are_compared_bit_for_bit(context: Context) -> None:
     ids=["shape", "dtype"],
 )
 def test_tensors_of_other_shapes_or_dtypes_are_not_equal(
-    context: Context, other: torch.Tensor, kind: Kind, expected: str, found: str
+    context: CaseContext, other: torch.Tensor, kind: Kind, expected: str, found: str
 ) -> None:
     with pytest.raises(CheckFailed) as failed:
         context.equal(other, torch.zeros(2), "the form")
@@ -172,7 +174,7 @@ def test_tensors_of_other_shapes_or_dtypes_are_not_equal(
     assert (failed.value.failure, context.checks) == (want, 1)
 
 
-def test_a_check_has_a_kind_of_its_own_or_that_of_its_case(context: Context) -> None:
+def test_a_check_has_a_kind_of_its_own_or_that_of_its_case(context: CaseContext) -> None:
     kinds = []
     for kind in (None, Kind.ORDER):
         with pytest.raises(CheckFailed) as failed:
@@ -181,25 +183,25 @@ def test_a_check_has_a_kind_of_its_own_or_that_of_its_case(context: Context) -> 
     assert kinds == [context.default, Kind.ORDER]
 
 
-def test_a_call_that_does_not_raise_fails_the_check(context: Context) -> None:
+def test_a_call_that_does_not_raise_fails_the_check(context: CaseContext) -> None:
     with pytest.raises(CheckFailed, match="expected ValueError, found 3") as failed:
         context.raises(ValueError, int, "3", text="it raises")
     assert failed.value.failure.kind is Kind.NOT_RAISED
 
 
-def test_a_call_that_raises_another_type_fails_the_check(context: Context) -> None:
+def test_a_call_that_raises_another_type_fails_the_check(context: CaseContext) -> None:
     with pytest.raises(CheckFailed, match=r"expected KeyError, found ValueError\(") as failed:
         context.raises(KeyError, int, "three", text="it raises")
     assert failed.value.failure.kind is Kind.RAISED
 
 
-def test_the_message_of_what_is_raised_is_judged(context: Context) -> None:
+def test_the_message_of_what_is_raised_is_judged(context: CaseContext) -> None:
     context.raises(ValueError, int, "three", text="it raises", match="three")
     with pytest.raises(CheckFailed, match="a message that matches .*four"):
         context.raises(ValueError, int, "three", text="it raises", match="four")
 
 
-def test_a_device_without_a_way_to_be_busy_shows_nothing(context: Context) -> None:
+def test_a_device_without_a_way_to_be_busy_shows_nothing(context: CaseContext) -> None:
     with pytest.raises(NotShown, match="neither `gate` nor `busy`"), context.hold():
         pass
 
@@ -211,7 +213,7 @@ def test_over_makes_a_case_of_each_key() -> None:
     cases = Cases()
 
     @cases("device.count", over={"one": (1,), "two": (2,)}, indices=2)
-    def counts(context: Context, number: int) -> None:
+    def counts(context: CaseContext, number: int) -> None:
         """It counts."""
 
     assert [(c.name, c.arguments, c.indices, c.statement) for c in cases] == [
@@ -221,18 +223,18 @@ def test_over_makes_a_case_of_each_key() -> None:
 
 
 def test_two_cases_of_one_name_are_refused() -> None:
-    case = Case("device.count", "one", print)
+    case = BehaviourCase("device.count", "one", print)
     with pytest.raises(ValueError, match="device.count has two cases named 'one'"):
         gathered([case], [case])
 
 
 def test_an_environment_takes_a_process() -> None:
     with pytest.raises(ValueError, match="requires own_process=True"):
-        Case("device.count", "one", print, environment=(("A", "b"),))
+        BehaviourCase("device.count", "one", print, environment=(("A", "b"),))
 
 
 def test_what_is_missing_is_named() -> None:
-    case = Case("device.count", "one", print, requires=frozenset({"streams"}), indices=3)
+    case = BehaviourCase("device.count", "one", print, requires=frozenset({"streams"}), indices=3)
     assert not_here(case, frozenset({"streams"}), 3) == ""
     assert "does not declare streams" in not_here(case, frozenset(), 3)
     assert not_here(case, frozenset({"streams"}), 2).endswith(
@@ -277,7 +279,7 @@ def test_of_a_stream_that_does_not_say_whether_it_captures_the_module_is_asked()
         def own(self, role: str) -> Any:
             return lambda: [role, *entered] == ["is_capturing", "stream"]
 
-    ask: Any = Context.is_capturing
+    ask: Any = CaseContext.is_capturing
     assert ask(Module(), Silent()) is True and not entered
     Silent.is_capturing = lambda self: False  # type: ignore[attr-defined]
     assert ask(Module(), Silent()) is False

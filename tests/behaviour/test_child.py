@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conformance.checks import child as children
-from conformance.checks.child import ChildDied, Ended, Limits, ask, messages, use_copier
+from conformance.checks.child import ChildDied, ChildLimits, Ended, ask, messages, use_copier
 from conformance.run.fork_client import ForkServer
 
 WORK = "tests.behaviour.children:"
@@ -66,7 +66,7 @@ def test_an_exception_ends_the_child_with_its_text() -> None:
 
 @pytest.mark.parametrize("work", ["dies", "dies_with_a_fork_alive"])
 def test_a_signal_is_named(work: str) -> None:
-    answer, ended = ask(Child(WORK + work, None, Limits(total=60.0, silence=60.0)))
+    answer, ended = ask(Child(WORK + work, None, ChildLimits(total=60.0, silence=60.0)))
     assert (answer, ended.signal, ended.well) == ("begun", "SIGSEGV", False)
     assert str(ended) == "was killed by SIGSEGV: about to die"
 
@@ -74,29 +74,29 @@ def test_a_signal_is_named(work: str) -> None:
 @pytest.mark.parametrize(
     ("orders", "limits", "late"),
     [
-        ("start", Limits(start=0.5), "had not started after 0.5 s"),
-        ("silent", Limits(silence=0.5), "was silent for 0.5 s"),
-        ("talking", Limits(silence=60.0, total=0.5), "had not ended after 0.5 s"),
+        ("start", ChildLimits(start=0.5), "had not started after 0.5 s"),
+        ("silent", ChildLimits(silence=0.5), "was silent for 0.5 s"),
+        ("talking", ChildLimits(silence=60.0, total=0.5), "had not ended after 0.5 s"),
     ],
 )
-def test_each_limit_ends_the_child(orders: str, limits: Limits, late: str) -> None:
+def test_each_limit_ends_the_child(orders: str, limits: ChildLimits, late: str) -> None:
     with pytest.raises(ChildDied) as died:
         list(messages(Child(WORK + "hangs", orders, limits)))
     assert (died.value.ended.status, died.value.ended.how) == (None, late)
 
 
 def test_a_child_that_answers_and_does_not_end_is_killed() -> None:
-    answer, ended = ask(Child(WORK + "does_not_end", None, Limits(exit=0.2)))
+    answer, ended = ask(Child(WORK + "does_not_end", None, ChildLimits(exit=0.2)))
     assert answer == "answered"
     assert ended.how == "had not ended 0.2 s after its last message"
 
 
 def test_who_hears_a_message_may_set_another_limit_for_the_next() -> None:
     heard = []
-    with Child(WORK + "speaks_once", None, Limits(silence=0.0)) as child:
+    with Child(WORK + "speaks_once", None, ChildLimits(silence=0.0)) as child:
         for message in child:
             heard.append(message)
-            child.limits = Limits(silence=60.0)
+            child.limits = ChildLimits(silence=60.0)
     assert heard == ["begun", "done"]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.allocator import blocks, pools
 from conformance.suites.device import processes
 from devices.descriptor import Descriptor
@@ -20,7 +20,7 @@ from devices.registry import get
 from opinfo.device import open_device
 
 
-class _Scripted(Context):
+class _Scripted(CaseContext):
     """A device without streams whose allocator hands out one block, and whose counters are scripted."""
 
     reserved: Iterator[int]

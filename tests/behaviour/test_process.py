@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.context import Context, Result, Where, in_process
-from conformance.checks.cases.endings import CheckFailed
+from conformance.checks.cases.context import CaseContext, DeviceLocator, Result, in_process
+from conformance.checks.cases.exceptions import CheckFailed
 from devices import registry
 from opinfo.device import Device
 from opinfo.guarded import identity
@@ -18,7 +18,7 @@ from tests.behaviour import examples
 
 
 def started(function: Callable[..., Any], *arguments: Any, seconds: float = 30.0) -> Result:
-    return in_process(function, arguments, Where(device="cpu"), "a test", seconds=seconds)
+    return in_process(function, arguments, DeviceLocator(device="cpu"), "a test", seconds=seconds)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_an_exception_is_told_and_left_to_the_case(ended: dict[str, Result]) -> 
 
 def test_a_check_that_fails_in_a_child_fails_here() -> None:
     device = Device(registry.get("cpu"), torch.device("cpu"), identity, identity)
-    context = Context(device, "a test", where=Where(device="cpu"))
+    context = CaseContext(device, "a test", where=DeviceLocator(device="cpu"))
     with pytest.raises(CheckFailed, match="it does not hold there"):
         context.child(examples.fails_there)
     assert context.checks == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conformance.checks.cases.drawing import Operation
+from conformance.checks.cases.random_programs import Operation
 from conformance.suites.streams.drawn import drawn_programs, ordered
 from conformance.suites.streams.programs import (
     Order,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from conformance import contract, suites
-from conformance.checks.cases.cases import Case
-from conformance.checks.cases.drawing import Trial
-from conformance.checks.cases.endings import NotShown
-from conformance.checks.cases.reach import Reach, reached, steered, without
-from conformance.suites.allocator import reached as allocator
+from conformance.checks.cases.cases import BehaviourCase
+from conformance.checks.cases.exceptions import NotShown
+from conformance.checks.cases.program_coverage import Reach, reached, steered, without
+from conformance.checks.cases.random_programs import Trial
+from conformance.suites.allocator import program_states as allocator
 from conformance.suites.graphs import programs as graphs
-from conformance.suites.streams import reached as streams
+from conformance.suites.streams import program_states as streams
 from conformance.suites.streams.programs import validate as validate_streams
 from devices import registry
 from devices.descriptor import Descriptor
@@ -47,7 +47,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "run", lambda *_: True)
 
 
-def drawn(case: Case, descriptor: Descriptor = SIMULATED) -> str:
+def drawn(case: BehaviourCase, descriptor: Descriptor = SIMULATED) -> str:
     """What the programs reach that a case draws for this device. Raises NotShown where something is missing."""
     context = SimpleNamespace(descriptor=descriptor, search=None, reached="", must=lambda *_: None)
     case.check(context, *case.arguments)
@@ -55,7 +55,7 @@ def drawn(case: Case, descriptor: Descriptor = SIMULATED) -> str:
 
 
 @pytest.mark.parametrize("case", DRAWING, ids=lambda case: case.id)
-def test_a_plan_reaches_all_that_can_be_reached(case: Case) -> None:
+def test_a_plan_reaches_all_that_can_be_reached(case: BehaviourCase) -> None:
     table = TABLES[case.clause.partition(".")[0]](case, SIMULATED)
     counts = [int(part.split()[0]) for part in drawn(case).split(", ")]
     assert sum(counts) == len(table) > 30
@@ -67,7 +67,7 @@ def test_a_plan_reaches_all_that_can_be_reached(case: Case) -> None:
     [each for each in DRAWING if each.clause != "allocator.peaks"][::3],
     ids=lambda case: case.id,
 )
-def test_so_do_other_seeds(case: Case, seed: int) -> None:
+def test_so_do_other_seeds(case: BehaviourCase, seed: int) -> None:
     assert drawn(case.anew(seed, 3))
 
 

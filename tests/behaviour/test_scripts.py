@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conformance import suites
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.script import carried, script_of_case, shown
 from devices import registry
 from devices.cell import CellKey
@@ -45,7 +45,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_what_a_script_carries_needs_torch_alone(module: str) -> None:
-    roots = [module, "conformance.checks.cases.attempts", "devices.simulated.descriptor"]
+    roots = [module, "conformance.checks.cases.execution", "devices.simulated.descriptor"]
     sources = dict(carried(roots))
     assert set(roots) <= set(sources)
     # tomli is Python 3.10's tomllib, imported where a file is read: no script reads one. A script brings a
@@ -137,8 +137,8 @@ DESCRIPTOR = replace(SIMULATED, name="gone", module="no_such_module")
         assert "Traceback" not in said
 
 
-def dying(way: str) -> Case:
-    return Case("device.count", way, getattr(examples, way), seconds=2.0)
+def dying(way: str) -> BehaviourCase:
+    return BehaviourCase("device.count", way, getattr(examples, way), seconds=2.0)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from conformance.checks.cases.endings import CheckFailed
-from conformance.checks.cases.in_flight import WaitingCall, ends
+from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.cases.held_streams import WaitingCall, ends
 
 
 class Work:

@@ -7,10 +7,10 @@ from functools import cache
 from typing import Final, Literal, get_args
 
 from conformance import contract
-from conformance.checks.cases.context import Where
+from conformance.checks.call_hooks import Guard
+from conformance.checks.cases.context import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
-from conformance.checks.guard import Guard
 from conformance.contract.bugs import Bug, is_planned
 from conformance.suites import planned_cases, planned_op_checks
 from devices import registry
@@ -96,7 +96,7 @@ def noticed_by_cases(bug: Bug) -> tuple[str, ...]:
         if case.clause in bug.clauses and not case.own_process:
             record = CellRecord(CellKey(case.clause, case.name, ""))
             with patched(bug.patch):
-                run_case(case, record, device, Where(device="cpu"))
+                run_case(case, record, device, DeviceLocator(device="cpu"))
             found += [case.clause] if record.outcome() in _NOTICED else []
     return tuple(dict.fromkeys(found))
 

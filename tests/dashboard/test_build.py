@@ -25,7 +25,7 @@ from reports.dashboard.svg import badge
 from reports.gate import Tally, gate
 from reports.model import RunError, fold
 from reports.run import load_run
-from reports.statuses import tally
+from reports.status_letters import tally
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.test_reading import tree

@@ -13,7 +13,7 @@ from conformance.cli import conform
 from devices.cell import Outcome
 from reports.diff import WORSE, Change, as_data, as_text, change, diff, environment
 from reports.run import load_run
-from reports.statuses import KIND_OF, LETTERS
+from reports.status_letters import KIND_OF, LETTERS
 from tests.dashboard import fleet
 
 

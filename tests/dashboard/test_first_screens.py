@@ -14,7 +14,7 @@ from reports.dashboard.build import Options, build
 from reports.failures import causes_in
 from reports.gate import gate
 from reports.run import load_run
-from reports.statuses import KINDS
+from reports.status_letters import KINDS
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.looking import opened, visiting

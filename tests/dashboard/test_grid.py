@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports.dashboard.build import Options, build
-from reports.statuses import KINDS
+from reports.status_letters import KINDS
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
 from tests.dashboard.independent import cells

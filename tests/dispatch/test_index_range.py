@@ -13,7 +13,7 @@ from conformance.suites.dispatch import index_range
 from conformance.suites.dispatch.index_range import alone, cpu_refuses, refuses_index
 from conformance.suites.dispatch.refusals import once
 from opinfo.catalog import Op, catalogue
-from opinfo.compare import Call, Wrong
+from opinfo.compare import Arguments, Wrong
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
 from opinfo.samples import Sample, choose, draw
@@ -167,7 +167,7 @@ class Device:
 
 def told(wrong: Callable[..., torch.Tensor]) -> list[Wrong]:
     found = []
-    call = Call((torch.arange(15.0).reshape(5, 3), 0, torch.tensor([1, 4, 0, 2])), {})
+    call = Arguments((torch.arange(15.0).reshape(5, 3), 0, torch.tensor([1, 4, 0, 2])), {})
     ctx: Any = SimpleNamespace(subject=SimpleNamespace(reference=torch.index_select, inplace=None))
     for each in index_range._of_operand(ctx, Sample(0, call, None), 1):
         device = Device(wrong)

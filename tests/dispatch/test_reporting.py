@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conformance import contract
-from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Context, Where
+from conformance.checks.cases.cases import BehaviourCase
+from conformance.checks.cases.context import CaseContext, DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import NOTED, CellRecord, Failed, Recorder
 from conformance.plan.planner import untried, untried_with
@@ -46,7 +46,7 @@ def test_a_failure_goes_before_a_note() -> None:
     assert (record.outcome(), record.told().message) == (Outcome.FAIL, "other values")
 
 
-def a_case(context: Context) -> None:
+def a_case(context: CaseContext) -> None:
     """It passes."""
     context.check(True, "it holds")
     context.note("works undeclared")
@@ -54,8 +54,8 @@ def a_case(context: Context) -> None:
 
 def test_a_case_notes_too() -> None:
     record = CellRecord(CellKey("device.capability", "a_case", ""))
-    case = Case("device.capability", "a_case", a_case)
-    run_case(case, record, open_device(registry.get("cpu")), Where(device="cpu"))
+    case = BehaviourCase("device.capability", "a_case", a_case)
+    run_case(case, record, open_device(registry.get("cpu")), DeviceLocator(device="cpu"))
     assert record.told().message == f"{NOTED}works undeclared"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conformance.plan.selection import Item
 from conformance.search.explore.encoding import encode
 from conformance.search.explore.exploration import worth_exploring
-from conformance.search.explore.hunt import random_candidate, random_layout
+from conformance.search.explore.search_worker import random_candidate, random_layout
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.catalog import catalogue

@@ -11,7 +11,7 @@ import torch
 from conformance.search.explore.encoding import NotRebuilt, decode, encode
 from conformance.search.minimise.candidates import Candidate
 from opinfo.catalog import catalogue
-from opinfo.compare import Call, bit_equal, replace_tensors
+from opinfo.compare import Arguments, bit_equal, replace_tensors
 from opinfo.encoding import NotEncodable
 from opinfo.layouts import FreeLayout, Layout
 from opinfo.samples import Sample, draw
@@ -20,14 +20,14 @@ FREE = FreeLayout((2, 0, 1), (1, 3), 1, 5)
 
 
 def sample(*args: Any, **kwargs: Any) -> Sample:
-    return Sample(7, Call(args, kwargs), lambda result: result)
+    return Sample(7, Arguments(args, kwargs), lambda result: result)
 
 
 def back(candidate: Candidate) -> Candidate:
     return decode(*json.loads(json.dumps(encode(candidate))))
 
 
-def plain(call: Call) -> str:
+def plain(call: Arguments) -> str:
     """The call's arguments without its tensors."""
     return repr(replace_tensors((call.args, call.kwargs), lambda t: f"{t.dtype}{tuple(t.shape)}"))
 

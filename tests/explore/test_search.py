@@ -11,14 +11,14 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance import contract, suites
-from conformance.checks.cases import attempts, drawing
-from conformance.checks.cases.attempts import PATIENCE, Attempt
-from conformance.checks.cases.cases import Case, Drawn
-from conformance.checks.cases.context import Context, Where
-from conformance.checks.cases.drawing import Search, Trial, search
-from conformance.checks.cases.endings import CheckFailed, NotInFlight, NotShown
+from conformance.checks.cases import execution, random_programs
+from conformance.checks.cases.cases import BehaviourCase, Drawn
+from conformance.checks.cases.context import CaseContext, DeviceLocator
+from conformance.checks.cases.exceptions import CheckFailed, NotInFlight, NotShown
+from conformance.checks.cases.execution import PATIENCE, Attempt
+from conformance.checks.cases.random_programs import Search, Trial, search
 from conformance.plan.selection import Item
-from conformance.search.explore import hunt
+from conformance.search.explore import search_worker
 from conformance.search.explore.encoding import (
     NotRebuilt,
     decode_program,
@@ -37,7 +37,7 @@ DRAWING = [case for case in suites.planned_cases(contract.load()) if case.drawn 
 Judge = Callable[[list[int]], None]
 
 
-def replayed(context: Context, numbers: list[int]) -> None:
+def replayed(context: CaseContext, numbers: list[int]) -> None:
     """What a script would run."""
 
 
@@ -52,7 +52,7 @@ def device() -> Device:
 def made(device: Device, judge: Judge, looked_for: Search | None, programs: int = 60) -> Attempt:
     """A check that draws lists of numbers and judges each."""
 
-    def check(context: Context) -> None:
+    def check(context: CaseContext) -> None:
         trial = Trial(context, DRAWN)
 
         def holds(numbers: list[int]) -> None:
@@ -63,11 +63,11 @@ def made(device: Device, judge: Judge, looked_for: Search | None, programs: int 
             search(st.lists(st.integers(0, 9), max_size=9), holds, 5, programs)
         trial.must_have_run(programs)
 
-    return attempts.here(check, (), device, "a test", Where(), looked_for)
+    return execution.here(check, (), device, "a test", DeviceLocator(), looked_for)
 
 
 def looking(*known: str, seconds: float = 100.0, **more: Any) -> Search:
-    return Search(hunt.kind_of, frozenset(known), time.monotonic() + seconds, **more)
+    return Search(search_worker.kind_of, frozenset(known), time.monotonic() + seconds, **more)
 
 
 SHORT, SMALL = "count: lists are short", "values: numbers are small"
@@ -93,8 +93,8 @@ def test_what_is_known_is_passed_over_and_another_failure_is_shrunk_as_itself(
     attempt = made(device, long_or_large, looked)
     assert looked.wanted == kind and attempt.program == (program,)
     assert attempt.failure is not None and attempt.failure.program == f"numbers {program}"
-    assert hunt.kind_of_failure(attempt.failure) == kind
-    assert len(first) == 1 and hunt.kind_of(first[0][1]) == kind
+    assert search_worker.kind_of_failure(attempt.failure) == kind
+    assert len(first) == 1 and search_worker.kind_of(first[0][1]) == kind
 
 
 def test_where_all_is_known_the_search_finds_nothing(device: Device) -> None:
@@ -144,7 +144,7 @@ def test_in_a_plan_it_is_an_error(device: Device) -> None:
 def test_work_that_was_over_too_soon_gets_longer_for_those_behind(device: Device) -> None:
     seen: list[float] = []
 
-    def check(context: Context) -> None:
+    def check(context: CaseContext) -> None:
         trial = Trial(context, DRAWN)
 
         def over() -> None:
@@ -155,7 +155,7 @@ def test_work_that_was_over_too_soon_gets_longer_for_those_behind(device: Device
             assert trial.begin() and not trial.run(([],), over)
 
     looked = looking()
-    attempts.here(check, (), device, "a test", Where(), looked)
+    execution.here(check, (), device, "a test", DeviceLocator(), looked)
     assert seen == [*PATIENCE, PATIENCE[-1], PATIENCE[-1]] and looked.unshown == 6
 
 
@@ -175,7 +175,7 @@ def test_a_program_that_fails_only_sometimes_is_told_so(device: Device) -> None:
 def test_shrinking_that_takes_too_long_is_cut_and_told_so(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing, "SHRINKING", -1.0)
+    monkeypatch.setattr(random_programs, "SHRINKING", -1.0)
     looked = looking()
     attempt = made(device, long_or_large, looked)
     assert attempt.failure is not None
@@ -200,30 +200,30 @@ def test_no_program_is_begun_behind_the_end(device: Device) -> None:
     ],
 )
 def test_a_kind_is_what_must_have_held_without_what_was_found(error: Exception, kind: str) -> None:
-    assert hunt.kind_of(error) == kind
+    assert search_worker.kind_of(error) == kind
 
 
 # Programs as data
 
 
 @pytest.mark.parametrize("case", DRAWING, ids=lambda case: f"{case.clause}-{case.name}")
-def test_every_case_that_draws_can_draw_anew(case: Case) -> None:
+def test_every_case_that_draws_can_draw_anew(case: BehaviourCase) -> None:
     anew = case.anew(77, 3)
     assert anew.arguments == (*case.arguments[:-2], 77, 3) and anew.check is case.check
-    assert hunt.batch_seed(1, 0, CellKey(case.clause, case.name, "")) < 2**63
+    assert search_worker.batch_seed(1, 0, CellKey(case.clause, case.name, "")) < 2**63
 
 
 def test_the_seed_of_a_batch_is_its_own() -> None:
     cells = [CellKey(case.clause, case.name, "") for case in DRAWING]
-    seeds = [hunt.batch_seed(1, visit, cell) for visit in range(9) for cell in cells]
+    seeds = [search_worker.batch_seed(1, visit, cell) for visit in range(9) for cell in cells]
     assert len(set(seeds)) == len(seeds)
-    assert hunt.batch_seed(1, 0, cells[0]) != hunt.batch_seed(2, 0, cells[0])
+    assert search_worker.batch_seed(1, 0, cells[0]) != search_worker.batch_seed(2, 0, cells[0])
 
 
 STREAMS = suites.case_of("streams.wait", "drawn")
 ALLOCATOR = suites.case_of("allocator.peaks", "drawn")
 GRAPHS = suites.case_of("graphs.fork_join", "drawn")
-PROGRAMS: list[tuple[Case, tuple[Any, ...]]] = [
+PROGRAMS: list[tuple[BehaviourCase, tuple[Any, ...]]] = [
     (STREAMS, (1, (0, 0), (("step", 0, 0, 1), ("record", 1, 0), ("wait", 1, 1), ("add", 1, 0, 2)), (1, 0))),
     (ALLOCATOR, ("allocator.peaks", (("take", 0, 0, 0), ("empty_cache",), ("threads", 1, 1)))),
     (GRAPHS, ((("fork", 1), ("make", 1, 0, 0, 0), ("join", 1), ("write", 0, 0, 1), ("free", 0)),)),
@@ -231,7 +231,7 @@ PROGRAMS: list[tuple[Case, tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("case", "program"), PROGRAMS, ids=["streams", "allocator", "graphs"])
-def test_a_program_reads_back(case: Case, program: tuple[Any, ...]) -> None:
+def test_a_program_reads_back(case: BehaviourCase, program: tuple[Any, ...]) -> None:
     assert decode_program(case, encode_program(program)) == program
     assert case.drawn is not None and case.drawn.told(*program)
 
@@ -264,7 +264,7 @@ def test_what_data_cannot_hold_says_so() -> None:
         (GRAPHS, []),
     ],
 )
-def test_what_is_no_program_is_not_rebuilt(case: Case, program: list[Any]) -> None:
+def test_what_is_no_program_is_not_rebuilt(case: BehaviourCase, program: list[Any]) -> None:
     with pytest.raises(NotRebuilt):
         decode_program(case, program)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from tests import trials
 from tests.sampling import trials_of
 from tests.wrapped.faults import REGISTRY, Fault, planted
@@ -31,7 +31,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
     """Everything that is judged in the test."""
     found: list[Judged] = []
 
-    class Witness(ItemContext):
+    class Witness(OpContext):
         def judge(
             self, judges: Any, procedure: Any, given: Any, reference: Any, **more: Any
         ) -> Any:
@@ -40,7 +40,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Judged]:
                 found.append((judges, evidence, reference))
             return evidence
 
-    monkeypatch.setattr(trials, "ItemContext", Witness)
+    monkeypatch.setattr(trials, "OpContext", Witness)
     return found
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 
 
-def rank_of(context: Context) -> int:
+def rank_of(context: CaseContext) -> int:
     assert context.rank is not None
     return context.rank.index
 
 
-def joined(context: Context) -> None:
+def joined(context: CaseContext) -> None:
     """Joins the group of all ranks."""
     rank = context.rank
     assert rank is not None
@@ -33,7 +33,7 @@ def joined(context: Context) -> None:
     rank.reached("group")
 
 
-def adds_up(context: Context, wrong: int = -1) -> float:
+def adds_up(context: CaseContext, wrong: int = -1) -> float:
     """Sums the ranks, and checks the sum."""
     joined(context)
     total = torch.tensor([float(rank_of(context))])
@@ -43,7 +43,7 @@ def adds_up(context: Context, wrong: int = -1) -> float:
     return float(total)
 
 
-def fails(context: Context, how: str, who: int, folder: str) -> None:
+def fails(context: CaseContext, how: str, who: int, folder: str) -> None:
     """One rank dies, hangs, raises or exits; the others wait for it."""
     Path(folder, str(os.getpid())).touch()
     joined(context)
@@ -62,12 +62,12 @@ def fails(context: Context, how: str, who: int, folder: str) -> None:
     distributed.barrier()
 
 
-def refuses(context: Context) -> None:
+def refuses(context: CaseContext) -> None:
     """Every rank raises."""
     raise ValueError(f"refused by rank {rank_of(context)}")
 
 
-def waits(context: Context, folder: str) -> None:
+def waits(context: CaseContext, folder: str) -> None:
     """Leaves its process id, and sleeps."""
     Path(folder, str(os.getpid())).touch()
     time.sleep(600)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from conformance.checks.call_hooks import Guard
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import CellRecord, Recorder
-from conformance.checks.guard import Guard
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.contract import load
 from conformance.plan import planner
 from devices import registry
@@ -50,7 +50,7 @@ def checks(seen: dict[str, list[int]]) -> tuple[OpCheck, ...]:
     """Two clauses with budgets that share a check, and one without."""
 
     def note(clause: str) -> Any:
-        def check(ctx: ItemContext) -> None:
+        def check(ctx: OpContext) -> None:
             with ctx.running(clause):
                 seen[clause] = [sample.index for sample in ctx.samples]
 
@@ -76,7 +76,7 @@ def test_a_check_takes_as_many_samples_as_its_plan_allows(plan: str, most: int |
         Limits(),
     )
     about = (subject, "float32", traits, samples, device, strides, recorder, known, limits)
-    context, seen = ItemContext(*about), dict[str, list[int]]()
+    context, seen = OpContext(*about), dict[str, list[int]]()
     run_checks(
         context,
         checks(seen),

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.checks import child
 from conformance.checks.cases import context
-from conformance.checks.cases.context import Result, Where, group_failure, in_processes
+from conformance.checks.cases.context import DeviceLocator, Result, group_failure, in_processes
 from devices.failure import Failure, Kind
 from tests.frame import ranks
 
@@ -23,7 +23,7 @@ RANKS = 4
 
 
 def ran(function: Callable[..., Any], *arguments: Any, seconds: float = 60.0) -> list[Result]:
-    return in_processes(function, arguments, RANKS, seconds, Where(device="cpu"), "a group")
+    return in_processes(function, arguments, RANKS, seconds, DeviceLocator(device="cpu"), "a group")
 
 
 def nothing_left(folder: Path) -> bool:

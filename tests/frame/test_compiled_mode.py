@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.ops.modes import Mode, compiled
 from conformance.suites import layout
 from devices import registry
@@ -43,7 +43,7 @@ def judged(op: str, device: str = "cpu") -> Recorder:
     recorder = Recorder(op, "float32", [c for c in layout.SUITE.applying(traits) if c in CLAUSES])
     about = (subject, "float32", traits, samples, open_device(descriptor))
     strides = StrideReference(descriptor.torch_type, None)
-    context = ItemContext(*about, strides, recorder, known, mode=COMPILED)
+    context = OpContext(*about, strides, recorder, known, mode=COMPILED)
     run_checks(context, layout.SUITE.op_checks)
     return recorder
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.ops.judgements import Judgement, write_judgements
 from conformance.contract import load
 from conformance.suites import planned_op_checks
@@ -71,7 +71,7 @@ def judged(planted: Planted, devices: dict[str, Device]) -> tuple[Recorder, list
     )
     about = (subject, planted.dtype, traits, samples, device)
     strides = StrideReference(device.descriptor.torch_type, None)
-    context = ItemContext(*about, strides, recorder, known, judgements=[])
+    context = OpContext(*about, strides, recorder, known, judgements=[])
     with planted.context, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run_checks(context, checks)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites import layout
 from devices import registry
 from devices.cell import Outcome
@@ -72,7 +72,7 @@ def judged(module: ModuleType, device: str) -> Recorder:
     recorder = Recorder(subject.id, "float32", [*layout.SUITE.applying(traits)])
     about = (subject, "float32", traits, samples, open_device(descriptor))
     strides = StrideReference(descriptor.torch_type, None)
-    run_checks(ItemContext(*about, strides, recorder, known), layout.SUITE.op_checks)
+    run_checks(OpContext(*about, strides, recorder, known), layout.SUITE.op_checks)
     return recorder
 
 

@@ -11,12 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites import layout
 from devices import registry
 from devices.cell import Outcome
 from devices.simulated.faults import planted
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.device import open_device
 from opinfo.exceptions import Exceptions, exceptions
 from opinfo.layouts import recorded_geometry
@@ -35,11 +35,11 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        call = Call(args, dict(kwargs or {}))
+        call = Arguments(args, dict(kwargs or {}))
         tensors = [each.detach() for each in call.tensors]
         places = tuple(recorded_geometry(t.shape, t.stride(), t.storage_offset()) for t in tensors)
         values = [each.clone(memory_format=torch.contiguous_format) for each in tensors]
-        kept = Call(*call.bind(values))
+        kept = Arguments(*call.bind(values))
         self.calls.append((function, Sample(len(self.calls), kept, None, geometries=places)))
         return function(*args, **(kwargs or {}))
 
@@ -81,7 +81,7 @@ def failures_of(
         traits = probe(subject, dtype, [sample], known)
         recorder = Recorder(subject.id, dtype, [*planned(subject, traits, known)])
         strides = StrideReference(descriptor.torch_type, None)
-        context = ItemContext(subject, dtype, traits, [sample], opened, strides, recorder, known)
+        context = OpContext(subject, dtype, traits, [sample], opened, strides, recorder, known)
         run_checks(context, layout.SUITE.op_checks)
         for clause, record in recorder.cells.items():
             unchecked = sample.layouts is None and record.outcome() is not Outcome.PASS

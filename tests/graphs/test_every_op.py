@@ -10,7 +10,7 @@ import torch
 
 from conformance import contract
 from conformance.checks.cells import CellRecord, Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.plan.planner import untried, untried_with
 from conformance.suites import graphs
 from conformance.suites.graphs import every_op
@@ -53,7 +53,7 @@ def judged(op: str, device: Device) -> CellRecord:
     withheld = untried_with([op], device.descriptor, contract.load())[op]
     recorder = Recorder(op, "float32", [every_op.CLAUSE], {}, withheld)
     run_checks(
-        ItemContext(
+        OpContext(
             subject=catalogue()[op],
             dtype="float32",
             traits=probe(catalogue()[op], "float32", samples, exceptions()),

@@ -10,7 +10,7 @@ import torch
 
 import devices.simulated.backend as backend
 from conformance.checks.behaviour.graph_capture import OwnGraph, new_graph
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from conformance.suites.graphs import capture, replays
 from devices import registry
 from opinfo.device import Device, open_device
@@ -28,7 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def test_cases_run_through_it(device: Device) -> None:
-    context = Context(device, "own")
+    context = CaseContext(device, "own")
     assert isinstance(new_graph(context), OwnGraph)
     replays.present_contents(context, "pointwise")
     capture.unknown_mode(context)

@@ -23,7 +23,7 @@ if "PYTEST_XDIST_WORKER" in os.environ and "PLANTED_START" in os.environ:
     os._exit(int(os.environ["PLANTED_START"]))  # before torch is loaded, which takes seconds
 
 from conformance.checks.cells import CellRecord
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.plan import selection
 from conformance.run import worker
 from conformance.run.isolation.watch import Watch
@@ -102,7 +102,7 @@ MISHAPS: dict[str, Callable[[], object]] = {
 }
 
 _begin = Watch.begin
-_call = ItemContext.call
+_call = OpContext.call
 _preflight = worker.preflight
 
 
@@ -127,7 +127,7 @@ def _broken(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("device-side error, sticky")
 
 
-def _poisoned_call(self: ItemContext, laid: Any, function: Callable[..., Any] | None = None) -> Any:
+def _poisoned_call(self: OpContext, laid: Any, function: Callable[..., Any] | None = None) -> Any:
     return _call(self, laid, _broken if Poison.on else function)
 
 
@@ -144,5 +144,5 @@ if "PLANTED_END" in os.environ:
 if "PLANTED_VERSION" in os.environ:
     selection.VERSION = os.environ["PLANTED_VERSION"]
 Watch.begin = _planted  # type: ignore[method-assign]
-ItemContext.call = _poisoned_call  # type: ignore[method-assign]
+OpContext.call = _poisoned_call  # type: ignore[method-assign]
 worker.preflight = _poisoned_preflight  # type: ignore[assignment]

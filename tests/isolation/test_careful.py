@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from conformance.plan.selection import Item, Machine
-from conformance.run.careful import Ran, Runner, wrote_outside
-from conformance.run.copies import Copies
-from conformance.run.isolation.watch import Journal, Limits, Place
-from conformance.run.outcomes import GroupCall, ItemReport, Lost, LostCells
+from conformance.run.crash_isolation import Ran, Runner, wrote_outside
+from conformance.run.isolation.watch import CellLimits, Journal, Place
+from conformance.run.item_report import GroupCall, ItemReport, Lost, LostCells
+from conformance.run.process_copies import Copies
 from conformance.run.worker import Task, WorkerOrders
 from conformance.search.minimise.tasks import Bench
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
@@ -50,7 +50,7 @@ class Scripted(Copies):
 def orders(last: Sequence[Item] = ()) -> WorkerOrders:
     items = (Item("mm", "int64", [CELL.clause, OTHER.clause]),)
     return WorkerOrders(
-        *(Bench("cpu", None, 1), None, False, "", None, items, tuple(last), Limits(5.0)),
+        *(Bench("cpu", None, 1), None, False, "", None, items, tuple(last), CellLimits(5.0)),
         Machine("", "", "", ""),
     )
 

@@ -18,8 +18,8 @@ from conformance.run.isolation.process import (
     read_lost,
     read_start,
 )
-from conformance.run.isolation.watch import Journal, Limits
-from conformance.run.outcomes import LostCells
+from conformance.run.isolation.watch import CellLimits, Journal
+from conformance.run.item_report import LostCells
 from devices.cell import CellKey
 
 CELL = CellKey("layout.bounds", "mm", "int64")
@@ -72,7 +72,7 @@ class Bench:
             folder=folder,
             results=folder,
             items=named([Item("mm", "int64", ["layout.values", "layout.bounds"])], []),
-            limits=Limits(5.0),
+            limits=CellLimits(5.0),
             indices=range(2),
             judge=lambda lost: True,
             is_done=lambda cell: cell in self.done,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.run import copies as copying
-from conformance.run.copies import Copies
+from conformance.run import process_copies as copying
+from conformance.run.process_copies import Copies
 from conformance.search.minimise.tasks import Bench
 
 linux = pytest.mark.skipif(

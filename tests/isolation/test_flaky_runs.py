@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.run.outcomes import runs_for, together
+from conformance.run.item_report import runs_for, together
 from devices.cell import CellKey, CellOutcome, Outcome, Verdict
 from tests.plugin.running import ForkServer, cells_of
 

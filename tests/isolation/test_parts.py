@@ -24,15 +24,15 @@ from conformance.run.isolation import watch
 from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
 from conformance.run.isolation.process import encode, place_of, read_lost, shortened
 from conformance.run.isolation.watch import (
+    CellLimits,
     DeviceLock,
     Journal,
-    Limits,
     Watch,
     limits_for,
     path_of,
     read_entry,
 )
-from conformance.run.outcomes import (
+from conformance.run.item_report import (
     GroupCall,
     Guilty,
     ItemReport,
@@ -127,7 +127,9 @@ class Watched:
         self._folder, cell = folder, CellKey(GROUP[0], "add", "int64")
         self.records = [CellRecord(cell._replace(clause=clause)) for clause in wanted]
         lock = DeviceLock("d", 0, folder)
-        self.watch = Watch(Journal(folder, "gw0"), Limits(3.0), lock, lambda: None, lambda _: None)  # type: ignore[arg-type]
+        self.watch = Watch(
+            Journal(folder, "gw0"), CellLimits(3.0), lock, lambda: None, lambda _: None
+        )  # type: ignore[arg-type]
         self._guilty = LostCells(lost).of("add", "int64")
         with self.watch.item(cell, self._guilty, alone=False, elsewhere=elsewhere):
             """The item begins."""
@@ -279,7 +281,7 @@ def test_a_text_without_a_stack_is_none() -> None:
 
 
 def test_an_end_in_the_reference_is_not_laid_at_the_devices_door() -> None:
-    stack = "kernel (torch/_ops.py:12) < value_answer (opinfo/reference.py:249) < _asked (axes/basis.py:284)"
+    stack = "kernel (torch/_ops.py:12) < value_answer (opinfo/reference.py:249) < _asked (axes/axis_context.py:284)"
     assert place_of(stack).startswith(
         "in the call on the CPU that computes the reference: in kernel"
     )
@@ -409,11 +411,11 @@ def test_limits_are_by_plan_and_clause_and_scaled() -> None:
     quick, full = limits_for("quick", 1.0), limits_for("full", 2.0)
     assert quick.of("layout.bounds") < quick.of("layout.values")
     assert full.of("layout.bounds") > 2 * quick.of("layout.bounds")
-    assert limits_for("quick", 9.0, 30.0, override=2.5) == Limits(2.5)
+    assert limits_for("quick", 9.0, 30.0, override=2.5) == CellLimits(2.5)
 
 
 def test_the_first_cell_of_an_op_in_a_process_may_take_longer(tmp_path: Path) -> None:
-    limits, lock = Limits(5.0, first_use=30.0), DeviceLock("first", 0, tmp_path)
+    limits, lock = CellLimits(5.0, first_use=30.0), DeviceLock("first", 0, tmp_path)
     watching = Watch(Journal(tmp_path, "gw0"), limits, lock, lambda: None, sys.exit)
     given = []
     for op in ("add", "mul", "add"):
@@ -429,12 +431,12 @@ def test_the_first_cell_of_an_op_in_a_process_may_take_longer(tmp_path: Path) ->
 
 
 def test_the_longest_pattern_of_a_clause_counts() -> None:
-    limits = Limits(10.0, {"layout.*": 2.0, "layout.large": 5.0, "*": 3.0})
+    limits = CellLimits(10.0, {"layout.*": 2.0, "layout.large": 5.0, "*": 3.0})
     assert [limits.of(c) for c in ("layout.x", "layout.large", "graphs.x")] == [20.0, 50.0, 30.0]
 
 
 def test_an_item_outside_of_its_cells_has_a_minute() -> None:
-    assert Limits(2.0).of("") == 60.0
+    assert CellLimits(2.0).of("") == 60.0
 
 
 def options(**given: Any) -> Namespace:

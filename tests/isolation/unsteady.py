@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.failures import failed
 from conformance.suites.layout import SUITE, determinism
 from opinfo.compare import Wrong
@@ -12,7 +12,7 @@ from opinfo.compare import Wrong
 _runs = 0
 
 
-def _unsteady(ctx: ItemContext) -> None:
+def _unsteady(ctx: OpContext) -> None:
     global _runs
     determinism.determinism(ctx)
     record = ctx.recorder.get(determinism.DETERMINISM)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from conformance.checks.cells import KEPT, CellRecord, Failed, Recorder, Unread
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.suites.layout import SUITE
 from devices.cell import CellKey, CellOutcome, Outcome
 from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import catalogue
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.samples import Sample, choose, draw
 from tests.faulty import FaultyDevice, run_faulty
 
@@ -187,8 +187,11 @@ def test_a_call_that_names_a_dtype_which_is_not_declared_may_be_refused() -> Non
         (torch.float32, ""),
         (1, ""),
     ):
-        for call in (Call((torch.ones(2), named), {}), Call((torch.ones(2),), {"dtype": named})):
-            found = ItemContext.asks_undeclared(ctx, Sample(0, call, None))
+        for call in (
+            Arguments((torch.ones(2), named), {}),
+            Arguments((torch.ones(2),), {"dtype": named}),
+        ):
+            found = OpContext.asks_undeclared(ctx, Sample(0, call, None))
             assert found.startswith(why) and bool(found) == bool(why)
 
 

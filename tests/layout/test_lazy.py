@@ -108,8 +108,8 @@ def test_a_late_error_is_told_once_and_blames_no_later_op(fork: ForkServer, tmp_
 
 _ONE_AFTER_THE_OTHER = """
 import torch, warnings
-from conformance.checks.cases.attempts import here
-from conformance.checks.cases.context import Where
+from conformance.checks.cases.execution import here
+from conformance.checks.cases.context import DeviceLocator
 from devices import registry
 from opinfo.device import open_device
 
@@ -126,7 +126,7 @@ def waits(context):
 warnings.simplefilter("ignore")
 lazy = open_device(registry.get("lazy"))
 for check in (fails_late, waits):
-    made = here(check, (), lazy, "a seed", Where(device="lazy"))
+    made = here(check, (), lazy, "a seed", DeviceLocator(device="lazy"))
     print(check.__name__, "passes" if made.passes else made.failure.raises)
 """
 

@@ -13,14 +13,14 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Call, Unjudged
+from conformance.checks.ops.calls import Invocation, Unjudged
 from conformance.checks.ops.evidence import Evidence, called_and_written_to
 from conformance.checks.ops.failures import from_device
 from conformance.suites.layout import SUITE, reads
 from conformance.suites.layout.determinism import judge_same_bits
 from conformance.suites.layout.overlap import OVERLAP
 from conformance.suites.layout.views import judge_views
-from conformance.suites.precision.samples import judge_rounded
+from conformance.suites.precision.sampled_ulp import judge_rounded
 from devices.cell import CellOutcome, Outcome
 from devices.cpu.descriptor import DESCRIPTOR
 from opinfo.compare import Wrong
@@ -86,7 +86,7 @@ def evidence_of(
     mutable: Sequence[int] = (),
 ) -> Evidence:
     """The evidence of a call on the CPU that returns ``result``, on a device that shows storages or does not."""
-    call = Call(
+    call = Invocation(
         function=lambda *_: result,
         arguments=lambda tensors, device: (tuple(tensors), {}),
         values=(),

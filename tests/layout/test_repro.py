@@ -22,7 +22,7 @@ import torch
 from conformance import contract
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.calls import elements_named, repeated
-from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
+from conformance.checks.ops.context import OpContext, run_checks, script_for_call
 from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import Carried, NotCarried
 from conformance.plan.selection import is_case
@@ -395,13 +395,13 @@ def test_a_script_exits_0_where_its_fault_is_gone(
 # -- scripts of calls that pass
 
 
-def context_of(op_id: str, dtype: str, clauses: list[str]) -> ItemContext:
+def context_of(op_id: str, dtype: str, clauses: list[str]) -> OpContext:
     """An item on torch's own CPU, that keeps the scripts of what it judges."""
     op, known = catalogue()[op_id], exceptions()
     samples = choose(draw(op, dtype), 2)
     traits = probe(op, dtype, samples, known)
     recorder, strides = Recorder(op_id, dtype, clauses), StrideReference("cpu", None)
-    context = ItemContext(op, dtype, traits, samples, open_device(CPU), strides, recorder, known)
+    context = OpContext(op, dtype, traits, samples, open_device(CPU), strides, recorder, known)
     context.scripts = {}
     return context
 

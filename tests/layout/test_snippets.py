@@ -13,7 +13,7 @@ import torch
 from conformance.checks.cells import Recorder
 from conformance.checks.failure_lines import expected_and_found
 from conformance.checks.ops.calls import repeated
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.ops.snippet import headed, target_source, tensor_source
 from conformance.suites import layout
 from devices import registry
@@ -70,7 +70,7 @@ def failing(fault: str, op: str, clause: str) -> str:
     traits = probe(subject, "float32", samples, known)
     recorder = Recorder(op, "float32", [clause])
     about = (subject, "float32", traits, samples, open_device(descriptor))
-    context = ItemContext(*about, StrideReference("simulated", None), recorder, known)
+    context = OpContext(*about, StrideReference("simulated", None), recorder, known)
     with planted(fault):
         run_checks(context, layout.SUITE.op_checks)
         shown = recorder.cells[clause].smallest

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 
 from conformance.search.minimise.simplify import DROP, Slot, slots, with_choices
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 
 T = torch.zeros(2)
 
 
 def simpler(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Slot]:
-    return slots(Call(args, kwargs))
+    return slots(Arguments(args, kwargs))
 
 
 def chosen(args: tuple[Any, ...], kwargs: dict[str, Any], vector: tuple[int, ...]) -> Any:
-    call = Call(args, kwargs)
+    call = Arguments(args, kwargs)
     made = with_choices(call, slots(call), vector)
     return made.args, made.kwargs
 

@@ -28,7 +28,7 @@ from conformance.search.minimise.simplify import (
 )
 from devices import registry
 from devices.failure import Failure, Kind
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.device import Device, open_device
 from opinfo.layouts import FreeLayout, Layout
 from tests.trials import one_thread
@@ -246,9 +246,9 @@ def test_a_call_that_reads_past_its_arguments_is_no_example() -> None:
     )
     zeros = torch.zeros(1, 2), torch.zeros(()), torch.zeros(()), torch.zeros(1), torch.zeros(1)
     short = replace(
-        runner.samples[0], call=Call((*zeros, False, 0.0, 1e-5), {})
+        runner.samples[0], call=Arguments((*zeros, False, 0.0, 1e-5), {})
     )  # weights of one channel
     pairs = torch.zeros(1, 2), *(torch.zeros(2) for _ in range(4))
-    fitting = replace(runner.samples[0], call=Call((*pairs, False, 0.0, 1e-5), {}))
+    fitting = replace(runner.samples[0], call=Arguments((*pairs, False, 0.0, 1e-5), {}))
     assert not runner.is_defined(short)
     assert runner.is_defined(fitting)

@@ -21,7 +21,7 @@ import torch
 from conformance import contract
 from conformance.checks.autocast.calls import ARGUMENTS, Operands, overload
 from conformance.checks.autocast.lists import LISTS, POLICY
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.suites import planned_cases
 from opinfo.compare import replace_tensors, tensors_of
 from tests.mutation.items import device, is_refused
@@ -406,7 +406,7 @@ def planted(name: str) -> Iterator[Run]:
 
 
 @cache
-def cases() -> list[Case]:
+def cases() -> list[BehaviourCase]:
     """The cases of autocast that are not refused without a mutant."""
     found = [
         c for c in planned_cases(contract.load(), more=False) if c.clause.startswith("autocast.")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from opinfo.catalog import Op, catalogue
-from opinfo.compare import Call, replace_tensors, tensors_of
+from opinfo.compare import Arguments, replace_tensors, tensors_of
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, draw, seed_everything
 from tests.mutation.items import device, subject
@@ -245,7 +245,7 @@ def mutated(mutant: Mutant, function: Callable[..., Any]) -> Callable[..., Any]:
     """The op's function with the wrong derivative for tensors of the device."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        call = Call(args, kwargs)
+        call = Arguments(args, kwargs)
         inputs = call.tensors
         ours = [t for t in inputs if t.device.type == "simulated"]
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in ours)):

@@ -12,13 +12,13 @@ from functools import cache, lru_cache
 from typing import Final
 
 from conformance import contract
-from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Where
+from conformance.checks.cases.cases import BehaviourCase
+from conformance.checks.cases.context import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.plan.planner import untried_with
-from conformance.run.outcomes import BAD, verdict_of
+from conformance.run.item_report import BAD, verdict_of
 from conformance.suites import planned_op_checks
 from devices import registry
 from devices.files import cache_root
@@ -93,14 +93,14 @@ class Subject:
             for clause, record in context.recorder.cells.items()
         }
 
-    def context(self, clauses: Sequence[str]) -> ItemContext:
+    def context(self, clauses: Sequence[str]) -> OpContext:
         """The context that the checks of these clauses share in one run."""
         name, dtype = self.op.id, self.dtype
         withheld = untried_with([name], device().descriptor, contract.load(), clauses)[name]
         recorder = Recorder(name, dtype, clauses, {}, withheld)
         strides = StrideReference("simulated", self.cache)
         about = (self.op, dtype, self.traits, self.samples, device(), strides, recorder)
-        return ItemContext(*about, exceptions())
+        return OpContext(*about, exceptions())
 
     def noticed(self) -> list[str]:
         """The clauses whose cells are refused now and were not refused in the clean run."""
@@ -119,9 +119,9 @@ def dtypes_of(op: str, plan: str) -> list[str]:
     return sorted(taken, key=lambda d: (d != "float32", taken.index(d)))
 
 
-def is_refused(case: Case) -> bool:
+def is_refused(case: BehaviourCase) -> bool:
     """Run a case in this process; whether its cell is refused."""
     recorder = Recorder(case.name, "", [case.clause])
     record = recorder.cells[case.clause]
-    run_case(case, record, device(), Where(device="simulated"))
+    run_case(case, record, device(), DeviceLocator(device="simulated"))
     return verdict_of(matcher(), record.told())[0] in BAD

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from conformance import contract
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.suites import planned_cases
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
@@ -291,7 +291,7 @@ def drawn_at_random(overloads: Iterable[str]) -> bool:
 
 
 @cache
-def random_cases() -> dict[Case, frozenset[str]]:
+def random_cases() -> dict[BehaviourCase, frozenset[str]]:
     """The cases of ``random`` that are not refused, with the overloads that each reaches."""
     found = {}
     for case in planned_cases(contract.load(), more=False):

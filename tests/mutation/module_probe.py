@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from conformance.suites.nn.trained import replaced, tensors_in
+from conformance.suites.nn.forward_backward import replaced, tensors_in
 from opinfo.compare import raw_bytes
 from opinfo.module_catalog import module_entries
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import contract
-from conformance.checks.cases.cases import Case, not_here
+from conformance.checks.cases.cases import BehaviourCase, not_here
 from conformance.suites import planned_cases
 from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
@@ -535,7 +535,7 @@ class Names(TorchDispatchMode):
 
 
 @cache
-def cases() -> dict[Case, frozenset[str]]:
+def cases() -> dict[BehaviourCase, frozenset[str]]:
     """The cases of ``nn`` in plan quick that are not refused, with the overloads that each reaches."""
     found, on = {}, device()
     for case in planned_cases(contract.load(), more=False):
@@ -714,7 +714,7 @@ def plant(spec: Spec) -> AbstractContextManager[Any]:
     return planted([spec.op], effect_of(spec))
 
 
-def cases_for(spec: Spec) -> list[Case]:
+def cases_for(spec: Spec) -> list[BehaviourCase]:
     if spec.kind == "recurrent":
         return [
             case

@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import contract
-from conformance.checks.cases.cases import Case, not_here
+from conformance.checks.cases.cases import BehaviourCase, not_here
 from conformance.suites import planned_cases
 from devices.files import cache_root
 from opinfo.compare import tensors_of
@@ -692,7 +692,7 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _of_optim() -> list[Case]:
+def _of_optim() -> list[BehaviourCase]:
     """The cases of ``optim`` that this device can run."""
     descriptor = device().descriptor
     here = descriptor.capabilities, descriptor.device_count()
@@ -700,7 +700,7 @@ def _of_optim() -> list[Case]:
     return [c for c in cases if c.clause.startswith("optim.") and not not_here(c, *here)]
 
 
-def _watched(case: Case) -> list[str] | None:
+def _watched(case: BehaviourCase) -> list[str] | None:
     """The ops that a case calls.
 
     None if the case is refused only while it is watched; an empty list if it is refused in any case.
@@ -735,11 +735,11 @@ def reached_by() -> dict[str, list[str] | None]:
     return found
 
 
-def cases_for(op: str) -> Iterable[Case]:
+def cases_for(op: str) -> Iterable[BehaviourCase]:
     """The cases that call an op: cases about lists first, then those that call the fewest other ops."""
     reached = reached_by()
 
-    def last(case: Case) -> tuple[bool, bool, int]:
+    def last(case: BehaviourCase) -> tuple[bool, bool, int]:
         ops = reached[case.id]
         return ops is None, case.clause != "optim.foreach", len(ops or ())
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from opinfo.catalog import Op, catalogue
-from opinfo.compare import Call, replace_tensors, tensors_of
+from opinfo.compare import Arguments, replace_tensors, tensors_of
 from opinfo.exceptions import exceptions
 from opinfo.samples import draw, mutates
 from tests.mutation.items import device
@@ -228,7 +228,7 @@ class Outcome:
 
 def outcome(
     op: Op,
-    call: Call,
+    call: Arguments,
     values: list[torch.Tensor],
     shaped: list[str],
     form: str,

@@ -16,7 +16,7 @@ from random import Random
 import msgspec
 
 from conformance import contract
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.suites import planned_cases
 from devices.simulated.backend import build
 from opinfo.catalog import catalogue
@@ -142,11 +142,11 @@ def _different(text: str, on: Say) -> set[str]:
     return {one for one, other in zip(lines, clean) if other is not None and one != other}
 
 
-def cases_for(family: str) -> list[Case]:
+def cases_for(family: str) -> list[BehaviourCase]:
     """All cases of plan quick: those of the family first, and those that start processes last."""
     found = planned_cases(contract.load(), more=False)
 
-    def late(case: Case) -> tuple[bool, bool]:
+    def late(case: BehaviourCase) -> tuple[bool, bool]:
         slow = case.own_process or (case.clause, case.name) in _SLOW
         return slow, not case.clause.startswith(f"{family}.")
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from conformance import contract
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from tests.mutation import __main__ as command
@@ -80,7 +80,9 @@ def test_every_checked_clause_gates_today() -> None:
 def test_a_case_is_refused_only_if_the_manifest_does_not_expect_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fails = Case("device.count", "made_up", lambda context: context.check(False, "made up"))
+    fails = BehaviourCase(
+        "device.count", "made_up", lambda context: context.check(False, "made up")
+    )
     assert items.is_refused(fails)
     block = (
         '[[expect]]\nclause = "device.count"\nop = "made_up"\noutcome = "fail"\n'

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
+from conformance.suites.nn.forward_backward import DENSE, WAYS, Laid, close, cotangents
 from conformance.suites.nn.modules import LONG, MOST, NAMES, runs
-from conformance.suites.nn.trained import DENSE, WAYS, Laid, close, cotangents
 from devices import registry
 from opinfo.device import open_device
 from opinfo.module_catalog import module_entries
@@ -20,8 +20,8 @@ def opened() -> object:
 
 
 @pytest.fixture
-def context(opened: object) -> Context:
-    return Context(opened, "a test")  # type: ignore[arg-type]
+def context(opened: object) -> CaseContext:
+    return CaseContext(opened, "a test")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["BatchNorm2d", "CrossEntropyLoss", "ReLU"])
@@ -42,14 +42,14 @@ def test_the_modules_with_more_samples_are_modules() -> None:
     assert set(LONG) <= set(NAMES)
 
 
-def test_rounding_is_no_difference(context: Context) -> None:
+def test_rounding_is_no_difference(context: CaseContext) -> None:
     want = torch.randn(50, dtype=torch.float64)
     close(context, want.float(), want, "it is near", "")
     assert context.checks > 0
 
 
 @pytest.mark.parametrize("wrong", [1.001, 0.0, -1.0])
-def test_one_wrong_element_is_noticed(context: Context, wrong: float) -> None:
+def test_one_wrong_element_is_noticed(context: CaseContext, wrong: float) -> None:
     want = torch.linspace(1, 2, 50, dtype=torch.float64)
     found = want.float()
     found[-1] *= wrong
@@ -57,13 +57,13 @@ def test_one_wrong_element_is_noticed(context: Context, wrong: float) -> None:
         close(context, found, want, "it is near", "")
 
 
-def test_nan_is_noticed(context: Context) -> None:
+def test_nan_is_noticed(context: CaseContext) -> None:
     with pytest.raises(CheckFailed):
         close(context, torch.tensor([torch.nan]), torch.zeros(1).double(), "it is near", "")
 
 
 @pytest.mark.parametrize("place", [0, -1, 1])
-def test_a_write_beside_an_input_is_noticed(context: Context, place: int) -> None:
+def test_a_write_beside_an_input_is_noticed(context: CaseContext, place: int) -> None:
     laid = Laid(context)
     laid.put(torch.randn(3, 4), "transposed+step_inner+offset", "an input")
     laid.intact("")
@@ -72,7 +72,7 @@ def test_a_write_beside_an_input_is_noticed(context: Context, place: int) -> Non
         laid.intact("")
 
 
-def test_indices_that_are_read_in_a_row_are_other_indices(context: Context) -> None:
+def test_indices_that_are_read_in_a_row_are_other_indices(context: CaseContext) -> None:
     values = torch.tensor([4, 1, 2])
     view = Laid(context).put_indices(values, "channels_last", "an input")
     assert view.tolist() == [4, 1, 2] and view.stride() == (2,)
@@ -80,7 +80,7 @@ def test_indices_that_are_read_in_a_row_are_other_indices(context: Context) -> N
 
 
 @pytest.mark.parametrize("layout", ["scalar", "contiguous+expand_first", "transposed", DENSE])
-def test_cotangents_are_the_same_in_both(context: Context, layout: str) -> None:
+def test_cotangents_are_the_same_in_both(context: CaseContext, layout: str) -> None:
     generator = torch.Generator().manual_seed(1)
     outputs = [torch.zeros(3, 4, dtype=torch.float64)]
     mine, theirs = cotangents(Laid(context), outputs, layout, generator)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from conformance.checks.cases.context import Where
+from conformance.checks.cases.context import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.suites import case_of
@@ -193,7 +193,7 @@ def outcome(cell: str, device: Device) -> Outcome:
     record = CellRecord(CellKey(clause, name, ""))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run_case(case_of(clause, name), record, device, Where(device="cpu"))
+        run_case(case_of(clause, name), record, device, DeviceLocator(device="cpu"))
     return record.outcome()
 
 

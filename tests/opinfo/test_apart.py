@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opinfo.apart import LeftBehind
+from opinfo.module_side_effects import LeftBehind
 from opinfo.torch_private import (
     FakeTensorMode,
     dispatch_modes,

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from opinfo.axes import AXES, FEW, by_axis, samples_of, table
-from opinfo.axes.basis import UPSTREAM, Basis, exactly
+from opinfo.axes.axis_context import UPSTREAM, Basis, exactly
+from opinfo.axes.coverage_gaps import SHAPES
 from opinfo.axes.defaults import Argument, arguments_of
-from opinfo.axes.gaps import SHAPES
-from opinfo.axes.written import recipes
+from opinfo.axes.handwritten import recipes
 from opinfo.catalog import catalogue
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.exceptions import exceptions
 from opinfo.layouts import covering_set
 from opinfo.memory import fresh_memory, mallopt
@@ -245,12 +245,12 @@ def test_an_index_without_dimensions_is_not_given_as_a_dimension() -> None:
 def test_an_argument_is_given_by_name_or_at_its_place() -> None:
     x = torch.ones(3)
     largest = Argument(place=3, default=True, others=(False,))
-    assert not largest.given_to(Call((x, 2), {}), "largest")
-    assert not largest.given_to(Call((x, 2, 0, True), {}), "largest")
-    assert largest.given_to(Call((x, 2, 0, False), {}), "largest")
-    assert largest.given_to(Call((x, 2), {"largest": False}), "largest")
-    assert largest.changed(Call((x, 2), {}), "largest", False).kwargs == {"largest": False}
-    placed = largest.changed(Call((x, 2, 0, True, True), {}), "largest", False)
+    assert not largest.given_to(Arguments((x, 2), {}), "largest")
+    assert not largest.given_to(Arguments((x, 2, 0, True), {}), "largest")
+    assert largest.given_to(Arguments((x, 2, 0, False), {}), "largest")
+    assert largest.given_to(Arguments((x, 2), {"largest": False}), "largest")
+    assert largest.changed(Arguments((x, 2), {}), "largest", False).kwargs == {"largest": False}
+    placed = largest.changed(Arguments((x, 2, 0, True, True), {}), "largest", False)
     assert placed.args[1:] == (2, 0, False, True) and not placed.kwargs
 
 
@@ -288,8 +288,8 @@ def test_what_is_settled_is_so_with_zeros_in_place_of_subnormal_numbers() -> Non
     op, tiny = catalogue()["isin"], torch.finfo(torch.float32).tiny
     basis = Basis(op, "float32", draw(op, "float32"), exceptions().families_of("isin"))
     zero = torch.zeros(1)
-    assert not basis.settled(Call((torch.tensor([tiny / 4, 1.0]), zero), {}))
-    assert basis.settled(Call((torch.tensor([tiny, 1.0]), zero), {}))
+    assert not basis.settled(Arguments((torch.tensor([tiny / 4, 1.0]), zero), {}))
+    assert basis.settled(Arguments((torch.tensor([tiny, 1.0]), zero), {}))
 
 
 def test_axes_look_at_as_many_of_upstream_s_samples_as_plans_take() -> None:
@@ -348,7 +348,7 @@ def test_a_result_of_gigabytes_is_not_computed_to_be_refused(
 ) -> None:
     op = catalogue()["diagflat"]
     basis = Basis(op, "float32", draw(op, "float32"), exceptions().families_of("diagflat"))
-    small, large = Call((torch.ones(17, 17),), {}), Call((torch.ones(131, 137),), {})
+    small, large = Arguments((torch.ones(17, 17),), {}), Arguments((torch.ones(131, 137),), {})
     answer = basis.answer(small)
     assert answer is not None and answer[0].shape == (289, 289)
     monkeypatch.setattr(Basis, "_asked", lambda basis, call: pytest.fail("the CPU computes it"))
@@ -435,7 +435,7 @@ def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
     """The mean over an empty batch is never written (ATen/native/LossMultiMargin.cpp)."""
     op = catalogue()["nn.functional.multi_margin_loss"]
     basis = Basis(op, "float32", draw(op, "float32"), exceptions().families_of(op.id))
-    call = Call((torch.empty(0, 5), torch.empty(0, dtype=torch.int64)), {})
+    call = Arguments((torch.empty(0, 5), torch.empty(0, dtype=torch.int64)), {})
     assert basis.answer(call) is not None
     left = torch.zeros(())
     del (

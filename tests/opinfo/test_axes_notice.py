@@ -11,7 +11,7 @@ import torch
 from conformance.suites.layout import SUITE
 from devices.cell import Outcome
 from opinfo.axes import samples_of
-from opinfo.axes.basis import Basis
+from opinfo.axes.axis_context import Basis
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.samples import Sample, expand_rule, expandable

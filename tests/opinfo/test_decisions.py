@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from opinfo import spot_check
-from opinfo.axes import decisions, samples_of
-from opinfo.axes.decisions import Changed, Decisions, kept_in
+from opinfo.axes import acceptance_cache, samples_of
+from opinfo.axes.acceptance_cache import Changed, Decisions, kept_in
 from opinfo.catalog import catalogue
 from tests.opinfo.test_samples import described
 
@@ -84,7 +84,7 @@ def test_only_the_latest_states_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     old = [tmp_path / "samples" / f"state-{n}" for n in range(5)]
     for folder in old:
         folder.mkdir(parents=True)
-    decisions._folder.cache_clear()
+    acceptance_cache._folder.cache_clear()
     path = kept_in(tmp_path, "sum", "float32").path
     assert path is not None
     left = list((tmp_path / "samples").iterdir())

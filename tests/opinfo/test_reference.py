@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from opinfo import reference as references
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.layouts import Geometry, Layout
 from opinfo.reference import (
     MutatedInput,
@@ -42,7 +42,7 @@ def ask(
 ) -> StrideAnswer:
     geometries = [Layout.parse(layout).geometry(t.shape) for t in tensors]
     return reference.answer(
-        name, function, Call(tensors, kwargs), geometries, with_offset=with_offset
+        name, function, Arguments(tensors, kwargs), geometries, with_offset=with_offset
     )
 
 
@@ -96,12 +96,12 @@ def test_what_the_device_s_own_code_refuses_is_not_refused_elsewhere(tmp_path: P
     geometries = [Layout.parse("contiguous").geometry(ONE.shape)]
     for _ in range(2):  # computed, then from the cache
         here, there = (
-            reference.answer("op", broken, Call((ONE,), {}), geometries, where=where)
+            reference.answer("op", broken, Arguments((ONE,), {}), geometries, where=where)
             for where in ("device", "elsewhere")
         )
         assert (here.raises, there.raises) == ("AttributeError", None)
     wrong = reference.answer(
-        "mm", torch.mm, Call((ONE, ONE), {}), geometries * 2, where="elsewhere"
+        "mm", torch.mm, Arguments((ONE, ONE), {}), geometries * 2, where="elsewhere"
     )
     assert wrong.raises == "RuntimeError"
 
@@ -112,7 +112,7 @@ def test_the_meta_device_answers_as_fake_tensor_does(
     function: Callable[..., Any], layout: str
 ) -> None:
     given = torch.ones(3, 4)
-    call = Call((given,), {} if function is torch.exp else {"dim": 1})
+    call = Arguments((given,), {} if function is torch.exp else {"dim": 1})
     geometries = [Layout.parse(layout).geometry(given.shape)]
     fake, meta = (
         on_cpu().answer("op", function, call, geometries, where=where)
@@ -124,7 +124,7 @@ def test_the_meta_device_answers_as_fake_tensor_does(
 def test_the_meta_device_has_no_answer_for_what_is_not_on_it() -> None:
     geometries = [Layout.parse("contiguous").geometry(ONE.shape)]
     for function in (torch.nonzero, lambda given: torch.ones(2)):
-        answer = on_cpu().answer("op", function, Call((ONE,), {}), geometries, where="meta")
+        answer = on_cpu().answer("op", function, Arguments((ONE,), {}), geometries, where="meta")
         assert answer.outputs is None and answer.unavailable
 
 
@@ -136,7 +136,9 @@ def test_a_shape_that_depends_on_data_has_no_answer() -> None:
 
 def test_sparse_inputs_have_no_answer() -> None:
     sparse = torch.eye(2).to_sparse()
-    answer = on_cpu().answer("op", torch.neg, Call((sparse,), {}), [Geometry((2, 2), (), 0, 0)])
+    answer = on_cpu().answer(
+        "op", torch.neg, Arguments((sparse,), {}), [Geometry((2, 2), (), 0, 0)]
+    )
     assert answer.unavailable == "an input is not strided"
 
 
@@ -163,18 +165,18 @@ def test_strides_of_dimensions_of_size_1_and_of_empty_tensors_mean_nothing(
 
 def test_an_op_that_mutates_is_given_copies() -> None:
     given = torch.ones(2)
-    answer = value_answer(torch.Tensor.add_, Call((given, 5), {}).on, [given], mutates=True)
+    answer = value_answer(torch.Tensor.add_, Arguments((given, 5), {}).on, [given], mutates=True)
     assert answer.result.tolist() == [6.0, 6.0] and given.tolist() == [1.0, 1.0]
 
 
 def test_an_op_that_mutates_unannounced_is_an_error() -> None:
     given = torch.ones(2)
     with pytest.raises(MutatedInput, match="exceptions.toml"):
-        value_answer(torch.Tensor.add_, Call((given, 5), {}).on, [given])
+        value_answer(torch.Tensor.add_, Arguments((given, 5), {}).on, [given])
 
 
 def test_a_value_that_raises_is_an_answer() -> None:
-    answer = value_answer(torch.mm, Call((ONE, ONE), {}).on, [ONE, ONE])
+    answer = value_answer(torch.mm, Arguments((ONE, ONE), {}).on, [ONE, ONE])
     assert isinstance(answer.raises, RuntimeError) and answer.result is None
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from opinfo.catalog import catalogue
-from opinfo.compare import Call, tensors_of
+from opinfo.compare import Arguments, tensors_of
 from opinfo.samples import Sample, choose, draw, size_class
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -98,7 +98,9 @@ def test_draw_stops_at_its_limit() -> None:
 
 
 def sample(index: int, *shapes: tuple[int, ...], **kwargs: object) -> Sample:
-    return Sample(index, Call(tuple(torch.zeros(s) for s in shapes), dict(kwargs)), lambda r: r)
+    return Sample(
+        index, Arguments(tuple(torch.zeros(s) for s in shapes), dict(kwargs)), lambda r: r
+    )
 
 
 MIXED = [

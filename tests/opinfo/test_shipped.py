@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import torch
 
-from opinfo import shipped, spot_check
-from opinfo.compare import Call
+from opinfo import bundled_references, spot_check
+from opinfo.compare import Arguments
 from opinfo.layouts import CONTIGUOUS
-from opinfo.reference import ReferenceCache, StrideAnswer, StrideReference, Where
+from opinfo.reference import ReferenceCache, StrideAnswer, StrideOracle, StrideReference
 
 BUILD = "2.13.0+cpu-abcdef"
 SHAPES = [(2, 3), (4,), (1, 5, 2), (7, 7)]
@@ -25,8 +25,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kept = tmp_path / "kept"
     asked(kept)
     file = tmp_path / "shipped.bin"
-    file.write_bytes(shipped.pack(next((kept / "references").iterdir())))
-    monkeypatch.setattr(shipped, "FILE", file)
+    file.write_bytes(bundled_references.pack(next((kept / "references").iterdir())))
+    monkeypatch.setattr(bundled_references, "FILE", file)
     monkeypatch.setattr(spot_check, "ONE_IN", 10**12)
     return file
 
@@ -36,11 +36,13 @@ def asked(
     kind: str = "cpu",
     function: Callable[..., Any] = torch.neg,
     build: str = BUILD,
-    places: tuple[Where, ...] = ("device", "meta"),
+    places: tuple[StrideOracle, ...] = ("device", "meta"),
 ) -> tuple[StrideReference, list[StrideAnswer]]:
     cache = ReferenceCache(root, build, kind, "neg-float32")
     strides = StrideReference(kind, cache)
-    calls = [(Call((torch.ones(shape),), {}), [CONTIGUOUS.geometry(shape)]) for shape in SHAPES]
+    calls = [
+        (Arguments((torch.ones(shape),), {}), [CONTIGUOUS.geometry(shape)]) for shape in SHAPES
+    ]
     answers = [
         strides.answer("neg", function, *call, where=where) for where in places for call in calls
     ]
@@ -80,7 +82,7 @@ def test_a_file_that_cannot_be_read_costs_its_answers(
     file = tmp_path / "damaged.bin"
     if content is not None:
         file.write_bytes(content)
-    monkeypatch.setattr(shipped, "FILE", file)
+    monkeypatch.setattr(bundled_references, "FILE", file)
     strides, _ = asked(tmp_path / "new")
     assert (strides.missed, strides.shipped) == (8, 0)
 
@@ -138,13 +140,16 @@ def test_what_is_no_whole_folder_is_not_packed(
         (tmp_path / "cpu").mkdir()
         (tmp_path / "cpu" / "neg-float32.json").write_bytes(msgspec.json.encode(content))
     with pytest.raises(ValueError, match=text):
-        shipped.pack(tmp_path)
+        bundled_references.pack(tmp_path)
 
 
 def test_the_file_of_the_package_is_for_the_torch_that_it_is_tested_with() -> None:
-    found = shipped._read(shipped.FILE)
+    found = bundled_references._read(bundled_references.FILE)
     assert found is not None and torch.__version__.startswith("2.13.0")
     assert found.commit == str(torch.version.git_version)[:12]
     for of in (each for by_name in found.by_type.values() for each in by_name.values()):
-        keys = [of.keys[at : at + shipped._SIZE] for at in range(0, len(of.keys), shipped._SIZE)]
+        keys = [
+            of.keys[at : at + bundled_references._SIZE]
+            for at in range(0, len(of.keys), bundled_references._SIZE)
+        ]
         assert len(set(keys)) == len(of.places) and max(of.places) < len(found.answers)

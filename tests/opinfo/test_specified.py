@@ -14,11 +14,17 @@ from conformance.checks.ops.roundings import allowance, within
 from conformance.suites import planned_op_checks
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
-from opinfo.compare import DEFAULT_TOLERANCES, Call, difference, turned
+from opinfo.compare import DEFAULT_TOLERANCES, Arguments, difference, turned
+from opinfo.determinate_calls import (
+    all_differ,
+    depends_on_order,
+    depends_on_seed,
+    specified,
+    untied,
+)
 from opinfo.exceptions import exceptions
 from opinfo.reference import ieee
 from opinfo.samples import draw
-from opinfo.specified import all_differ, depends_on_order, depends_on_seed, specified, untied
 from tests.faulty import FaultyDevice, Function, run_faulty
 
 OP_CHECKS = planned_op_checks(contract.load())
@@ -36,28 +42,28 @@ def test_a_call_that_draws_random_numbers_is_left_out(op: str) -> None:
 
 def test_what_depends_on_the_seed_is_noticed() -> None:
     entry, x = catalogue()["nn.functional.rrelu"], torch.linspace(-1, 1, 9)
-    calls = [Call((x,), {"training": training}) for training in (True, False)]
+    calls = [Arguments((x,), {"training": training}) for training in (True, False)]
     assert [depends_on_seed(entry, call) for call in calls] == [True, False]
 
 
 def test_a_draw_for_negative_numbers_alone_is_noticed() -> None:
     """A layout may hold a number as the negative of another."""
-    call = Call((torch.tensor(2.0),), {"training": True})
+    call = Arguments((torch.tensor(2.0),), {"training": True})
     assert depends_on_seed(catalogue()["nn.functional.rrelu"], call)
 
 
 def test_a_draw_that_two_seeds_may_make_alike_is_noticed() -> None:
     entry = catalogue()["nn.functional.feature_alpha_dropout.without_train"]
-    call = Call((torch.ones(2, 2),), {"p": 0.5, "training": True})
+    call = Arguments((torch.ones(2, 2),), {"p": 0.5, "training": True})
     assert depends_on_seed(entry, call)
 
 
 def test_what_depends_on_the_order_of_writes_is_noticed() -> None:
     entry, x = catalogue()["nn.functional.max_unpool1d"], torch.tensor([[1.0, 2.0]])
-    calls = [Call((x, torch.tensor([[0, place]])), {"kernel_size": 2}) for place in (0, 3)]
+    calls = [Arguments((x, torch.tensor([[0, place]])), {"kernel_size": 2}) for place in (0, 3)]
     assert [depends_on_order(entry, call) for call in calls] == [True, False]
     assert entry.spatial == 1
-    equal = Call((torch.ones(1, 2), torch.tensor([[0, 0]])), {"kernel_size": 2})
+    equal = Arguments((torch.ones(1, 2), torch.tensor([[0, 0]])), {"kernel_size": 2})
     assert depends_on_order(entry, equal)  # their tangents differ
 
 
@@ -88,7 +94,7 @@ def test_an_op_that_takes_any_of_equal_elements_is_given_none(op: str) -> None:
 )
 def test_what_has_no_specified_answer_is_not_given(op: str, least: float, most: float) -> None:
     given = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 2.5])
-    found = specified(Call((given,), {}), exceptions().families_of(op)).tensors[0]
+    found = specified(Arguments((given,), {}), exceptions().families_of(op)).tensors[0]
     assert found.tolist() == [0.0, 0.0, 0.0, most, least, 2.5]
     for each in samples_of(catalogue()[op], "float32", 8):
         values = each.tensors[0]
@@ -107,7 +113,7 @@ def test_what_the_database_lists_as_nothing_is_nothing() -> None:
 
 def test_a_device_among_the_arguments_is_replaced() -> None:
     """Where there is an accelerator, the database names it in samples of ``to``."""
-    call = Call((torch.ones(2), torch.device("cpu"), 3), {"device": "cpu"})
+    call = Arguments((torch.ones(2), torch.device("cpu"), 3), {"device": "cpu"})
     args, kwargs = call.on(call.tensors, torch.device("meta"))
     assert args[1:] == (torch.device("meta"), 3)
     assert kwargs == {"device": torch.device("meta")}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from opinfo.compare import Call, replace_tensors, tensors_of
+from opinfo.compare import Arguments, replace_tensors, tensors_of
 
 Pair = namedtuple("Pair", "left right")
 
@@ -37,7 +37,7 @@ def numbers(value: Any) -> Any:
 def test_bind_puts_other_tensors_in_the_same_places(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    call = Call(args, kwargs)
+    call = Arguments(args, kwargs)
     bound_args, bound_kwargs = call.bind([x + 10 for x in call.tensors])
     plus_ten = replace_tensors((args, kwargs), lambda tensor: tensor.item() + 10)
     assert numbers((bound_args, bound_kwargs)) == plus_ten
@@ -46,7 +46,7 @@ def test_bind_puts_other_tensors_in_the_same_places(
 def test_bind_leaves_the_call_as_it_was() -> None:
     args = ([t(1.0), 2], t(3.0))
     kwargs = {"other": t(4.0)}
-    Call(args, kwargs).bind([t(7.0), t(8.0), t(9.0)])
+    Arguments(args, kwargs).bind([t(7.0), t(8.0), t(9.0)])
     assert numbers((args, kwargs)) == (([1.0, 2], 3.0), {"other": 4.0})
 
 
@@ -56,11 +56,11 @@ def test_tensors_come_in_reading_order() -> None:
 
 
 def test_positional_tensors_come_before_named_ones() -> None:
-    assert [x.item() for x in Call((t(1), t(2)), {"a": t(3)}).tensors] == [1, 2, 3]
+    assert [x.item() for x in Arguments((t(1), t(2)), {"a": t(3)}).tensors] == [1, 2, 3]
 
 
 def test_a_named_tuple_stays_one() -> None:
-    (pair,), _ = Call((Pair(t(1), 2),), {}).bind([t(5)])
+    (pair,), _ = Arguments((Pair(t(1), 2),), {}).bind([t(5)])
     assert isinstance(pair, Pair) and (pair.left.item(), pair.right) == (5, 2)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed, NotShown
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed, NotShown
 from conformance.suites.optim import foreach
-from conformance.suites.optim.lists import packed, strides_of
+from conformance.suites.optim.tensor_lists import packed, strides_of
 from devices import registry
 from opinfo.device import Device, open_device
 from opinfo.torch_private import schema_of
@@ -23,8 +23,8 @@ def device() -> Device:
 
 
 @pytest.fixture
-def context(device: Device) -> Context:
-    return Context(device, "a test")
+def context(device: Device) -> CaseContext:
+    return CaseContext(device, "a test")
 
 
 def test_every_op_of_the_build_has_a_counterpart_of_one_tensor() -> None:
@@ -84,7 +84,7 @@ def test_a_layout_has_the_strides_of_torch(layout: str) -> None:
     assert strides_of(layout, (3, 4)) == want.stride()
 
 
-def test_views_of_one_buffer_do_not_meet(context: Context) -> None:
+def test_views_of_one_buffer_do_not_meet(context: CaseContext) -> None:
     made = packed(context, foreach.MIXED, 1, away=False)
     assert made.buffer is not None
     for number, each in enumerate(made.here):
@@ -188,7 +188,7 @@ WRONG: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_loop_is_noticed(
-    what: str, context: Context, monkeypatch: pytest.MonkeyPatch
+    what: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, wrong = WRONG[what]
     op = name.partition(".")[0].rstrip("_")

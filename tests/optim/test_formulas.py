@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from conformance import contract
 from conformance.checks.ops.context import run_checks
 from conformance.suites import planned_op_checks
-from conformance.suites.autograd.first import FIRST
+from conformance.suites.autograd.first_order import FIRST
 from conformance.suites.optim import train
 from devices.cell import Outcome
 from opinfo.catalog import catalogue

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed, NotDeclared
-from conformance.suites.optim import clipping, parameters, steps, use
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed, NotDeclared
+from conformance.suites.optim import clipping, integration, parameters, steps
 from devices import registry
 from opinfo.catalog import optimisers
 from opinfo.device import Device, open_device
@@ -24,8 +24,8 @@ def device() -> Device:
 
 
 @pytest.fixture
-def context(device: Device) -> Context:
-    return Context(device, "a test")
+def context(device: Device) -> CaseContext:
+    return CaseContext(device, "a test")
 
 
 def test_every_optimiser_of_torch_is_in_the_database_or_takes_sparse_gradients_alone() -> None:
@@ -88,12 +88,12 @@ def test_every_argument_matters_far_above_the_tolerance() -> None:
                 )
 
 
-def test_a_way_that_torch_does_not_list_for_the_device_is_undeclared(context: Context) -> None:
+def test_a_way_that_torch_does_not_list_for_the_device_is_undeclared(context: CaseContext) -> None:
     with pytest.raises(NotDeclared, match="'cpu' for capturable"):
         steps.steps(context, "Adam", "capturable", ({},))
 
 
-def test_parameters_are_views_of_one_buffer_and_in_channels_last(context: Context) -> None:
+def test_parameters_are_views_of_one_buffer_and_in_channels_last(context: CaseContext) -> None:
     found = parameters.placed(context, parameters.ALIKE)
     assert found.buffer is not None
     views = [
@@ -199,7 +199,7 @@ def average_stays(made: torch.optim.Optimizer, step: Callable[[], Any]) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("way", ["single", "foreach", "fused"])
 def test_a_wrong_step_is_noticed(
-    wrong: Step, way: str, context: Context, monkeypatch: pytest.MonkeyPatch
+    wrong: Step, way: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sets = steps.WAYS["AdamW"][way]
     steps.steps(context, "AdamW", way, sets)
@@ -215,11 +215,11 @@ def test_a_wrong_step_is_noticed(
 
 @pytest.mark.parametrize("name", ["grad_scale", "found_inf"])
 def test_a_fused_step_that_does_not_look_at_the_scaler_is_noticed(
-    name: str, context: Context, monkeypatch: pytest.MonkeyPatch
+    name: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = use.arguments_of("AdamW")
-    scaled = partial(use.scaled, form="scaled")
-    for check in (scaled, use.with_scaler):
+    arguments = integration.arguments_of("AdamW")
+    scaled = partial(integration.scaled, form="scaled")
+    for check in (scaled, integration.with_scaler):
         check(context, "AdamW", arguments)
     kernel = torch._fused_adamw_
 
@@ -227,14 +227,14 @@ def test_a_fused_step_that_does_not_look_at_the_scaler_is_noticed(
         return kernel(*given, **{**named, name: None})
 
     monkeypatch.setattr(torch, "_fused_adamw_", deaf)
-    for check in (scaled, use.with_scaler):
+    for check in (scaled, integration.with_scaler):
         with pytest.raises(CheckFailed):
             check(context, "AdamW", arguments)
 
 
 @pytest.mark.parametrize("way", ["single", "foreach"])
 def test_a_norm_that_leaves_a_gradient_out_is_noticed(
-    way: str, context: Context, monkeypatch: pytest.MonkeyPatch
+    way: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clipping.norm(context, "alike", way)
     clip = clipping.clip_grad_norm_

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.optim import train
 from devices import registry
 from opinfo.device import open_device
 
 
 @pytest.fixture
-def context() -> Context:
-    return Context(open_device(registry.get("cpu")), "a test")
+def context() -> CaseContext:
+    return CaseContext(open_device(registry.get("cpu")), "a test")
 
 
 @pytest.mark.parametrize("name", train.TASKS)
@@ -40,7 +40,7 @@ def test_the_loss_of_a_batch_falls(name: str) -> None:
 
 @pytest.mark.parametrize("name", train.TASKS)
 def test_a_training_in_float32_uses_a_hundredth_of_what_is_allowed(
-    name: str, context: Context
+    name: str, context: CaseContext
 ) -> None:
     want = train.expected(name)
     found = train.on_device(context, train.TASKS[name], {})
@@ -73,7 +73,7 @@ _noise_calls = iter(range(1, 10**6))
 @pytest.mark.parametrize("by", [0.95, 0.0, -1.0])
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_wrong_gradient_is_noticed(
-    name: str, by: float, place: int, context: Context, monkeypatch: pytest.MonkeyPatch
+    name: str, by: float, place: int, context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by > 0 and train.TASKS[name].optimiser != "SGD":
         pytest.skip("Adam does not see by what a gradient is multiplied")
@@ -85,7 +85,7 @@ def test_a_wrong_gradient_is_noticed(
 
 @pytest.mark.parametrize("name", train.TASKS)
 def test_a_training_that_varies_is_noticed_although_it_is_near(
-    name: str, context: Context, monkeypatch: pytest.MonkeyPatch
+    name: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train.twice(context, name)
     _broken(monkeypatch, _noise)
@@ -95,7 +95,7 @@ def test_a_training_that_varies_is_noticed_although_it_is_near(
 
 
 def test_statistics_that_stand_still_are_noticed(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: CaseContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train.expected("convnet")
     honest = F.batch_norm

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from conformance.checks.cells import Recorder
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.suites import load
 from conformance.suites.precision.bounds import entries, is_exact, limit_of, on_samples
 from conformance.suites.precision.elementwise import ULP, correctly_rounded, variants
-from conformance.suites.precision.samples import off_by
+from conformance.suites.precision.sampled_ulp import off_by
 from conformance.suites.precision.ulps import FORMATS
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from opinfo.catalog import catalogue
@@ -105,7 +105,5 @@ def test_values_that_the_database_asks_in_no_sample_make_no_variant() -> None:
     samples = choose(draw(op, "float32"), 6)  # its second tensor is a weight of each channel
     traits = probe(op, "float32", samples, known)
     recorder, strides = Recorder(op.id, "float32", [ULP]), StrideReference("cpu", None)
-    context = ItemContext(
-        op, "float32", traits, samples, open_device(CPU), strides, recorder, known
-    )
+    context = OpContext(op, "float32", traits, samples, open_device(CPU), strides, recorder, known)
     assert variants(context) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from click.testing import CliRunner
 
-from conformance.checks.ops.directed import Check
+from conformance.checks.ops.standalone_checks import Check
 from conformance.cli import conform
 from conformance.suites.precision.bounds import limit_of
 from conformance.suites.precision.budget import as_on_record

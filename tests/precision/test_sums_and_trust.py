@@ -8,8 +8,8 @@ from itertools import cycle
 import pytest
 import torch
 
-from conformance.suites.precision.exact import EXACT, not_exact
-from conformance.suites.precision.trust import fresh_answers
+from conformance.suites.precision.exact_sums import EXACT, not_exact
+from conformance.suites.precision.stale_results import fresh_answers
 from conformance.suites.precision.ulps import FORMATS
 from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES

@@ -14,15 +14,15 @@ from unittest import mock
 import torch
 
 from conformance.checks.cells import VALUES, Recorder
-from conformance.checks.ops import directed
+from conformance.checks.ops import standalone_checks
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.context import ItemContext, run_checks
+from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.ops.script import NotApplicable
 from conformance.suites import load
 from conformance.suites.precision.bounds import is_exact
 from conformance.suites.precision.elementwise import ULP
-from conformance.suites.precision.exact import EXACT
-from conformance.suites.precision.trust import TRUST, others
+from conformance.suites.precision.exact_sums import EXACT
+from conformance.suites.precision.stale_results import TRUST, others
 from conformance.suites.precision.ulps import FORMATS, allowed
 from devices.cell import Outcome
 from devices.cpu.descriptor import DESCRIPTOR as CPU
@@ -101,13 +101,13 @@ def told_of(op_id: str, dtype: str) -> Told | None:
         about = (op, dtype, traits, samples, device, strides, recorder, known)
         context = Trial(*about, cases=(uniform(CONTIGUOUS),))
         context.told = told
-        with mock.patch.object(directed, "run", partial(_directed, directed.run)):
+        with mock.patch.object(standalone_checks, "run", partial(_directed, standalone_checks.run)):
             run_checks(context, checks)
         told.honest += [c for c, r in recorder.cells.items() if r.outcome() not in OK]
     return told
 
 
-class Trial(ItemContext):
+class Trial(OpContext):
     """A context that asks the judges about wrong answers, too."""
 
     told: Told

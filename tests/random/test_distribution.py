@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from conformance.suites.random.categories import many_weights, permutation, without_replacement
-from conformance.suites.random.draws import KNOWN
-from conformance.suites.random.laws import BOUND, FALSE_ALARM, SAMPLES, distance
+from conformance.suites.random.distributions import BOUND, FALSE_ALARM, SAMPLES, distance
+from conformance.suites.random.samplers import KNOWN
 from conformance.suites.random.shapes import ends, shaped
 from devices import registry
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.random.draws import WAYS
-from conformance.suites.random.forms import DTYPES, of_each_form, one_seed
+from conformance.suites.random.dtypes_and_layouts import DTYPES, of_each_form, one_seed
+from conformance.suites.random.samplers import WAYS
 from tests.random.test_distribution import There
 
 Fill = Callable[..., torch.Tensor]

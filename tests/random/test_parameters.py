@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance.suites.random import parameters
-from conformance.suites.random.parameters import OF_EACH, into, of_each
+from conformance.suites.random.per_element import OF_EACH, into, of_each
 from tests.random.test_distribution import There
 
 Read = Callable[[torch.Tensor], torch.Tensor]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from conformance.suites.random.distribution import ARGUMENTS, other_arguments
-from conformance.suites.random.parameters import OF_EACH
+from conformance.suites.random.per_element import OF_EACH
 from conformance.suites.random.shapes import far
-from conformance.suites.random.special import SPECIAL, special_parameters
+from conformance.suites.random.special_parameters import SPECIAL, special_parameters
 from tests.random.test_distribution import There, block_copied
 
 Change = Callable[[torch.Tensor], torch.Tensor]

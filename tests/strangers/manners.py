@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformance import contract, suites
 from conformance.checks.cases.cases import not_here
-from conformance.checks.cases.context import Where
+from conformance.checks.cases.context import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.plan.planner import undeclared_clauses
@@ -64,7 +64,7 @@ def outcomes(cache: Path) -> Iterator[tuple[str, list[str]]]:
         records = [r for subject in subjects for r in subject.run().cells.values()]
         for case in cases:
             records.append(CellRecord(CellKey(case.clause, case.name, "")))
-            run_case(case, records[-1], device, Where(device="opaque"))
+            run_case(case, records[-1], device, DeviceLocator(device="opaque"))
         yield manner, [told for record in records for told in _told(record)]
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from conformance.contract import load
-from conformance.run.outcomes import result_of
+from conformance.run.item_report import result_of
 from devices.manifest import Manifest
 from devices.verdicts import Matcher
 from opinfo.device import Device

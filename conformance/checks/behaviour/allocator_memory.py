@@ -10,27 +10,27 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.endings import NotDeclared
+from conformance.checks.cases.context import CaseContext, Counters
+from conformance.checks.cases.exceptions import NotDeclared
 
 KIB, MIB = 2**10, 2**20
 #: A size that no device has: 32 TiB, well below the exabyte above which torch itself refuses requests.
 TOO_MUCH = 2**45
 
 
-def kept(context: Context, *names: str) -> bool:
+def kept(context: CaseContext, *names: str) -> bool:
     """Returns True if the descriptor lists all the named statistics among those that the device maintains."""
     return context.descriptor.statistics.issuperset(names)
 
 
-def granule(context: Context, size: int) -> int:
+def granule(context: CaseContext, size: int) -> int:
     """Returns the largest number of bytes by which a block may be larger than a request of the given size, as
     declared in the descriptor."""
     above = [step for bound, step in context.descriptor.granularity_above.items() if size > bound]
     return max((context.granularity, *above))
 
 
-def ordered(context: Context, now: Counters) -> None:
+def ordered(context: CaseContext, now: Counters) -> None:
     """Checks on the given counters that reserved >= active >= allocated >= 0, and that every current value is
     between 0 and its peak."""
     names = [n for n in ("reserved_bytes", "active_bytes", "allocated_bytes") if kept(context, n)]
@@ -52,7 +52,7 @@ def peaks(now: Counters) -> Iterator[tuple[str, int, int]]:
             yield stem, current, now.get(f"{stem}.peak")
 
 
-def balanced(context: Context, now: Counters, reset: Counters) -> None:
+def balanced(context: CaseContext, now: Counters, reset: Counters) -> None:
     """Checks for every statistic that the total allocated minus the total freed since a reset equals the change
     of the current value. ``reset`` holds the counters right after the reset."""
     wrong = []
@@ -69,20 +69,20 @@ def balanced(context: Context, now: Counters, reset: Counters) -> None:
     )
 
 
-def reset_totals(context: Context, index: int = 0) -> Counters:
+def reset_totals(context: CaseContext, index: int = 0) -> Counters:
     """Resets the accumulated statistics of a device index and returns the counters right after the reset."""
     torch.accelerator.memory.reset_accumulated_memory_stats(context.at(index))
     return context.counters(index)
 
 
-def fresh(context: Context) -> None:
+def fresh(context: CaseContext) -> None:
     """Waits until the device has finished all work, and releases cached device memory."""
     context.settle()
     if context.accelerated and context.has("allocator_statistics"):
         torch.accelerator.memory.empty_cache()
 
 
-def empty_host(context: Context) -> None:
+def empty_host(context: CaseContext) -> None:
     """Releases cached pinned memory. Raises NotDeclared if neither the descriptor nor this torch has a function for it."""
     if "empty_host_cache" in context.descriptor.functions:
         context.own("empty_host_cache")()
@@ -95,7 +95,7 @@ def empty_host(context: Context) -> None:
     general()
 
 
-def new_queue(context: Context) -> Any:
+def new_queue(context: CaseContext) -> Any:
     """Returns a context manager that makes a new stream current, so that requests cannot use memory cached for
     other streams. The context manager does nothing if the device has no streams."""
     return context.stream() if context.has("streams") else nullcontext()
@@ -113,7 +113,7 @@ def overlapping(blocks: Iterable[torch.Tensor]) -> list[tuple[tuple[int, int], t
     return [(a, b) for a, b in pairwise(sorted(map(span, blocks))) if b[0] < a[1]]
 
 
-def aligned(context: Context, blocks: Iterable[torch.Tensor]) -> None:
+def aligned(context: CaseContext, blocks: Iterable[torch.Tensor]) -> None:
     """Checks that the address of every block has the alignment that the descriptor declares."""
     step = context.descriptor.alignment
     wrong = [hex(start) for start, _ in map(span, blocks) if start % step]
@@ -126,18 +126,18 @@ def inside(block: torch.Tensor, spans: Sequence[tuple[int, int]]) -> bool:
     return any(start < high and low < end for low, high in spans)
 
 
-def freed(context: Context, size: int) -> tuple[int, int]:
+def freed(context: CaseContext, size: int) -> tuple[int, int]:
     """Allocates a block of the given size, frees the block, and returns its address range."""
     return span(context.bytes_of(size))
 
 
-def filled(context: Context, size: int, seed: int, index: int = 0) -> torch.Tensor:
+def filled(context: CaseContext, size: int, seed: int, index: int = 0) -> torch.Tensor:
     """Allocates a block of the given size and fills it with the byte pattern ``known(size, seed)``."""
     return context.bytes_of(size, index).copy_(known(size, seed))
 
 
 def keeps(
-    context: Context,
+    context: CaseContext,
     block: torch.Tensor,
     seed: int,
     text: str = "the bytes of a live block changed",
@@ -147,14 +147,14 @@ def keeps(
 
 
 def none_inside(
-    context: Context, blocks: Iterable[torch.Tensor], place: tuple[int, int], text: str
+    context: CaseContext, blocks: Iterable[torch.Tensor], place: tuple[int, int], text: str
 ) -> None:
     """Checks that no block shares bytes with the address range ``place``."""
     context.same([span(each) for each in blocks if inside(each, [place])], [], text)
 
 
 @contextmanager
-def given_back(context: Context, text: str) -> Iterator[int]:
+def given_back(context: CaseContext, text: str) -> Iterator[int]:
     """Checks that `reserved` returns to its previous value after the ``with`` block, and yields the previous
     value. A tensor that is still alive would keep `reserved` higher."""
     fresh(context)
@@ -170,13 +170,13 @@ def known(size: int, seed: int) -> torch.Tensor:
     return period.repeat(size // 251 + 1)[:size]
 
 
-def memory_info(context: Context) -> tuple[int, int]:
+def memory_info(context: CaseContext) -> tuple[int, int]:
     """Returns the free and the total memory of the device, in bytes."""
     free, total = torch.accelerator.memory.get_memory_info(context.device)
     return int(free), int(total)
 
 
-def fits_in_memory(context: Context) -> int:
+def fits_in_memory(context: CaseContext) -> int:
     """Returns the largest block size in bytes that a case may allocate: an eighth of the free memory, at most
     64 MiB."""
     if not context.has("allocator_memory_info"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import CheckFailed
-from conformance.checks.child import Child, Limits, ask
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.child import Child, ChildLimits, ask
 from devices.autoload import switched_back
 from devices.failure import Kind
 
@@ -19,7 +19,7 @@ def fresh(code: str) -> dict[str, Any]:
 
     Raises CheckFailed if the program fails or exceeds its time limit.
     """
-    target, limits = "conformance.checks.child:execute", Limits(start=SCRIPT_SECONDS)
+    target, limits = "conformance.checks.child:execute", ChildLimits(start=SCRIPT_SECONDS)
     told, ended = ask(Child(target, code, limits, switched_back()))
     if told is None or not ended.well:
         text = "a program in a fresh process did not exit with status 0"
@@ -27,7 +27,7 @@ def fresh(code: str) -> dict[str, Any]:
     return dict(told)
 
 
-def source(context: Context, text: str, **named: Any) -> str:
+def source(context: CaseContext, text: str, **named: Any) -> str:
     """Returns the source of a program for ``fresh``, which runs programs in a new process. ``{preparation}`` in
     the template is replaced by the imports of torch and of the device's module, and ``{beginning}`` by the call
     that initializes the device, if the descriptor declares one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 
 
 class OwnGraph:
@@ -47,7 +47,7 @@ def general_graph(required: bool, *given: Any, **wants: Any) -> Any:
     return None
 
 
-def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> Any:
+def new_graph(context: CaseContext, *, keep_graph: bool = False, **wants: Any) -> Any:
     """Returns a new ``torch.accelerator.Graph``. If torch has no graphs for the device, returns a graph of the
     class that the descriptor names."""
     general = general_graph("graph" not in context.descriptor.functions, keep_graph, **wants)
@@ -55,7 +55,7 @@ def new_graph(context: Context, *, keep_graph: bool = False, **wants: Any) -> An
 
 
 @contextmanager
-def captured(context: Context, stream: Any = None, graph: Any = None) -> Iterator[Any]:
+def captured(context: CaseContext, stream: Any = None, graph: Any = None) -> Iterator[Any]:
     """Captures the work in the ``with`` block as a graph, on the given stream or on a new stream, and yields
     the graph."""
     made = new_graph(context) if graph is None else graph
@@ -89,7 +89,7 @@ def refusal(stream: Any, graph: Any, call: Callable[[], Any]) -> tuple[Any, Any]
     return refused, None
 
 
-def replay(context: Context, graph: Any, times: int = 1, stream: Any = None) -> None:
+def replay(context: CaseContext, graph: Any, times: int = 1, stream: Any = None) -> None:
     """Replays a graph on the given stream or on a new stream, and waits until the replays have finished."""
     with context.stream() if stream is None else stream:
         for _ in range(times):
@@ -102,20 +102,20 @@ def counting(*shape: int, start: int = 0) -> torch.Tensor:
     return torch.arange(start, start + torch.Size(shape).numel(), dtype=torch.float32).view(shape)
 
 
-def there(context: Context, values: torch.Tensor, index: int = 0) -> torch.Tensor:
+def there(context: CaseContext, values: torch.Tensor, index: int = 0) -> torch.Tensor:
     """Copies a tensor to the device and waits for the copy, so that a capture finds no queued work."""
     made = context.to_device(values, index)
     context.settle()
     return made
 
 
-def give(context: Context, target: torch.Tensor, values: torch.Tensor) -> None:
+def give(context: CaseContext, target: torch.Tensor, values: torch.Tensor) -> None:
     """Copies new values into an input tensor of a graph and waits for the copy."""
     target.copy_(context.to_device(values, target.device.index))
     context.settle()
 
 
-def works(context: Context, stream: Any, text: str) -> None:
+def works(context: CaseContext, stream: Any, text: str) -> None:
     """Checks that a stream can capture and replay. The function is called after an error on the stream.
     ``text`` is the message of the failure."""
     x = there(context, counting(4))

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import Hold
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import Hold
 
 #: The number of elements of a tensor that work reads and writes. Small, so that a kernel is a launch and hardly a
 #: computation.
@@ -20,7 +20,7 @@ _ELEMENTS, _LAUNCHES, _SECONDS = 2**18, 300, 0.02
 
 
 def two(
-    context: Context, index: int = 0, make: Callable[[int], Any] | None = None
+    context: CaseContext, index: int = 0, make: Callable[[int], Any] | None = None
 ) -> tuple[Any, Any]:
     """Returns two different streams of a device index. ``make(index)`` makes each of them; by default they are
     made by torch.Stream."""
@@ -29,7 +29,7 @@ def two(
     return first, second
 
 
-def priorities(context: Context) -> tuple[int, int]:
+def priorities(context: CaseContext) -> tuple[int, int]:
     """Returns the least and the greatest stream priority, as declared in the descriptor or as reported by the
     device's own stream class."""
     least, greatest = context.descriptor.priorities or context.own("stream").priority_range()
@@ -37,7 +37,7 @@ def priorities(context: Context) -> tuple[int, int]:
     return int(least), int(greatest)
 
 
-def special(context: Context, kind: str) -> Any:
+def special(context: CaseContext, kind: str) -> Any:
     """Returns the default stream of device index 0 for the kind "default", a new stream with the greatest
     priority for "priority", and a new stream with the least priority for any other kind."""
     if kind == "default":
@@ -47,7 +47,7 @@ def special(context: Context, kind: str) -> Any:
 
 
 def filled(
-    context: Context, value: int, index: int = 0, dtype: torch.dtype = torch.int32
+    context: CaseContext, value: int, index: int = 0, dtype: torch.dtype = torch.int32
 ) -> torch.Tensor:
     """Returns a tensor whose elements all have the given value. No work on the tensor is in flight, so every
     stream may use it."""
@@ -61,7 +61,7 @@ def same_everywhere(value: int) -> torch.Tensor:
     return torch.full((SIZE,), value, dtype=torch.int32)
 
 
-def leaves(context: Context, stream: Any, tensor: torch.Tensor, value: int, text: str) -> None:
+def leaves(context: CaseContext, stream: Any, tensor: torch.Tensor, value: int, text: str) -> None:
     """Synchronizes a stream and checks that every element of a tensor has the given value."""
     stream.synchronize()
     context.equal(tensor, same_everywhere(value), text)
@@ -79,7 +79,7 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
             step(tensor, number)
 
 
-def held(context: Context, stream: Any) -> Hold:
+def held(context: CaseContext, stream: Any) -> Hold:
     """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, the
     hold blocks nothing; instead, the function queues ordinary work that takes a while, so that a missing wait shows in
     the values."""
@@ -96,7 +96,7 @@ def held(context: Context, stream: Any) -> Hold:
     return hold
 
 
-def recorded(context: Context, stream: Any) -> Any:
+def recorded(context: CaseContext, stream: Any) -> Any:
     event = context.event()
     event.record(stream)
     return event
@@ -110,7 +110,7 @@ def steps(start: int, numbers: Iterable[int]) -> int:
     return int(value)
 
 
-def learnt(context: Context) -> None:
+def learnt(context: CaseContext) -> None:
     """Runs every kind of work once on the device, because the first call of a kernel may do more than queue it."""
     tensor, other = filled(context, 1), filled(context, 1)
     step(tensor, 1)

@@ -31,7 +31,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BehaviourCase:
     """One named check of a clause. The result of each case is one cell.
 
     ``check(context, *arguments)`` uses ``context.check`` and similar methods. It is a function at module level, not a
@@ -64,7 +64,7 @@ class Case:
                 "ints, seed and programs"
             )
 
-    def anew(self, seed: int, programs: int) -> Case:
+    def anew(self, seed: int, programs: int) -> BehaviourCase:
         """Returns a copy of a case that draws programs, with another seed and another number of programs."""
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
@@ -84,7 +84,7 @@ class OpCheck:
     """The checks of a clause that is judged for every op and dtype to which it applies.
 
     ``applies`` takes :class:`opinfo.samples.Traits` and does not use the device. ``checks`` take the
-    :class:`conformance.checks.ops.context.ItemContext` of an op and dtype; one check may serve several clauses.
+    :class:`conformance.checks.ops.context.OpContext` of an op and dtype; one check may serve several clauses.
     ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the op. It
     returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
     to dtypes that every plan includes.
@@ -119,7 +119,7 @@ class Suite:
     """The cases and op checks of one package of conformance/suites."""
 
     name: str
-    cases: tuple[Case, ...] = ()
+    cases: tuple[BehaviourCase, ...] = ()
     op_checks: tuple[OpCheck, ...] = ()
 
     def applying(self, traits: Any) -> Iterator[str]:
@@ -128,7 +128,7 @@ class Suite:
         return (check.clause for check in self.op_checks if check.applies(traits))
 
 
-class Cases(list[Case]):
+class Cases(list[BehaviourCase]):
     """A list that collects the cases of a module. ``kind`` is the kind of every failure for which the check
     names no kind::
 
@@ -157,13 +157,15 @@ class Cases(list[Case]):
 
         def take(check: _Check) -> _Check:
             named = {check.__name__: ()} if over is None else over
-            self.extend(Case(clause, name, check, given, **needs) for name, given in named.items())
+            self.extend(
+                BehaviourCase(clause, name, check, given, **needs) for name, given in named.items()
+            )
             return check
 
         return take
 
 
-def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
+def gathered(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...]:
     """Returns the cases of several modules, in order. Raises ValueError if two cases of a clause have the same name."""
     cases = tuple(chain.from_iterable(modules))
     for (clause, name), count in Counter((case.clause, case.name) for case in cases).items():
@@ -172,7 +174,7 @@ def gathered(*modules: Iterable[Case]) -> tuple[Case, ...]:
     return cases
 
 
-def not_here(case: Case, capabilities: frozenset[str], indices: int) -> str:
+def not_here(case: BehaviourCase, capabilities: frozenset[str], indices: int) -> str:
     """Returns the reason why a case is not tried on a device with these capabilities and this many indices. Empty if
     the case is tried."""
     missing = sorted(case.requires - capabilities)

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from conformance.checks.cases.endings import (
+from conformance.checks.cases.exceptions import (
     Blocked,
     CheckFailed,
     NotDeclared,
@@ -32,8 +32,8 @@ from conformance.checks.cases.endings import (
     failure_of,
     shown,
 )
-from conformance.checks.cases.in_flight import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
-from conformance.checks.child import Child, Ended, Limits, Tell, ask
+from conformance.checks.cases.held_streams import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
+from conformance.checks.child import Child, ChildLimits, Ended, Tell, ask
 from conformance.checks.group import Group, rendezvous
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -49,13 +49,13 @@ START_SECONDS = 120.0
 #: The name under which a fresh process imports a repro script.
 SCRIPT = "conform_repro"
 
-#: Where a device can only be kept busy for a fixed time: the hold that is released first is shorter by this
+#: DeviceLocator a device can only be kept busy for a fixed time: the hold that is released first is shorter by this
 #: factor.
 _SHORTER = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class DeviceLocator:
     """The location of the device's descriptor and of the modules that a check uses. A fresh process loads them from there."""
 
     device: str = ""  # a registered name
@@ -151,7 +151,7 @@ class Rank:
 
 
 @dataclass
-class Context:
+class CaseContext:
     """The object through which the check of a case uses the device and reports results, for one attempt at the case.
 
     ``seed`` is the id of the case. ``patience`` is the duration in milliseconds of work that must be in flight (queued
@@ -163,7 +163,7 @@ class Context:
     opened: Device
     seed: str
     patience: float = 50.0
-    where: Where = field(default_factory=Where)
+    where: DeviceLocator = field(default_factory=DeviceLocator)
     search: ProgramSearch | None = None
     default: Kind = Kind.STATE
     checks: int = 0
@@ -568,7 +568,7 @@ class Result(Attempt):
 def in_process(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
-    where: Where,
+    where: DeviceLocator,
     seed: str,
     default: Kind = Kind.STATE,
     environment: Mapping[str, str] | None = None,
@@ -590,7 +590,7 @@ def in_process(
     orders = (module, name, arguments, where, seed, default, patience, fresh)
     target = "conformance.checks.cases.context:serve"
     total = first_time(seconds)
-    limits = Limits(start=first_time(START_SECONDS), total=total, exit=total)
+    limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
     given = environment or {}
     child = Child(target, _packed(orders), limits, given, where.preamble, copied=not spawned)
     answer, ended = ask(child)
@@ -605,7 +605,7 @@ def in_processes(
     arguments: tuple[Any, ...],
     ranks: int,
     seconds: float,
-    where: Where,
+    where: DeviceLocator,
     seed: str,
     default: Kind = Kind.STATE,
     patience: float = 50.0,
@@ -614,7 +614,7 @@ def in_processes(
     """Runs a function in several subprocesses and returns their results in order; see ``Context.children``."""
     module = SCRIPT if function.__module__ == "__main__" else function.__module__
     total = first_time(seconds)
-    limits = Limits(start=first_time(START_SECONDS), total=total, exit=total)
+    limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
     about = module, function.__qualname__, arguments
     with rendezvous() as path:
         orders = [
@@ -676,7 +676,7 @@ def serve(given: str, tell: Tell) -> None:
         tell(_packed(Result(not_shown=f"the device cannot be opened: {error}")))
         return
     rank = replace(ranks[0], tell=tell) if ranks else None
-    context = Context(opened, seed, patience, where, default=default, rank=rank)
+    context = CaseContext(opened, seed, patience, where, default=default, rank=rank)
     function = attrgetter(name)(importlib.import_module(module))
     result = Result(answered=True)
     tell.ready()  # from now on the time limit of the function counts

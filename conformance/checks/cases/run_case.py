@@ -7,16 +7,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from conformance.checks.cases.attempts import attempt, here
-from conformance.checks.cases.cases import Case, not_here
-from conformance.checks.cases.context import Attempt, Where
+from conformance.checks.cases.cases import BehaviourCase, not_here
+from conformance.checks.cases.context import Attempt, DeviceLocator
+from conformance.checks.cases.execution import attempt, here
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import CellRecord, Failed
 from devices.failure import Failure
 from opinfo.device import Device
 
 
-def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> None:
+def run_case(case: BehaviourCase, record: CellRecord, device: Device, where: DeviceLocator) -> None:
     """Runs the check of a case, unless the case is not tried on this device, and records the result."""
     if record.undeclared:
         return
@@ -39,7 +39,9 @@ def run_case(case: Case, record: CellRecord, device: Device, where: Where) -> No
     record.seconds += time.perf_counter() - started
 
 
-def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Where) -> Attempt:
+def run_program(
+    case: BehaviourCase, program: tuple[Any, ...], device: Device, where: DeviceLocator
+) -> Attempt:
     """Runs a pinned program of a case and returns the result. The caller counts the checks and records the failure."""
     assert case.drawn is not None
     made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
@@ -50,7 +52,7 @@ def run_program(case: Case, program: tuple[Any, ...], device: Device, where: Whe
 
 
 def record_failure(
-    case: Case, record: CellRecord, device: Device, made: Attempt, layout: str = ""
+    case: BehaviourCase, record: CellRecord, device: Device, made: Attempt, layout: str = ""
 ) -> None:
     """Records that the device failed or refused a check, together with the function that writes the repro script."""
     if made.refused is not None:
@@ -65,7 +67,7 @@ def record_failure(
         record.fail(Failed(failure, repro=script if has_source(descriptor) else None))
 
 
-def untried(case: Case, device: Device) -> str:
+def untried(case: BehaviourCase, device: Device) -> str:
     """Returns the reason why a case is not tried on this device and machine. Empty if the case is tried."""
     indices = device.descriptor.device_count() if case.indices > 1 else 1
     return not_here(case, device.descriptor.capabilities, indices)

@@ -19,7 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from conformance.checks.cases.cases import Case
+from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.failure_lines import expected_and_found, in_docstring
 from conformance.checks.source import bound, names_of, text_of
 from devices.descriptor import Descriptor
@@ -124,13 +124,13 @@ exec(zlib.decompress(base64.b85decode(packed)), {{}})
 
 
 if __name__ == "__main__":
-    from conformance.checks.cases.attempts import reproduce
-    from conformance.checks.cases.cases import Case
-    from conformance.checks.cases.context import Where
+    from conformance.checks.cases.execution import reproduce
+    from conformance.checks.cases.cases import BehaviourCase
+    from conformance.checks.cases.context import DeviceLocator
     from devices.failure import Kind
 
-    CASE = Case({arguments})
-    WHERE = Where(module={described!r}, script=os.path.abspath(__file__))
+    CASE = BehaviourCase({arguments})
+    WHERE = DeviceLocator(module={described!r}, script=os.path.abspath(__file__))
     sys.exit(reproduce(CASE, WHERE{dies}))
 
 # PACKED
@@ -150,7 +150,7 @@ def has_source(descriptor: Descriptor) -> bool:
 
 
 def script_of_case(
-    case: Case,
+    case: BehaviourCase,
     descriptor: Descriptor,
     failure: Failure | None = None,
     program: tuple[Any, ...] | None = None,
@@ -176,7 +176,7 @@ def script_of_case(
             each for each in arguments if isinstance(each, str)
         ]  # helper functions that an argument names
         imports, source, check = shown(case.check.__module__, [name, *helpers], name)
-    roots = [*_imported(imports), "conformance.checks.cases.attempts"]
+    roots = [*_imported(imports), "conformance.checks.cases.execution"]
     described = _module_of(file)
     if described:
         sources = dict(carried((*roots, described)))
@@ -207,14 +207,14 @@ def _seen(failure: Failure | None) -> str:
     return "\n".join(map(in_docstring, expected_and_found(failure)))
 
 
-def _written(case: Case, name: str, arguments: tuple[Any, ...]) -> str:
-    """Returns the source of the arguments from which the script builds its Case: only those on which the result
+def _written(case: BehaviourCase, name: str, arguments: tuple[Any, ...]) -> str:
+    """Returns the source of the arguments from which the script builds its BehaviourCase: only those on which the result
     depends."""
     given = [repr(case.clause), repr(case.name), name]
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
     given.append(f"kind=Kind.{case.kind.name}")
-    plain = Case(case.clause, case.name, case.check)
+    plain = BehaviourCase(case.clause, case.name, case.check)
     for field in ("own_process", "environment", "seconds"):
         if (value := getattr(case, field)) != getattr(plain, field):
             given.append(f"{field}={value!r}")

@@ -21,8 +21,8 @@ from opinfo.compare import SUM_ROUNDINGS
 from opinfo.reference import (
     OutputSpec,
     StrideAnswer,
+    StrideOracle,
     ValueAnswer,
-    Where,
     value_answer,
 )
 from opinfo.samples import Sample, Traits
@@ -71,7 +71,7 @@ class Expecting(Protocol):
 
     def mutable_inputs(self, sample: Sample) -> frozenset[int]: ...
 
-    def stride_answer(self, laid: Laid, *, where: Where = "device") -> StrideAnswer: ...
+    def stride_answer(self, laid: Laid, *, where: StrideOracle = "device") -> StrideAnswer: ...
 
 
 class Reference:

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 import devices.failure
-from conformance.checks.ops.calls import Call, Judge, Laid, laid_out, repeated
+from conformance.checks.ops.calls import Invocation, Judge, Laid, laid_out, repeated
 from conformance.checks.ops.evidence import called
 from conformance.checks.ops.modes import Mode
 from conformance.checks.ops.script import (
@@ -60,7 +60,7 @@ class CallScript:
     setting: Setting
     clause: str
     judge: Judge
-    made: Call
+    made: Invocation
     mode: Mode
     procedure: Callable[..., Any]
     given: tuple[Any, ...]  # the procedure's arguments after the call
@@ -145,7 +145,7 @@ class CallScript:
     def _call(self, functions: list[Any]) -> list[str]:
         """Returns the lines of the script that create the inputs and make the call. Adds the functions that these lines
         use to the list ``functions``."""
-        functions += [self.procedure, Call, laid_out, dense]
+        functions += [self.procedure, Invocation, laid_out, dense]
         laid = self.laid
         geometries = [
             geometry if isinstance(each, Guarded) else None
@@ -182,7 +182,7 @@ class CallScript:
             "]",
             "",
             "# The call",
-            "call = Call(",
+            "call = Invocation(",
             f"    {executed}, arguments, values, {inputs},",
             f"    torch.device(DEVICE), move, back, settle,{declared}",
             ")",

@@ -12,12 +12,12 @@ import torch
 from conformance.checks.ops.roundings import as_exact, within
 from opinfo.compare import Wrong, difference, tensors_of
 from opinfo.guarded import Guarded, Move
-from opinfo.layouts import Case, Geometry
+from opinfo.layouts import Geometry, LayoutCase
 from opinfo.samples import Sample
 
 
 @dataclass(slots=True)
-class Call:
+class Invocation:
     """A function, its input tensors, and the device on which the function is called.
 
     ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values``
@@ -84,12 +84,12 @@ def container(form: str, tensors: Sequence[torch.Tensor]) -> Any:
     return list(tensors) if form == "list" else tuple(tensors)
 
 
-def copies(call: Call) -> list[torch.Tensor]:
+def copies(call: Invocation) -> list[torch.Tensor]:
     """Returns contiguous copies of the call's values on the device."""
     return [call.move(each.clone()) for each in call.values]
 
 
-def address(call: Call, tensor: torch.Tensor) -> int | None:
+def address(call: Invocation, tensor: torch.Tensor) -> int | None:
     """Returns the address of a tensor's first element; None if the device does not declare ``pointers``."""
     return tensor.data_ptr() if call.pointers else None
 
@@ -174,7 +174,7 @@ class Laid:
     """The tensors of one sample, laid out on the device in the layouts of one case."""
 
     sample: Sample
-    case: Case
+    case: LayoutCase
     geometries: tuple[Geometry, ...]
     inputs: list[Guarded | torch.Tensor]  # strided tensors are guarded
 

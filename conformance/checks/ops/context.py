@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
+from conformance.checks.call_hooks import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import VALUES, VARIANTS, CellRecord, Recorder, Unread
-from conformance.checks.guard import INPUTS, UNWATCHED, Guard, allows
 from conformance.checks.ops.call_reference import NO_ANSWER, Part, Reference
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.calls import (
     Ambiguous,
-    Call,
+    Invocation,
     Judge,
     Laid,
     Unjudged,
@@ -40,6 +40,7 @@ from conformance.checks.ops.roundings import exact_answer
 from devices.cell import CallKey
 from devices.errors import in_a_line
 from opinfo.compare import DEFAULT_TOLERANCES
+from opinfo.determinate_calls import all_differ
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions
 from opinfo.guarded import ByValues, Guarded
@@ -47,8 +48,8 @@ from opinfo.layouts import (
     CONTIGUOUS,
     RECORDED,
     AnyLayout,
-    Case,
     Geometry,
+    LayoutCase,
     Operand,
     Placed,
     covering,
@@ -59,14 +60,13 @@ from opinfo.layouts import (
 )
 from opinfo.reference import (
     StrideAnswer,
+    StrideOracle,
     StrideReference,
     ValueAnswer,
-    Where,
     ieee,
     value_answer,
 )
 from opinfo.samples import Sample, Traits, choose, direct_seeding, expand_rule, expandable, mutates
-from opinfo.specified import all_differ
 from opinfo.subject import Subject
 
 #: Samples up to this size keep their buffers and references for all clauses of an item.
@@ -106,7 +106,7 @@ def _unread(evidence: Any, error: Exception) -> Unread:
 
 
 @dataclass
-class ItemContext:
+class OpContext:
     """Everything that the checks of one op and dtype need: samples, device, references and records. The tensors of a
     sample are built once and shared by all checks."""
 
@@ -120,7 +120,7 @@ class ItemContext:
     known: Exceptions
     guard: Guard = UNWATCHED
     mode: Mode = EAGER  # how the calls of the item are executed
-    cases: tuple[Case, ...] = field(default_factory=lambda: covering_set().cases)
+    cases: tuple[LayoutCase, ...] = field(default_factory=lambda: covering_set().cases)
     targets: tuple[AnyLayout, ...] = field(default_factory=lambda: covering_set().targets)
     grad: bool = False  # True while checks that record gradients run
     seconds: float = 0.0  # the least time limit of the checks that run
@@ -238,7 +238,7 @@ class ItemContext:
             return frozenset(range(len(sample.tensors)))
         return frozenset()
 
-    def geometries(self, sample: Sample, case: Case) -> tuple[Geometry, ...]:
+    def geometries(self, sample: Sample, case: LayoutCase) -> tuple[Geometry, ...]:
         """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a case."""
         if case is RECORDED and sample.geometries is not None:
             return sample.geometries
@@ -258,7 +258,7 @@ class ItemContext:
         )
 
     def lay(
-        self, sample: Sample, case: Case, geometries: tuple[Geometry, ...] | None = None
+        self, sample: Sample, case: LayoutCase, geometries: tuple[Geometry, ...] | None = None
     ) -> Laid:
         geometries = geometries or self.geometries(sample, case)
         if self._held > _MOST_BYTES:
@@ -286,7 +286,7 @@ class ItemContext:
         an earlier attempt to lay out this sample ended a process."""
         return self.laid_as(sample, self.cases[0])
 
-    def laid_as(self, sample: Sample, case: Case) -> Laid:
+    def laid_as(self, sample: Sample, case: LayoutCase) -> Laid:
         """Returns the sample on the device in the layouts of a case. Raises EndsProcess if an earlier attempt to lay
         out this sample ended a process."""
         if not self.guard.call(CallKey(sample.index, INPUTS)):
@@ -320,12 +320,12 @@ class ItemContext:
 
     def call(
         self, laid: Laid, function: Callable[..., Any] | None = None, mode: Mode | None = None
-    ) -> Call:
+    ) -> Invocation:
         """Returns the call of the op, or of ``function`` if given, on these tensors. It is executed in ``mode``, by default
         the mode of the item."""
         sample, device, mode = laid.sample, self.device, mode or self.mode
         eager = function or self.subject.function
-        return Call(
+        return Invocation(
             mode.applied(eager),
             *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
             *(self.place, device.from_device, device.settle),
@@ -480,7 +480,7 @@ class ItemContext:
         function: Callable[..., Any] | None = None,
         variant: str = "",
         *,
-        where: Where = "device",
+        where: StrideOracle = "device",
     ) -> StrideAnswer:
         return self.strides.answer(
             f"{self.subject.id}{variant}",
@@ -525,7 +525,7 @@ class _One(Guard):
 
 
 def script_for_call(
-    ctx: ItemContext,
+    ctx: OpContext,
     checks: Iterable[OpCheck],
     clause: str,
     call: CallKey,
@@ -547,11 +547,11 @@ Budget = Callable[[OpCheck], int | None]
 
 
 def run_checks(
-    ctx: ItemContext, checks: Iterable[OpCheck], budget: Budget = lambda check: None
+    ctx: OpContext, checks: Iterable[OpCheck], budget: Budget = lambda check: None
 ) -> None:
     """Runs the check functions of all wanted clauses, in order. A function that serves several clauses is run only
     once, with the largest of their budgets."""
-    wanted: dict[Callable[[ItemContext], None], list[OpCheck]] = {}
+    wanted: dict[Callable[[OpContext], None], list[OpCheck]] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:
             for function in check.checks:

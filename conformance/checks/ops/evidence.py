@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Call, address, container, strided, views
+from conformance.checks.ops.calls import Invocation, address, container, strided, views
 from opinfo.compare import replace_tensors
 from opinfo.guarded import ByValues, Damage, Guarded, identity
 from opinfo.layouts import Geometry
@@ -147,7 +147,7 @@ class Evidence:
 
 
 def attempt(
-    call: Call, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
+    call: Invocation, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
 ) -> tuple[Any, Exception | None]:
     """Makes the call and waits for its result. Returns the result and None, or None and the exception; one that was
     raised during the wait counts as one of the call. If ``form`` is given, the targets are passed as ``out=``."""
@@ -162,13 +162,13 @@ def attempt(
     return result, None
 
 
-def called(call: Call) -> Evidence:
+def called(call: Invocation) -> Evidence:
     """Makes the call, and returns its evidence. The inputs then have their known bytes again."""
     return collect_evidence(call, *attempt(call))
 
 
 def called_into(
-    call: Call, targets: Sequence[Guarded | torch.Tensor], form: str, read: bool = False
+    call: Invocation, targets: Sequence[Guarded | torch.Tensor], form: str, read: bool = False
 ) -> Evidence:
     """Makes the call with ``targets`` as ``out=``, or on targets that are among its inputs if ``form`` is empty. If
     ``read``, their values are the result of the call."""
@@ -183,7 +183,7 @@ def called_into(
 
 
 def collect_evidence(
-    call: Call,
+    call: Invocation,
     result: Any,
     error: Exception | None,
     mutable: Collection[int] = (),
@@ -222,7 +222,7 @@ def copied(read: Any) -> Any:
     return replace_tensors(read, lambda t: t.clone() if t.layout == torch.strided else t)
 
 
-def output_facts(call: Call, tensor: torch.Tensor) -> OutputFacts:
+def output_facts(call: Invocation, tensor: torch.Tensor) -> OutputFacts:
     """Returns the device's description of a tensor of a result, with the inputs that it shares memory with."""
     found = facts_of(tensor, strides=call.strides, storage=call.storage)
     storage, overlaps = None, []
@@ -258,7 +258,7 @@ def facts_of(tensor: torch.Tensor, *, strides: bool = True, storage: bool = True
 
 
 def input_memory(
-    call: Call, each: Guarded | torch.Tensor, updated: bool = False
+    call: Invocation, each: Guarded | torch.Tensor, updated: bool = False
 ) -> InputMemory | None:
     """Returns the state of an input after the call; None for an input without known bytes. If the op ``updated`` it, its
     elements are read."""
@@ -282,7 +282,7 @@ def input_memory(
 
 
 def spoilt_inputs(
-    call: Call, found: Sequence[InputMemory | None], mutable: Collection[int] = ()
+    call: Invocation, found: Sequence[InputMemory | None], mutable: Collection[int] = ()
 ) -> list[Guarded]:
     """Returns the inputs whose bytes the call changed, except those whose index is in ``mutable``."""
     return [
@@ -293,7 +293,7 @@ def spoilt_inputs(
 
 
 def target_after(
-    call: Call, target: Guarded | torch.Tensor, at: int | None, restrides: bool = False
+    call: Invocation, target: Guarded | torch.Tensor, at: int | None, restrides: bool = False
 ) -> TargetAfter:
     """Returns the state of a target after the call. ``at`` is the address that it had before. Its values are read
     unless it has moved, or if it ``restrides``: reading a tensor that extends past its storage can end the process."""
@@ -332,7 +332,7 @@ def target_after(
 # -- writes to the outputs
 
 
-def called_and_written_to(call: Call, mutable: Collection[int] = ()) -> Evidence:
+def called_and_written_to(call: Invocation, mutable: Collection[int] = ()) -> Evidence:
     """Makes the call, then writes to each output that may share memory with an input, and returns the evidence of both.
     The inputs then have their known bytes again, except those whose index is in ``mutable``, which the op updates."""
     result, error = attempt(call)
@@ -349,7 +349,7 @@ def called_and_written_to(call: Call, mutable: Collection[int] = ()) -> Evidence
     return replace(found, writes=tuple(writes))
 
 
-def may_share(call: Call, out: OutputFacts) -> bool:
+def may_share(call: Invocation, out: OutputFacts) -> bool:
     """Returns True if only a write to an output can show whether it shares memory with an input. On a device that shows
     storages, that is so for outputs in the storage of an input whose elements are apart; on other devices, for each
     output that has elements."""
@@ -360,7 +360,7 @@ def may_share(call: Call, out: OutputFacts) -> bool:
     )
 
 
-def write_through(call: Call, out: torch.Tensor) -> WriteThrough:
+def write_through(call: Invocation, out: torch.Tensor) -> WriteThrough:
     """Writes 1 to every element of an output, looks which inputs change, and writes their known bytes back."""
     error: Exception | None = None
     try:

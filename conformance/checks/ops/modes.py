@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from conformance.checks.behaviour.graph_capture import OwnGraph, chain, general_graph
-from conformance.checks.ops.calls import Call
+from conformance.checks.ops.calls import Invocation
 from conformance.checks.ops.evidence import Evidence, called
 from opinfo.compare import tensors_of
 
@@ -49,7 +49,7 @@ class BesideEager:
     made: Evidence | None = None  # None if the eager call raised
 
 
-def called_beside_eager(call: Call, seed: int) -> BesideEager:
+def called_beside_eager(call: Invocation, seed: int) -> BesideEager:
     """Makes a call as it stands and then in its mode, each time after ``seed`` was set, and returns the evidence of
     both. The inputs then have their known bytes again."""
     torch.manual_seed(seed)

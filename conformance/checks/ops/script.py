@@ -27,8 +27,8 @@ import torch
 
 from conformance.checks.clock import ends_within
 from conformance.checks.source import bound, names_of, text_of
-from opinfo.apart import LeftBehind
-from opinfo.compare import Call, Wrong, raised, replace_tensors
+from opinfo.compare import Arguments, Wrong, raised, replace_tensors
+from opinfo.module_side_effects import LeftBehind
 from opinfo.reference import IEEE
 from opinfo.subject import Subject
 
@@ -307,7 +307,7 @@ def _place(line: str) -> tuple[bool, bool, str]:
     return foreign, line.startswith("from"), line
 
 
-def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
+def inputs_source(call: Arguments, values: Sequence[torch.Tensor]) -> list[str]:
     """Returns the lines of a script that assign ``values``, the input tensors, and define ``arguments``, the function
     that inserts tensors into the call's arguments."""
     args, kwargs = placed(call)
@@ -323,7 +323,7 @@ def inputs_source(call: Call, values: Sequence[torch.Tensor]) -> list[str]:
     ]
 
 
-def placed(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def placed(call: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of a call with names in place of values: ``t[n]`` for each tensor, and ``device`` for a
     device argument."""
     numbering = iter(range(len(call.tensors)))

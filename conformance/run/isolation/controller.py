@@ -41,8 +41,8 @@ from conformance.run.isolation.process import (
     read_said,
     stack_of,
 )
-from conformance.run.isolation.watch import Limits, path_of, read_entry
-from conformance.run.outcomes import GroupCall, Lost, LostCells
+from conformance.run.isolation.watch import CellLimits, path_of, read_entry
+from conformance.run.item_report import GroupCall, Lost, LostCells
 from devices.cell import CellKey, Outcome
 from devices.descriptor import Descriptor
 from devices.errors import ConformError
@@ -95,7 +95,7 @@ class Controller:
     folder: Path  # of the journals
     results: Path
     items: Mapping[str, Item]
-    limits: Limits
+    limits: CellLimits
     indices: Collection[int]  # of devices
     judge: Callable[[Lost], bool]  # whether a lost cell is unexpected
     is_done: Callable[[CellKey], bool]  # whether a cell has its outcome

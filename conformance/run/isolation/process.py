@@ -20,7 +20,7 @@ import msgspec
 from conformance.checks.child import end_with_parent
 from conformance.checks.clock import LEAST_ELSEWHERE
 from conformance.run.isolation.watch import Journal, Place, close_in_child
-from conformance.run.outcomes import Lost, LostCells
+from conformance.run.item_report import Lost, LostCells
 from devices.cell import CellKey
 
 #: Asks a process for its stack. faulthandler answers in the signal's own handler, which needs no GIL.

@@ -33,9 +33,9 @@ try:
 except ImportError:  # Windows: a case that needs a device alone may share it there
     fcntl = None  # type: ignore[assignment]
 
+from conformance.checks.call_hooks import Guard, allows
 from conformance.checks.cells import VALUES, CellRecord
-from conformance.checks.guard import Guard, allows
-from conformance.run.outcomes import GroupCall, Guilty, Lost, LostCells
+from conformance.run.item_report import GroupCall, Guilty, Lost, LostCells
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome
 from devices.errors import ConformError
 from devices.files import cache_root, file_name
@@ -166,7 +166,7 @@ def _part(raw: bytes, place: int, read: Callable[[bytes], T]) -> T | None:
 OUTSIDE: Final = 60.0
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CellLimits(msgspec.Struct, frozen=True):
     """The time limits of cells. A cell may take ``seconds`` times the factor of the longest pattern that matches its
     clause. The first cell of an op and dtype in a process may take ``first_use`` seconds more."""
 
@@ -191,16 +191,16 @@ class Limits(msgspec.Struct, frozen=True):
 
 def limits_for(
     plan: str, scale: float, first_use: float = 0.0, override: float | None = None
-) -> Limits:
+) -> CellLimits:
     """Returns the time limits of a plan on a device that is ``scale`` times as slow as usual, and that needs
     ``first_use`` extra seconds at its first use. If ``override`` is given, each cell may take this number of seconds
     instead."""
     if override is not None:
-        return Limits(override)
+        return CellLimits(override)
     file = Path(__file__).with_name("limits.toml")
     table = msgspec.toml.decode(file.read_bytes(), type=dict[str, dict[str, float]])
     seconds = table["seconds"]
-    return Limits(seconds.get(plan, max(seconds.values())) * scale, table["factors"], first_use)
+    return CellLimits(seconds.get(plan, max(seconds.values())) * scale, table["factors"], first_use)
 
 
 # -- the lock of a device
@@ -354,7 +354,7 @@ class Watch(Guard):
     have already ended a process, and checks the device after a failure."""
 
     _journal: Journal
-    _limits: Limits
+    _limits: CellLimits
     _lock: DeviceLock
     _alive: Callable[[], None]
     _leave: Callable[[Lost], NoReturn]

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from conformance.checks.cases.cases import Case
-from conformance.checks.cases.drawing import Program
+from conformance.checks.cases.cases import BehaviourCase
+from conformance.checks.cases.random_programs import Program
 from conformance.search.minimise.candidates import Candidate
 from devices.errors import ConformError
-from opinfo.compare import Call
+from opinfo.compare import Arguments
 from opinfo.encoding import (
     ARGUMENTS,
     NotEncodable,
@@ -64,7 +64,7 @@ def decode(
         kwargs = {str(name): read(each) for name, each in call["kwargs"].items()}
         index = int(call["sample"])
         process = next((s.process for s in drawn if s.index == index), lambda result: result)
-        sample = Sample(index, Call(args, kwargs), process)
+        sample = Sample(index, Arguments(args, kwargs), process)
         return Candidate(sample, *(parse_layout(layouts[place]) for place in _PLACES))
     except (
         *(KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError),
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
     raise NotEncodable(f"a {type(value).__name__} in a program cannot be pinned: {value!r}")
 
 
-def decode_program(case: Case, program: Sequence[Any]) -> Program:
+def decode_program(case: BehaviourCase, program: Sequence[Any]) -> Program:
     """Returns the program that encoded data describes. Raises NotRebuilt if it is not a valid program of the case."""
     if case.drawn is None:
         raise NotRebuilt(f"{case.clause}::{case.name} no longer draws programs")

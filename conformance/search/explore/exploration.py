@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from conformance.checks.child import Child, ChildDied, Limits, messages
+from conformance.checks.child import Child, ChildDied, ChildLimits, messages
 from conformance.checks.clock import ends_within
 from conformance.contract import Contract
 from conformance.plan.planner import undeclared_clauses, untried
@@ -47,7 +47,7 @@ _DEATHS = 3
 OPS_BEFORE_A_CASE = 4
 #: The time limit in seconds for a repro script when a finding is confirmed.
 _CONFIRM_SECONDS = 120
-_TARGET = "conformance.search.explore.hunt:serve"
+_TARGET = "conformance.search.explore.search_worker:serve"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -244,7 +244,7 @@ def explored(
         up: float | None = None
         shrinking: Finding | None = None
         try:
-            child = Child(_TARGET, msgspec.to_builtins(orders), Limits(silence=_SILENCE))
+            child = Child(_TARGET, msgspec.to_builtins(orders), ChildLimits(silence=_SILENCE))
             for message in messages(child):
                 up = time.monotonic() if up is None else up
                 match msgspec.convert(message, Message):

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import msgspec
 
-from conformance.checks.cases.cases import Case
-from conformance.checks.cases.context import Where
+from conformance.checks.call_hooks import Guard
+from conformance.checks.cases.cases import BehaviourCase
+from conformance.checks.cases.context import DeviceLocator
 from conformance.checks.cases.run_case import record_failure, run_program
 from conformance.checks.cells import CellRecord, Recorder
-from conformance.checks.guard import Guard
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.search.explore.encoding import NotRebuilt, decode, decode_program
 from conformance.search.minimise.candidates import CandidateRunner
 from conformance.suites.layout import SUITE
@@ -23,7 +23,7 @@ from devices.pinned import Pinned
 from opinfo.device import Device
 
 
-def run_pins(ctx: ItemContext, pins: Sequence[Pinned]) -> None:
+def run_pins(ctx: OpContext, pins: Sequence[Pinned]) -> None:
     """Checks those pinned examples of an op and dtype whose clauses are selected, and records the results in the cells
     of ``ctx``."""
     runner = CandidateRunner(ctx.subject, ctx.dtype, ctx.device, 0, ctx.known)
@@ -67,10 +67,10 @@ def _check(runner: CandidateRunner, pin: Pinned, record: CellRecord) -> None:
 
 
 def run_programs(
-    case: Case,
+    case: BehaviourCase,
     record: CellRecord,
     device: Device,
-    where: Where,
+    where: DeviceLocator,
     pins: Iterable[Pinned],
     guard: Guard,
 ) -> None:
@@ -85,7 +85,9 @@ def run_programs(
             guard.done()
 
 
-def _run_program(case: Case, pin: Pinned, record: CellRecord, device: Device, where: Where) -> None:
+def _run_program(
+    case: BehaviourCase, pin: Pinned, record: CellRecord, device: Device, where: DeviceLocator
+) -> None:
     try:
         program = decode_program(case, pin.program)
     except NotRebuilt as error:

@@ -15,7 +15,7 @@ import torch
 
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.cells import CellRecord, Recorder
-from conformance.checks.ops.context import ItemContext, run_checks, script_for_call
+from conformance.checks.ops.context import OpContext, run_checks, script_for_call
 from conformance.suites import load, suite_of
 from conformance.suites.layout import SUITE
 from devices.cell import CallKey
@@ -25,7 +25,7 @@ from opinfo.compare import difference
 from opinfo.database import DATABASE
 from opinfo.device import Device
 from opinfo.exceptions import Exceptions, exceptions
-from opinfo.layouts import CONTIGUOUS, AnyLayout, Case, covering_set
+from opinfo.layouts import CONTIGUOUS, AnyLayout, LayoutCase, covering_set
 from opinfo.memory import fresh_memory
 from opinfo.reference import StrideReference, value_answer
 from opinfo.sample_source import SampleSource
@@ -44,12 +44,12 @@ class Candidate:
     target: AnyLayout = CONTIGUOUS
 
     @property
-    def case(self) -> Case:
-        """The layouts of the inputs as a Case of opinfo.layouts. Its name is a single layout if all inputs have the
+    def case(self) -> LayoutCase:
+        """The layouts of the inputs as a LayoutCase of opinfo.layouts. Its name is a single layout if all inputs have the
         same layout."""
         same = self.first == self.rest or len(self.sample.tensors) < 2
         name = self.first.id if same else f"{self.first.id}/{self.rest.id}"
-        return Case(name, self.first, self.rest)
+        return LayoutCase(name, self.first, self.rest)
 
 
 class Sign(msgspec.Struct, frozen=True):
@@ -163,14 +163,14 @@ class CandidateRunner:
         self,
         samples: list[Sample],
         clauses: Sequence[str],
-        cases: tuple[Case, ...] | None = None,
+        cases: tuple[LayoutCase, ...] | None = None,
         targets: tuple[AnyLayout, ...] | None = None,
-    ) -> ItemContext:
-        """Returns the ItemContext for checks of the given clauses. The layouts are those of the plan unless ``cases``
+    ) -> OpContext:
+        """Returns the OpContext for checks of the given clauses. The layouts are those of the plan unless ``cases``
         and ``targets`` are given."""
         if cases is not None:  # the given layouts replace those of the samples
             samples = [replace(each, layouts=None) for each in samples]
-        return ItemContext(
+        return OpContext(
             *(self.subject, self.dtype, self.traits, samples, self.device, self.strides),
             Recorder(self.subject.id, self.dtype, clauses),
             self.known,

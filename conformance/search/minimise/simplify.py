@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from conformance.search.minimise.candidates import Candidate, copies
-from opinfo.compare import Call, bit_equal, tensors_of
+from opinfo.compare import Arguments, bit_equal, tensors_of
 from opinfo.layouts import EXPAND, MEMORY, STEP, AnyLayout, FreeLayout, Layout
 from opinfo.samples import Sample
 
@@ -92,7 +92,7 @@ def fewer_dimensions(current: Candidate) -> Space:
 def _with_arguments(current: Candidate, change: Callable[[Any], Any]) -> Candidate:
     """Returns the candidate with ``change`` applied to each of its arguments and to their parts."""
     call = current.sample.call
-    return with_call(current, Call(*_changed((call.args, call.kwargs), change)))
+    return with_call(current, Arguments(*_changed((call.args, call.kwargs), change)))
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -210,7 +210,7 @@ class Slot:
     options: tuple[Any, ...]
 
 
-def slots(call: Call) -> list[Slot]:
+def slots(call: Arguments) -> list[Slot]:
     """Returns the places among the arguments for which a simpler value exists. Keyword arguments come first, because a
     call without them is easiest to read."""
     found: list[Slot] = []
@@ -246,7 +246,7 @@ def _inside(path: tuple[int | str, ...], value: Any) -> list[Slot]:
     return [Slot((*path, i), options) for i, v in enumerate(value) if (options := _options(v))]
 
 
-def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
+def with_choices(call: Arguments, places: Sequence[Slot], vector: Vector) -> Arguments:
     """Returns the call with option ``vector[n]`` at place ``n``. An index past the last option keeps the value."""
     held: dict[str, Any] = {"args": [*call.args], "kwargs": {**call.kwargs}}
     chosen = [
@@ -259,7 +259,7 @@ def with_choices(call: Call, places: Sequence[Slot], vector: Vector) -> Call:
             held = _exchanged(held, path, option)
     for (side, key), _ in (each for each in chosen if each[1] is DROP):
         del held[str(side)][key]
-    return Call(tuple(held["args"]), held["kwargs"])
+    return Arguments(tuple(held["args"]), held["kwargs"])
 
 
 def _exchanged(value: Any, path: Sequence[int | str], option: Any) -> Any:
@@ -317,8 +317,8 @@ def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candida
     """Returns the candidate with the given tensors in place of its own. Given tensors that are strided are copied to
     contiguous ones."""
     args, kwargs = current.sample.call.bind(copies(tensors))
-    return with_call(current, Call(args, dict(kwargs)))
+    return with_call(current, Arguments(args, dict(kwargs)))
 
 
-def with_call(current: Candidate, call: Call) -> Candidate:
+def with_call(current: Candidate, call: Arguments) -> Candidate:
     return replace(current, sample=replace(current.sample, call=call))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from conformance.checks.child import Child, ChildDied, Ended, Limits, Tell
+from conformance.checks.child import Child, ChildDied, ChildLimits, Ended, Tell
 from devices import registry
 from devices.cell import CellKey
 from devices.failure import Failure
@@ -85,7 +85,7 @@ def in_turn(
     while left:
         done = 0
         orders = msgspec.to_builtins(Orders(bench, left))
-        with Child(target, orders, Limits(silence=_SILENCE), copied=True) as child:
+        with Child(target, orders, ChildLimits(silence=_SILENCE), copied=True) as child:
             for done, message in enumerate(child, 1):
                 yield left[done - 1], message
             if done < len(left):

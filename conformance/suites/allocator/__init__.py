@@ -2,12 +2,20 @@
 released."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.allocator import blocks, counters, drawn, limits, pending, pools, steady
+from conformance.suites.allocator import (
+    blocks,
+    counters,
+    cross_stream_free,
+    drawn,
+    leaks,
+    limits,
+    pools,
+)
 
 SUITE = Suite(
     "allocator",
     cases=gathered(
         *(counters.cases, blocks.cases, limits.cases, pools.cases, drawn.cases),
-        *(steady.cases, pending.cases),
+        *(leaks.cases, cross_stream_free.cases),
     ),
 )

@@ -27,7 +27,7 @@ from conformance.checks.behaviour.allocator_memory import (
     span,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -36,12 +36,12 @@ cases = Cases(Kind.MEMORY)
 _MOST_BLOCKS = 64
 
 
-def _sizes(context: Context, count: int) -> list[int]:
+def _sizes(context: CaseContext, count: int) -> list[int]:
     return [context.random.choice((1, 600, 4096, 4097, 70_000, MIB + 5)) for _ in range(count)]
 
 
 @cases("allocator.disjoint")
-def live_blocks(context: Context) -> None:
+def live_blocks(context: CaseContext) -> None:
     """Blocks of many sizes are allocated, some are freed, and more are allocated. No two live blocks share a
     byte."""
     fresh(context)
@@ -58,13 +58,13 @@ def live_blocks(context: Context) -> None:
 
 
 @cases("allocator.disjoint")
-def alignment(context: Context) -> None:
+def alignment(context: CaseContext) -> None:
     """The address of every block is a multiple of the alignment that the descriptor declares."""
     aligned(context, [context.bytes_of(size) for size in (1, 3, 513, 4097, 70_001, MIB + 5)])
 
 
 @cases("allocator.disjoint", requires={"allocator_statistics"})
-def nothing(context: Context) -> None:
+def nothing(context: CaseContext) -> None:
     """Creating tensors without elements changes neither the allocated nor the reserved bytes."""
     before = context.counters()
     empty = [torch.empty(shape, device=context.device) for shape in ((0,), (3, 0), (0, 2, 5))]
@@ -75,7 +75,7 @@ def nothing(context: Context) -> None:
 
 
 @cases("allocator.contents")
-def kept_through_churn(context: Context) -> None:
+def kept_through_churn(context: CaseContext) -> None:
     """Live blocks keep their bytes while other blocks are allocated, split and freed around them."""
     fresh(context)
     with new_queue(context):
@@ -95,7 +95,7 @@ def kept_through_churn(context: Context) -> None:
 
 
 @cases("allocator.contents")
-def kept_through_split(context: Context) -> None:
+def kept_through_split(context: CaseContext) -> None:
     """A block keeps its bytes when the free memory after it is split into other blocks."""
     fresh(context)
     with new_queue(context):
@@ -111,7 +111,7 @@ def kept_through_split(context: Context) -> None:
     "allocator.reuse",
     over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
 )
-def same_size(context: Context, size: int) -> None:
+def same_size(context: CaseContext, size: int) -> None:
     """A block is freed and a block of the same size is allocated, eight times in a row. Each time the freed
     block is reused: the reserved bytes do not grow."""
     block = context.bytes_of(size)
@@ -129,7 +129,7 @@ def same_size(context: Context, size: int) -> None:
 
 
 @cases("allocator.reuse")
-def after_a_split(context: Context) -> None:
+def after_a_split(context: CaseContext) -> None:
     """A large block is freed, and a smaller request is served from it. The smaller block is freed, and a
     request of the original size is served. The reserved bytes do not grow."""
     fresh(context)
@@ -164,7 +164,7 @@ _ORDERS = {
     requires={"pointers"},
     over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
 )
-def coalesced(context: Context, order: tuple[int, ...]) -> None:
+def coalesced(context: CaseContext, order: tuple[int, ...]) -> None:
     """A large block is freed and split into four blocks, which are freed in one of several orders. The four
     free blocks are merged, so that a request of the original size does not raise the reserved bytes."""
     fresh(context)
@@ -191,7 +191,7 @@ def coalesced(context: Context, order: tuple[int, ...]) -> None:
 
 
 @cases("allocator.empty_cache", over={"one": ((5 * MIB,),), "many": ((3000, 70_000, 5 * MIB, 9 * MIB),)})  # fmt: skip
-def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
+def gives_back(context: CaseContext, sizes: tuple[int, ...]) -> None:
     """torch.accelerator.memory.empty_cache releases every segment that contains no live block: the reserved
     bytes return to their previous value."""
     with given_back(
@@ -212,7 +212,7 @@ def gives_back(context: Context, sizes: tuple[int, ...]) -> None:
 
 
 @cases("allocator.empty_cache")
-def keeps_live(context: Context) -> None:
+def keeps_live(context: CaseContext) -> None:
     """empty_cache does not affect live blocks: they keep their bytes, they are still counted in the allocated
     bytes, and their memory is not allocated again."""
     with new_queue(context):
@@ -240,7 +240,7 @@ _THREADS, _STEPS = 8, 150
 
 
 @cases("allocator.threads")
-def counted(context: Context) -> None:
+def counted(context: CaseContext) -> None:
     """Eight threads allocate and free blocks at the same time. Afterwards the allocated and active bytes are as
     before, and every allocation and every free is counted."""
     before = context.counters()
@@ -282,7 +282,7 @@ def counted(context: Context) -> None:
 
 
 @cases("allocator.threads", requires={"pointers"})
-def nobody_shares(context: Context) -> None:
+def nobody_shares(context: CaseContext) -> None:
     """Six threads allocate, fill and free blocks at the same time. No two live blocks overlap, and each live
     block keeps its bytes."""
     fresh(context)
@@ -308,7 +308,7 @@ def nobody_shares(context: Context) -> None:
 
 
 @cases("allocator.threads")
-def freed_elsewhere(context: Context) -> None:
+def freed_elsewhere(context: CaseContext) -> None:
     """Blocks are allocated by one thread and freed by four others. The allocated bytes return to their
     previous value."""
     before = context.counters()
@@ -333,7 +333,7 @@ def freed_elsewhere(context: Context) -> None:
 
 
 @cases("allocator.threads")
-def come_back(context: Context) -> None:
+def come_back(context: CaseContext) -> None:
     """Eight threads allocate and free blocks, each thread on its own stream. empty_cache then releases all this
     memory: the reserved bytes are as before."""
 

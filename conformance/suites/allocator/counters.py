@@ -24,7 +24,7 @@ from conformance.checks.behaviour.allocator_memory import (
     span,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context, Counters
+from conformance.checks.cases.context import CaseContext, Counters
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -46,7 +46,7 @@ _SIZES = {
 
 
 @cases("allocator.accounting", over={name: (size,) for name, size in _SIZES.items()})
-def one_block(context: Context, size: int) -> None:
+def one_block(context: CaseContext, size: int) -> None:
     """Allocating a block raises `allocated` by the size of the block plus at most one allocation granule, and
     raises `requested` by exactly the size. Freeing the block restores both counters."""
     context.bytes_of(size)  # the first use may allocate memory that is kept
@@ -65,7 +65,7 @@ def one_block(context: Context, size: int) -> None:
 
 
 @cases("allocator.accounting")
-def many_blocks(context: Context) -> None:
+def many_blocks(context: CaseContext) -> None:
     """64 blocks of random sizes are allocated and then freed in random order. `allocated` rises by the sizes of
     the blocks, plus at most one allocation granule per block. Each free lowers `requested` by the size of the freed
     block, and `allocated` by at least that size."""
@@ -102,7 +102,7 @@ def many_blocks(context: Context) -> None:
 
 
 @cases("allocator.accounting")
-def views(context: Context) -> None:
+def views(context: CaseContext) -> None:
     """Creating a view allocates no memory. The block of a tensor stays allocated until the tensor and all its
     views are deleted."""
     before = context.counters()
@@ -127,7 +127,7 @@ def views(context: Context) -> None:
     _as_before(context, before)
 
 
-def _as_before(context: Context, before: Counters) -> None:
+def _as_before(context: CaseContext, before: Counters) -> None:
     now = context.counters()
     context.same(
         now.allocated,
@@ -143,7 +143,7 @@ def _as_before(context: Context, before: Counters) -> None:
 
 
 @cases("allocator.ordering")
-def at_every_moment(context: Context) -> None:
+def at_every_moment(context: CaseContext) -> None:
     """100 random allocations and frees are made. After each of them, reserved >= active >= allocated >= 0, and
     every current value is between 0 and its peak."""
     blocks: list[torch.Tensor] = []
@@ -158,7 +158,7 @@ def at_every_moment(context: Context) -> None:
 
 
 @cases("allocator.ordering")
-def totals(context: Context) -> None:
+def totals(context: CaseContext) -> None:
     """For every statistic, the total allocated minus the total freed since a reset equals the change of the
     current value since that reset."""
     held = context.bytes_of(3 * KIB)
@@ -178,7 +178,7 @@ def totals(context: Context) -> None:
 
 
 @cases("allocator.peaks")
-def running_maximum(context: Context) -> None:
+def running_maximum(context: CaseContext) -> None:
     """`allocated_bytes.all.peak` is the largest value of `allocated` since the last reset: allocations can
     raise the peak, and frees do not lower it."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
@@ -210,7 +210,7 @@ def running_maximum(context: Context) -> None:
 
 
 @cases("allocator.peaks")
-def reset(context: Context) -> None:
+def reset(context: CaseContext) -> None:
     """reset_peak_memory_stats sets every peak to the current value."""
     held = context.bytes_of(64 * KIB)
     context.bytes_of(4 * MIB)
@@ -230,7 +230,7 @@ def reset(context: Context) -> None:
 
 
 @cases("allocator.peaks")
-def reset_of_each(context: Context) -> None:
+def reset_of_each(context: CaseContext) -> None:
     """reset_peak_memory_stats sets the peak of every statistic to the current value, also for small and large
     blocks, for segments, and for inactive split blocks."""
     torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
@@ -253,7 +253,7 @@ def reset_of_each(context: Context) -> None:
 
 
 @cases("allocator.peaks")
-def accumulated(context: Context) -> None:
+def accumulated(context: CaseContext) -> None:
     """reset_accumulated_memory_stats sets every accumulated total to zero and leaves the current values
     unchanged."""
     held = context.bytes_of(64 * KIB)
@@ -273,7 +273,7 @@ def accumulated(context: Context) -> None:
 
 
 @cases("allocator.peaks", indices=2)
-def of_one_index(context: Context) -> None:
+def of_one_index(context: CaseContext) -> None:
     """Resetting the statistics of device index 1 leaves those of index 0 as they were."""
     for index in (0, 1):
         context.bytes_of(2 * MIB, index)
@@ -292,7 +292,7 @@ def of_one_index(context: Context) -> None:
 
 
 @cases("allocator.device_isolation", indices=2, over={"first_index": (0,), "second_index": (1,)})
-def others_stay(context: Context, used: int) -> None:
+def others_stay(context: CaseContext, used: int) -> None:
     """Allocating and freeing on one device index changes no counter of the other index."""
     mine, theirs = context.counters(used), context.counters(1 - used)
     blocks = [context.bytes_of(size, used) for size in (100, 60_000, 5 * MIB)]
@@ -320,7 +320,7 @@ _ACTIONS = ("alloc", "free_requested", "free_completed")
 
 
 @contextmanager
-def _recorded(context: Context) -> Iterator[None]:
+def _recorded(context: CaseContext) -> Iterator[None]:
     context.own("record_history")("all")
     try:
         yield
@@ -328,7 +328,7 @@ def _recorded(context: Context) -> Iterator[None]:
         context.own("record_history")(None)
 
 
-def _trace(context: Context) -> list[dict[str, Any]]:
+def _trace(context: CaseContext) -> list[dict[str, Any]]:
     return list(context.own("snapshot")()["device_traces"][0])
 
 
@@ -337,7 +337,7 @@ def _trace(context: Context) -> list[dict[str, Any]]:
     requires={"pointers"},
     over={"small": (3 * KIB,), "uneven": (70_001,), "large": (5 * MIB,)},
 )
-def one_of_each(context: Context, size: int) -> None:
+def one_of_each(context: CaseContext, size: int) -> None:
     """While the history is recorded, a block is allocated and freed. The events of the block are alloc,
     free_requested and free_completed, in this order, each with the address, the size and the stream of the
     block."""
@@ -367,7 +367,7 @@ def one_of_each(context: Context, size: int) -> None:
 
 
 @cases("allocator.history", requires={"pointers", "streams", "native_handle"})
-def of_its_stream(context: Context) -> None:
+def of_its_stream(context: CaseContext) -> None:
     """Blocks are allocated and freed on two streams while the history is recorded. Each event of a block
     names the stream on which the block was allocated."""
     streams = context.streams()
@@ -399,7 +399,7 @@ def of_its_stream(context: Context) -> None:
 
 
 @cases("allocator.history", requires={"pointers"})
-def in_order(context: Context) -> None:
+def in_order(context: CaseContext) -> None:
     """The recorded events of several blocks are in the order in which the blocks were allocated and freed."""
     with _recorded(context):
         blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
@@ -423,13 +423,13 @@ _STATES = {
 }
 
 
-def _segments(context: Context) -> list[dict[str, Any]]:
+def _segments(context: CaseContext) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = context.own("snapshot")()["segments"]
     return [segment for segment in found if segment["device"] == 0]
 
 
 @cases("allocator.history", requires={"allocator_statistics"})
-def sums(context: Context) -> None:
+def sums(context: CaseContext) -> None:
     """In the snapshot, the sizes of the segments add up to `reserved`, and the sizes of the live blocks add up
     to `allocated`. In each segment, the sizes of the blocks add up to total_size, and allocated_size and
     active_size are the sums over the blocks in the matching states."""
@@ -465,7 +465,7 @@ _BLOCK = {"size": int, "requested_size": int, "state": str, "frames": list}
 
 
 @cases("allocator.history")
-def documented(context: Context) -> None:
+def documented(context: CaseContext) -> None:
     """Segments and blocks of the snapshot have the documented fields with the documented types, and
     requested_size of a live block is the requested number of bytes."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
@@ -492,7 +492,7 @@ def documented(context: Context) -> None:
 
 
 @cases("allocator.history", requires={"pointers"})
-def exact_pointers(context: Context) -> None:
+def exact_pointers(context: CaseContext) -> None:
     """The snapshot contains every live block under the block's address, in the state active_allocated."""
     blocks = [context.bytes_of(size) for size in (1000, 90_000, 3 * MIB)]
     there = {
@@ -510,7 +510,7 @@ def exact_pointers(context: Context) -> None:
 
 
 @cases("allocator.history")
-def visualiser(context: Context) -> None:
+def visualiser(context: CaseContext) -> None:
     """The snapshot can be pickled, and torch.cuda._memory_viz can summarize and plot it."""
     fresh(context)
     with _recorded(context):

@@ -7,9 +7,10 @@ from functools import cache, partial
 from typing import Any
 
 from conformance.checks.cases.cases import Cases, Drawn
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Trial, perform, pinned
-from conformance.checks.cases.reach import Reach
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.program_coverage import Reach
+from conformance.checks.cases.random_programs import Trial, perform, pinned
+from conformance.suites.allocator.program_states import HIGHEST, Walk, steered_programs, table
 from conformance.suites.allocator.programs import (
     NUMBERS,
     STEPS,
@@ -20,7 +21,6 @@ from conformance.suites.allocator.programs import (
     told,
     validate,
 )
-from conformance.suites.allocator.reached import HIGHEST, Walk, steered_programs, table
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -30,7 +30,7 @@ _FEW, _MORE = (0, 2), (1, 20)  # (seed, number of programs): in every plan; beyo
 _DRAWN = Drawn(replay, lambda _, program: told(program), validate, source)
 
 
-def _drawn(context: Context, clause: str, seed: int, programs: int) -> None:
+def _drawn(context: CaseContext, clause: str, seed: int, programs: int) -> None:
     """Programs of up to 50 allocator steps (requests, frees, views, pools, threads, work on other streams) are
     drawn at random and run. After every step the invariants of the clause must hold."""
     from hypothesis import seed as seeded

@@ -27,7 +27,7 @@ from conformance.checks.behaviour.allocator_memory import (
     new_queue,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.descriptor import SETTINGS
 from devices.failure import Kind
 
@@ -35,7 +35,7 @@ cases = Cases(Kind.MEMORY)
 
 
 @cases("allocator.memory_info", alone=True)
-def free_falls(context: Context) -> None:
+def free_falls(context: CaseContext) -> None:
     """A large block is allocated and freed. get_memory_info satisfies 0 <= free <= total; while the block is
     live, free memory is lower by at least half the size of the block; the total stays the same."""
     fresh(context)
@@ -63,7 +63,7 @@ def free_falls(context: Context) -> None:
 
 
 @cases("allocator.memory_info", alone=True, requires={"allocator_statistics"})
-def cached_is_not_free(context: Context) -> None:
+def cached_is_not_free(context: CaseContext) -> None:
     """Memory that the allocator reserves is not reported as free: free plus reserved memory is at most the
     total, both while a block is live and after the block was freed into the cache."""
     fresh(context)
@@ -81,7 +81,7 @@ def cached_is_not_free(context: Context) -> None:
 
 
 @cases("allocator.oom", alone=True)
-def totals_are_reset(context: Context) -> None:
+def totals_are_reset(context: CaseContext) -> None:
     """After a request ran out of memory, reset_accumulated_memory_stats sets num_ooms and num_alloc_retries to
     zero."""
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
@@ -96,7 +96,7 @@ def totals_are_reset(context: Context) -> None:
 
 
 @cases("allocator.oom", alone=True)
-def more_than_there_is(context: Context) -> None:
+def more_than_there_is(context: CaseContext) -> None:
     """A request larger than the total memory raises torch.OutOfMemoryError, whose message contains the
     formatted size of the request."""
     text = "a request of 32 TiB did not raise torch.OutOfMemoryError with the size in its message"
@@ -105,7 +105,7 @@ def more_than_there_is(context: Context) -> None:
 
 
 @cases("allocator.oom", alone=True)
-def goes_on(context: Context) -> None:
+def goes_on(context: CaseContext) -> None:
     """After a request ran out of memory, live tensors keep their bytes and the next request that fits
     succeeds."""
     live = filled(context, 30_000, 5)
@@ -120,7 +120,7 @@ def goes_on(context: Context) -> None:
 
 
 @cases("allocator.oom", alone=True)
-def is_counted(context: Context) -> None:
+def is_counted(context: CaseContext) -> None:
     """A request that runs out of memory raises the counters num_ooms and num_alloc_retries by one each, and
     does not change the allocated bytes."""
     before = context.counters()
@@ -133,7 +133,7 @@ def is_counted(context: Context) -> None:
 
 
 @cases("allocator.oom", alone=True, requires={"allocator_memory_info"})
-def filled_up(context: Context) -> None:
+def filled_up(context: CaseContext) -> None:
     """Blocks are allocated until memory is full. Live blocks then keep their bytes, and memory that is freed
     can be allocated again."""
     fresh(context)
@@ -160,7 +160,7 @@ def filled_up(context: Context) -> None:
     fresh(context)
 
 
-def _runs_out(context: Context) -> bool:
+def _runs_out(context: CaseContext) -> bool:
     """Returns True if a request for more memory than any device has raises a RuntimeError of any type."""
     try:
         context.bytes_of(TOO_MUCH)
@@ -169,12 +169,12 @@ def _runs_out(context: Context) -> bool:
     return False
 
 
-def _ones(context: Context, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def _ones(context: CaseContext, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype, device=context.device)
 
 
 #: Calls with invalid arguments, which must raise.
-_WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
+_WRONG: dict[str, Callable[[CaseContext], torch.Tensor]] = {
     "shapes": lambda context: _ones(context, 2) + _ones(context, 3),
     "inner_sizes": lambda context: torch.mm(_ones(context, 2, 3), _ones(context, 2, 3)),
     "cat": lambda context: torch.cat([_ones(context, 2, 2), _ones(context, 3, 3)]),
@@ -186,7 +186,7 @@ _WRONG: dict[str, Callable[[Context], torch.Tensor]] = {
 
 
 @cases("allocator.error_leak", over={name: (name,) for name in _WRONG})
-def op_raises(context: Context, name: str) -> None:
+def op_raises(context: CaseContext, name: str) -> None:
     """An op is called with invalid arguments and raises an exception. The allocated bytes do not change."""
     before = context.counters().allocated
     for _ in range(3):
@@ -205,7 +205,9 @@ def op_raises(context: Context, name: str) -> None:
 
 
 @contextmanager
-def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[[float], None]]]:
+def _fraction(
+    context: CaseContext,
+) -> Iterator[tuple[Callable[[], float], Callable[[float], None]]]:
     """Yields a function that reads the memory fraction and a function that sets it, and restores the fraction
     after the ``with`` block."""
     get, change = context.own("get_fraction"), context.own("set_fraction")
@@ -217,7 +219,7 @@ def _fraction(context: Context) -> Iterator[tuple[Callable[[], float], Callable[
 
 
 @cases("allocator.fraction", alone=True, requires={"allocator_memory_info", "allocator_statistics"})
-def limits(context: Context) -> None:
+def limits(context: CaseContext) -> None:
     """After set_per_process_memory_fraction, the first request that needs a new segment beyond the fraction
     raises torch.OutOfMemoryError, and requests within the fraction succeed. After the limit was removed, a
     larger request succeeds."""
@@ -246,7 +248,7 @@ def limits(context: Context) -> None:
 
 
 @cases("allocator.fraction", over={"negative": (-0.5,), "above_one": (1.5,), "no_number": (float("nan"),)})  # fmt: skip
-def invalid(context: Context, fraction: float) -> None:
+def invalid(context: CaseContext, fraction: float) -> None:
     """Setting a memory fraction outside of [0, 1], or NaN, raises an error and leaves the fraction as it was."""
     with _fraction(context) as (get, change):
         before, text = (
@@ -283,7 +285,7 @@ _VALUES = {
         "not_a_truth": ("expandable_segments:maybe", None),
     },
 )
-def refused(context: Context, text: str, named: str | None) -> None:
+def refused(context: CaseContext, text: str, named: str | None) -> None:
     """Allocator settings with an unknown key or an invalid value raise an error with a message. For an
     unknown key the message names the key."""
     error = context.raises(
@@ -298,7 +300,7 @@ def refused(context: Context, text: str, named: str | None) -> None:
 
 
 @cases("allocator.settings", requires={"allocator_statistics"})
-def rounding(context: Context) -> None:
+def rounding(context: CaseContext) -> None:
     """With the setting roundup_power2_divisions, if the descriptor declares it, requests are rounded up as
     documented. If the descriptor does not declare it, setting it raises or warns."""
     size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
@@ -324,7 +326,7 @@ def rounding(context: Context) -> None:
 
 
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
-def no_split(context: Context) -> None:
+def no_split(context: CaseContext) -> None:
     """With the setting max_split_size_mb, if the descriptor declares it, freed blocks above that size are not
     split for small requests. If the descriptor does not declare it, setting it raises or warns."""
     change = context.own("allocator_settings")
@@ -366,7 +368,7 @@ def no_split(context: Context) -> None:
 
 
 @cases("allocator.settings", own_process=True, slow=True)
-def unsupported(context: Context) -> None:
+def unsupported(context: CaseContext) -> None:
     """Each allocator setting that torch knows but the descriptor does not declare is set. Each time an error is
     raised or a warning is given."""
     for key in sorted(SETTINGS - context.descriptor.settings):
@@ -377,7 +379,7 @@ def unsupported(context: Context) -> None:
     )
 
 
-def _told(context: Context, text: str) -> None:
+def _told(context: CaseContext, text: str) -> None:
     """Checks that an allocator setting that the descriptor does not declare raises an error or warns when it is set."""
     with warnings.catch_warnings(record=True) as told, _on_stderr() as said:
         warnings.simplefilter("always")

@@ -24,7 +24,7 @@ from conformance.checks.behaviour.allocator_memory import (
     span,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
@@ -34,7 +34,7 @@ _SIZES_FREED = {f"{name}_freed_elsewhere": size for name, size in _SIZES.items()
 
 
 @cases("allocator.record_stream", requires={"pointers"}, over=_SIZES)
-def not_handed_out(context: Context, size: int) -> None:
+def not_handed_out(context: CaseContext, size: int) -> None:
     """A block is marked with record_stream for a blocked stream and freed. The block is not reused while that
     stream is busy, and is reused once the stream has finished."""
     mine, other = context.streams()
@@ -69,7 +69,7 @@ _ELSEWHERE: dict[str, Any] = {"requires": {"pointers"}}
     over={"of_a_pool": ("pool",)},
     requires={"pointers", "allocator_pools"},
 )
-def until_its_free(context: Context, what: str) -> None:
+def until_its_free(context: CaseContext, what: str) -> None:
     """A block is marked with record_stream: for the default stream, through a view, inside a memory pool, or
     before the other stream gets its work. After the block was freed, it is not reused while the other stream
     executes work that was queued before the free."""
@@ -98,7 +98,7 @@ def until_its_free(context: Context, what: str) -> None:
 
 
 @cases("allocator.record_stream", requires={"pointers"})
-def of_several(context: Context) -> None:
+def of_several(context: CaseContext) -> None:
     """A block is marked with record_stream for two streams and freed. The block is not reused while one of the
     two streams is still busy."""
     size = 64 * KIB
@@ -124,7 +124,7 @@ def of_several(context: Context) -> None:
 
 
 @cases("allocator.record_stream", over={f"{name}_bytes": size for name, size in _SIZES.items()})
-def bytes_stay(context: Context, size: int) -> None:
+def bytes_stay(context: CaseContext, size: int) -> None:
     """A block is read by work queued on another stream, marked with record_stream and freed. Then new blocks of
     the same size are allocated and overwritten. The other stream still reads the original bytes."""
     mine, other = context.stream(), context.stream()
@@ -151,7 +151,7 @@ def bytes_stay(context: Context, size: int) -> None:
 
 
 @cases("allocator.record_stream", requires={"allocator_statistics"})
-def spared_by_empty_cache(context: Context) -> None:
+def spared_by_empty_cache(context: CaseContext) -> None:
     """A block that another stream reads is marked with record_stream and freed, and empty_cache is called.
     The other stream still reads the original bytes."""
     size = 5 * MIB  # large enough for a segment of its own
@@ -182,7 +182,7 @@ def spared_by_empty_cache(context: Context) -> None:
 
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES)
-def own_stream_only(context: Context, size: int) -> None:
+def own_stream_only(context: CaseContext, size: int) -> None:
     """A freed block serves requests on the stream on which it was allocated, and serves no request on another
     stream."""
     mine, other = context.streams()
@@ -204,7 +204,7 @@ def own_stream_only(context: Context, size: int) -> None:
 
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"}, over=_SIZES_FREED)
-def freed_elsewhere(context: Context, size: int) -> None:
+def freed_elsewhere(context: CaseContext, size: int) -> None:
     """A block is freed while another stream is current. The block serves requests on the stream on which it was
     allocated, and serves no request on the other stream."""
     mine, other = context.streams()
@@ -233,7 +233,7 @@ def freed_elsewhere(context: Context, size: int) -> None:
 
 
 @cases("allocator.cross_stream", requires={"pointers", "allocator_statistics"})
-def remainder(context: Context) -> None:
+def remainder(context: CaseContext) -> None:
     """A small block is cut from a larger block that was freed. The rest of the larger block serves no request
     on another stream."""
     default, (mine, other) = context.current_stream(), context.streams()
@@ -258,7 +258,7 @@ def remainder(context: Context) -> None:
 
 
 @cases("allocator.cross_stream", requires={"allocator_statistics"})
-def after_release(context: Context) -> None:
+def after_release(context: CaseContext) -> None:
     """After empty_cache released the segment of a freed block, another stream can allocate a block of the same
     size and use it."""
     mine, other = context.stream(), context.stream()
@@ -278,7 +278,7 @@ def after_release(context: Context) -> None:
 
 
 @cases("allocator.pools", requires={"pointers"}, over={"small": (64 * KIB,), "large": (5 * MIB,)})
-def nobody_elses(context: Context, size: int) -> None:
+def nobody_elses(context: CaseContext, size: int) -> None:
     """Memory that was freed in a private pool serves no request outside of the pool, and serves the next
     request in the pool."""
     fresh(context)
@@ -297,7 +297,7 @@ def nobody_elses(context: Context, size: int) -> None:
 
 
 @cases("allocator.pools", requires={"pointers"})
-def takes_from_nobody(context: Context) -> None:
+def takes_from_nobody(context: CaseContext) -> None:
     """A request in a private pool does not get memory that was freed outside of the pool, and later allocations
     outside of the pool do not change a tensor in the pool."""
     fresh(context)
@@ -316,7 +316,7 @@ def takes_from_nobody(context: Context) -> None:
 
 
 @cases("allocator.pools", requires={"pointers"})
-def of_this_thread(context: Context) -> None:
+def of_this_thread(context: CaseContext) -> None:
     """While one thread uses a private pool, requests of another thread do not get the pool's memory."""
     fresh(context)
     pool, use = context.own("pool")(), context.own("use_pool")
@@ -333,7 +333,7 @@ def of_this_thread(context: Context) -> None:
 
 
 @cases("allocator.pools", requires={"allocator_statistics"})
-def comes_back(context: Context) -> None:
+def comes_back(context: CaseContext) -> None:
     """After a private pool without live tensors was deleted, empty_cache releases its memory."""
     with given_back(
         context,
@@ -350,7 +350,7 @@ def comes_back(context: Context) -> None:
 
 
 @cases("allocator.pools", requires={"allocator_statistics"})
-def lives_with_its_tensors(context: Context) -> None:
+def lives_with_its_tensors(context: CaseContext) -> None:
     """A private pool is deleted while one of its tensors is alive. The tensor keeps its bytes, and empty_cache
     releases the memory once the tensor is deleted too."""
     with given_back(
@@ -369,7 +369,7 @@ def lives_with_its_tensors(context: Context) -> None:
 
 
 @cases("allocator.pluggable", requires={"pointers"}, slow=True)
-def sees_all(context: Context) -> None:
+def sees_all(context: CaseContext) -> None:
     """After change_current_allocator, the user's functions are called for every allocation and every free,
     blocks are at the addresses that the allocation function returned, and the process exits with status 0."""
     context.ended_well(
@@ -378,7 +378,7 @@ def sees_all(context: Context) -> None:
     )
 
 
-def _sees_all(context: Context) -> None:
+def _sees_all(context: CaseContext) -> None:
     taken: Counter[tuple[int, int]] = Counter()
     given: Counter[tuple[int, int]] = Counter()
     take_range, give_range = context.own("driver_alloc"), context.own("driver_free")
@@ -421,7 +421,7 @@ def _sees_all(context: Context) -> None:
 
 
 @cases("allocator.pluggable")
-def changed_after_use(context: Context) -> None:
+def changed_after_use(context: CaseContext) -> None:
     """change_current_allocator raises RuntimeError once memory has been allocated, and the current allocator
     keeps working."""
     block = context.bytes_of(100)
@@ -443,19 +443,19 @@ def _pinned(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
-def _statistics(context: Context) -> dict[str, int]:
+def _statistics(context: CaseContext) -> dict[str, int]:
     """Returns the statistics of pinned host memory under the names that torch.cuda.host_memory_stats uses, such as
     ``active_bytes.current``."""
     return dict(context.own("host_statistics")())
 
 
-def _empty(context: Context) -> None:
+def _empty(context: CaseContext) -> None:
     context.settle()
     empty_host(context)
 
 
 @cases("allocator.host")
-def empty_is_safe(context: Context) -> None:
+def empty_is_safe(context: CaseContext) -> None:
     """empty_host_cache does not affect live pinned blocks, and pinned memory can be allocated afterwards."""
     block = _pinned(70_000).copy_(known(70_000, 9))
     context.must(block.is_pinned(), "a tensor made with pin_memory=True is not pinned")
@@ -473,7 +473,7 @@ def empty_is_safe(context: Context) -> None:
 
 
 @cases("allocator.host", requires={"streams"})
-def empty_spares_copies(context: Context) -> None:
+def empty_spares_copies(context: CaseContext) -> None:
     """A pinned block is freed while a queued copy still has to read the block, and empty_host_cache is called.
     The copy reads the original bytes."""
     stream, want = context.stream(), known(70_000, 12)
@@ -495,7 +495,7 @@ def empty_spares_copies(context: Context) -> None:
 
 
 @cases("allocator.host", requires={"host_statistics"}, over={"page": (4 * KIB,), "uneven": (70_001,), "large": (3 * MIB,)})  # fmt: skip
-def counts(context: Context, size: int) -> None:
+def counts(context: CaseContext, size: int) -> None:
     """A live pinned block raises active_requests by one, and active_bytes by at least its requested size and at
     most twice that size."""
     before = _statistics(context)
@@ -523,7 +523,7 @@ def counts(context: Context, size: int) -> None:
 
 
 @cases("allocator.host", requires={"host_statistics"})
-def reuses(context: Context) -> None:
+def reuses(context: CaseContext) -> None:
     """A freed pinned block serves the next request of the same size, so that no memory is requested from the
     system. The same is true after a queued copy that read the block has finished."""
     there = context.bytes_of(200 * KIB)
@@ -548,7 +548,7 @@ def reuses(context: Context) -> None:
 
 
 @cases("allocator.host", requires={"host_statistics"})
-def empties(context: Context) -> None:
+def empties(context: CaseContext) -> None:
     """empty_host_cache returns unused pinned memory to the system."""
     _empty(context)
     before = _statistics(context)["allocated_bytes.current"]

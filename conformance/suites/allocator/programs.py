@@ -33,8 +33,8 @@ from conformance.checks.behaviour.allocator_memory import (
     span,
 )
 from conformance.checks.behaviour.queued_work import priorities
-from conformance.checks.cases.context import Context, Counters
-from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
+from conformance.checks.cases.context import CaseContext, Counters
+from conformance.checks.cases.random_programs import Operation, operation, perform, settle, straight
 from devices.descriptor import Descriptor
 
 Step = tuple[Any, ...]  # a name and numbers
@@ -58,13 +58,13 @@ class Block:
     want: torch.Tensor
 
 
-def taken(context: Context, size: int, index: int, seed: int) -> Block:
+def taken(context: CaseContext, size: int, index: int, seed: int) -> Block:
     """Allocates a block and fills it with a byte pattern that depends on ``seed``."""
     want = known(size, seed)
     return Block(context.bytes_of(size, index).copy_(want), size, index, want)
 
 
-def in_threads(context: Context, size: int, index: int) -> None:
+def in_threads(context: CaseContext, size: int, index: int) -> None:
     """Allocates and frees blocks of about the given size in four threads at the same time."""
 
     def work(seed: int) -> None:
@@ -79,7 +79,7 @@ class Watch:
     """A checker for one clause: it reads the allocator's counters of every device index after each step of a
     program, and checks the invariants of the clause."""
 
-    def __init__(self, context: Context, clause: str, indices: Sequence[int]) -> None:
+    def __init__(self, context: CaseContext, clause: str, indices: Sequence[int]) -> None:
         self.context = context
         self.clause = clause
         self.indices = indices
@@ -178,7 +178,7 @@ class Running:
     """A run of an allocator program: a model of its steps, and the blocks, views, streams and pools that its
     operations use."""
 
-    def __init__(self, context: Context, clause: str) -> None:
+    def __init__(self, context: CaseContext, clause: str) -> None:
         self.context = context
         self.lowering = Lowering(context.descriptor, clause)
         self.watch = Watch(context, clause, self.lowering.indices)
@@ -535,7 +535,7 @@ class Lowering:
         yield free(block.number)
 
 
-def replay(context: Context, clause: str, program: Sequence[Step], judged: bool = True) -> None:
+def replay(context: CaseContext, clause: str, program: Sequence[Step], judged: bool = True) -> None:
     """Runs a program. If ``judged`` is True, the invariants are checked after every step; otherwise, as in a
     repro script, only after the last step."""
     run = Running(context, clause)
@@ -556,7 +556,7 @@ def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
         operations += lowering.step(step, judged=place == len(program))
     operations += lowering.end()
     return (
-        f'def program(context: Context) -> None:\n    """{told(program)}"""\n'
+        f'def program(context: CaseContext) -> None:\n    """{told(program)}"""\n'
         f"    watch = Watch(context, {clause!r}, {lowering.indices!r})\n"
         + straight(operations, _NAMES, 1)
     )

@@ -12,8 +12,8 @@ from conformance.checks.autocast.asking import FLOAT32, Answer, asked, lower_dty
 from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overload
 from conformance.checks.autocast.lists import LISTS
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotDeclared
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
@@ -23,7 +23,7 @@ _ROUNDINGS = 16.0
 
 
 @cases("autocast.lists", over={op: (op, policy) for policy in LISTS for op in LISTS[policy]})
-def listed(context: Context, op: str, policy: str) -> None:
+def listed(context: CaseContext, op: str, policy: str) -> None:
     """Call an op under autocast with each lower precision that the device declares: the op must run in the dtype that
     its autocast list prescribes, and results and gradients must be those of operands that were cast before the call."""
     for own in context.descriptor.autocast:
@@ -39,7 +39,7 @@ def listed(context: Context, op: str, policy: str) -> None:
             _wide(context, op, lower)
 
 
-def _wide(context: Context, op: str, lower: torch.dtype) -> None:
+def _wide(context: CaseContext, op: str, lower: torch.dtype) -> None:
     """Check that autocast never casts float64 operands (docs/source/amp, "Op Eligibility")."""
     wide = [torch.float64]
     answer, plain = (asked(context.opened, op, wide, region) for region in (lower, None))
@@ -51,7 +51,7 @@ def _wide(context: Context, op: str, lower: torch.dtype) -> None:
 
 
 def _dtypes(
-    context: Context,
+    context: CaseContext,
     op: str,
     given: Sequence[torch.dtype],
     region: torch.dtype,
@@ -76,7 +76,11 @@ def _dtypes(
 
 
 def _values(
-    context: Context, op: str, answer: Answer, given: Sequence[torch.dtype], computed: torch.dtype
+    context: CaseContext,
+    op: str,
+    answer: Answer,
+    given: Sequence[torch.dtype],
+    computed: torch.dtype,
 ) -> None:
     """Check that the results agree, up to a few roundings, with those of the op called without autocast on operands
     cast to ``computed``. Nothing is checked if the call without autocast raises."""
@@ -87,7 +91,7 @@ def _values(
 
 
 def near(
-    context: Context,
+    context: CaseContext,
     found: Sequence[torch.Tensor | None],
     want: Sequence[torch.Tensor | None],
     computed: torch.dtype,
@@ -110,7 +114,7 @@ def near(
         context.check(holds, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
 
 
-def _lower(context: Context, op: str, lower: torch.dtype) -> None:
+def _lower(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
         text = f"{op} of {_told(given)} does not run in the region's dtype {lower}"
         answer = _dtypes(context, op, given, lower, lower, text)
@@ -118,7 +122,7 @@ def _lower(context: Context, op: str, lower: torch.dtype) -> None:
     _trained(context, op, lower, lower)
 
 
-def _float32(context: Context, op: str, lower: torch.dtype) -> None:
+def _float32(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([lower], [FLOAT32], [FLOAT32, lower], [lower, FLOAT32]):
         text = f"{op} of {_told(given)} does not run in float32"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
@@ -126,7 +130,7 @@ def _float32(context: Context, op: str, lower: torch.dtype) -> None:
     _trained(context, op, lower, FLOAT32)
 
 
-def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
+def _float32_by_default(context: CaseContext, op: str, lower: torch.dtype) -> None:
     _float32(context, op, lower)
     for given in (FLOAT32, lower):
         named: dict[str, Any] = {"dtype": lower}
@@ -137,7 +141,7 @@ def _float32_by_default(context: Context, op: str, lower: torch.dtype) -> None:
         _dtypes(context, op, [given], lower, lower, text, **named)
 
 
-def _promote(context: Context, op: str, lower: torch.dtype) -> None:
+def _promote(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32, lower], [lower, FLOAT32], [lower, lower, FLOAT32], [FLOAT32]):
         if len({*_operands(context, op, given)}) < 2 and given != [FLOAT32]:
             continue  # the op has fewer operands
@@ -149,7 +153,7 @@ def _promote(context: Context, op: str, lower: torch.dtype) -> None:
     _trained(context, op, lower, FLOAT32, widest=True)
 
 
-def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
+def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
         answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
         text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
@@ -160,7 +164,7 @@ def _unlisted(context: Context, op: str, lower: torch.dtype) -> None:
     _trained(context, op, lower, None)
 
 
-def _composed(context: Context, op: str, lower: torch.dtype) -> None:
+def _composed(context: CaseContext, op: str, lower: torch.dtype) -> None:
     answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
     text = f"{op} of float32 raises with autocast but not without it, or the reverse"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
@@ -171,7 +175,7 @@ def _composed(context: Context, op: str, lower: torch.dtype) -> None:
 
 
 def _trained(
-    context: Context,
+    context: CaseContext,
     op: str,
     lower: torch.dtype,
     computed: torch.dtype | None,
@@ -205,7 +209,7 @@ def _called(op: str, arguments: tuple[Any, ...]) -> Answer:
 
 
 def _as_if_cast(
-    context: Context,
+    context: CaseContext,
     op: str,
     leaves: Leaves,
     answer: Answer,
@@ -253,7 +257,7 @@ def _gradients(
     return torch.autograd.grad(totals, leaves, allow_unused=True)
 
 
-def _refused(context: Context, op: str, lower: torch.dtype) -> None:
+def _refused(context: CaseContext, op: str, lower: torch.dtype) -> None:
     answer = asked(context.opened, op, [FLOAT32], lower)
     found = answer.error
     text = f"{op} does not raise the documented RuntimeError under autocast"
@@ -275,7 +279,7 @@ def _told(given: Sequence[torch.dtype]) -> str:
     return " and ".join(str(each)[6:] for each in given)
 
 
-def _operands(context: Context, op: str, given: Sequence[torch.dtype]) -> list[torch.dtype]:
+def _operands(context: CaseContext, op: str, given: Sequence[torch.dtype]) -> list[torch.dtype]:
     made = Operands(context.opened, given)
     ARGUMENTS[op](made)
     return [given[number % len(given)] for number in range(made.made)]

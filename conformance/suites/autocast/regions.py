@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance.checks.autocast.asking import FLOAT32, lower_dtypes
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -20,7 +20,7 @@ cases = Cases(Kind.STATE)
 _ROUNDINGS = 16.0
 
 
-def _operand(context: Context, *shape: int, first: int = 1) -> torch.Tensor:
+def _operand(context: CaseContext, *shape: int, first: int = 1) -> torch.Tensor:
     """Return a device tensor of the given shape with values from 0.1 to 0.9 that are not exact in a lower precision."""
     count = int(torch.Size(shape).numel())
     values = ((torch.arange(count) * 37 + 11 * first) % 101).float() * (0.8 / 101) + 0.1003
@@ -29,17 +29,17 @@ def _operand(context: Context, *shape: int, first: int = 1) -> torch.Tensor:
     )  # a clone, because the cache does not keep views
 
 
-def _weight(context: Context, *shape: int, first: int = 5) -> torch.Tensor:
+def _weight(context: CaseContext, *shape: int, first: int = 5) -> torch.Tensor:
     return _operand(context, *shape, first=first).requires_grad_()
 
 
-def _dtype(context: Context) -> torch.dtype:
+def _dtype(context: CaseContext) -> torch.dtype:
     """Return the dtype of the result of mm for float32 operands under the current autocast state."""
     return torch.mm(_operand(context, 3, 3), _operand(context, 3, 3)).dtype
 
 
 def _near(
-    context: Context, found: torch.Tensor, want: torch.Tensor, lower: torch.dtype, text: str
+    context: CaseContext, found: torch.Tensor, want: torch.Tensor, lower: torch.dtype, text: str
 ) -> None:
     a, b = (context.from_device(each.detach()).double() for each in (found, want))
     context.same(tuple(a.shape), tuple(b.shape), text, kind=Kind.SHAPE)
@@ -49,7 +49,7 @@ def _near(
     context.check(apart <= bound, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
 
 
-def _each(context: Context) -> list[torch.dtype]:
+def _each(context: CaseContext) -> list[torch.dtype]:
     found = lower_dtypes(context.opened)
     context.must(found, "the device declares neither float16 nor bfloat16")
     return found
@@ -59,7 +59,7 @@ def _each(context: Context) -> list[torch.dtype]:
 
 
 @cases("autocast.lists")
-def region_ends(context: Context) -> None:
+def region_ends(context: CaseContext) -> None:
     """Call mm before, inside and after an autocast region, and after a region that was left by an exception. The result
     must have the region's dtype only inside the region, and is_autocast_enabled and get_autocast_dtype must report the
     current state."""
@@ -100,7 +100,7 @@ def region_ends(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def region_of_another_dtype(context: Context) -> None:
+def region_of_another_dtype(context: CaseContext) -> None:
     """Nest autocast regions that are enabled, disabled or of another dtype: the dtype of mm must be that of the
     innermost region. After the end of the inner region, the dtype must be that of the
     outer region again."""
@@ -138,7 +138,7 @@ def region_of_another_dtype(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def region_off(context: Context) -> None:
+def region_off(context: CaseContext) -> None:
     """Use the result of an autocast region inside a disabled inner region: mm must run in the dtype of its operands,
     which is the lower precision or, after float(), float32."""
     for lower in _each(context):
@@ -158,7 +158,7 @@ def region_off(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def region_as_a_decorator(context: Context) -> None:
+def region_as_a_decorator(context: CaseContext) -> None:
     """Decorate a function with torch.autocast: the function must run under autocast, and the code that calls the
     function must not."""
     for lower in _each(context):
@@ -174,7 +174,7 @@ def region_as_a_decorator(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def region_without_a_dtype(context: Context) -> None:
+def region_without_a_dtype(context: CaseContext) -> None:
     """Open an autocast region without a dtype: mm must run in the dtype that get_autocast_dtype returns, which
     set_autocast_dtype changes."""
     with torch.autocast(context.kind):
@@ -198,7 +198,7 @@ def region_without_a_dtype(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def region_of_other_threads(context: Context) -> None:
+def region_of_other_threads(context: CaseContext) -> None:
     """Call mm in other threads while an autocast region is open: mm must run in float32 there, because a region applies
     only to the thread that opened it. In that thread, the region must still be in effect afterwards."""
     for lower in _each(context):
@@ -215,7 +215,7 @@ def region_of_other_threads(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def region_of_another_device(context: Context) -> None:
+def region_of_another_device(context: CaseContext) -> None:
     """Open an autocast region for another device type: ops on the device under test must not be affected."""
     other = "cpu" if context.kind != "cpu" else "cuda"
     with torch.autocast(other, torch.bfloat16, enabled=other == "cpu"):
@@ -232,7 +232,7 @@ def region_of_another_device(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def what_is_not_cast(context: Context) -> None:
+def what_is_not_cast(context: CaseContext) -> None:
     """Call ops on int64 and float64 operands under autocast: the results must have the dtype of the operands."""
     for lower in _each(context):
         whole = context.to_device(torch.ones(3, 3, dtype=torch.int64))
@@ -252,7 +252,7 @@ def what_is_not_cast(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def in_place_and_out(context: Context) -> None:
+def in_place_and_out(context: CaseContext) -> None:
     """Call an in-place op and an op with out= under autocast: the written tensor must keep its dtype, and the operands
     of the in-place op must not be cast."""
     for lower in _each(context):
@@ -272,7 +272,7 @@ def in_place_and_out(context: Context) -> None:
 
 
 @cases("autocast.lists", requires={"multi_device"}, indices=2)
-def every_index(context: Context) -> None:
+def every_index(context: CaseContext) -> None:
     """Call mm on every device index in an autocast region: each call must run in the region's dtype."""
     for lower in _each(context):
         with torch.autocast(context.kind, lower):
@@ -296,7 +296,7 @@ def _cast(product: torch.Tensor) -> Any:
 
 
 @cases("autocast.lists")
-def weight_is_cast_once(context: Context) -> None:
+def weight_is_cast_once(context: CaseContext) -> None:
     """Use a weight four times in an autocast region: the weight must be cast once or, with cache_enabled=False, at
     every use."""
     for lower in _each(context):
@@ -318,7 +318,7 @@ def weight_is_cast_once(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def cache_ends_with_its_region(context: Context) -> None:
+def cache_ends_with_its_region(context: CaseContext) -> None:
     """Change a weight between two autocast regions: the second region must cast the weight again, with its new
     values."""
     for lower in _each(context):
@@ -341,7 +341,7 @@ def cache_ends_with_its_region(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def another_weight_at_its_place(context: Context) -> None:
+def another_weight_at_its_place(context: CaseContext) -> None:
     """Delete a weight in an autocast region and create a new one, which may get the same address: the new weight must
     be cast too, so a cache must not look up casts by address alone."""
     for lower in _each(context):
@@ -362,7 +362,7 @@ def another_weight_at_its_place(context: Context) -> None:
 
 
 @cases("autocast.lists")
-def activations_are_not_kept(context: Context) -> None:
+def activations_are_not_kept(context: CaseContext) -> None:
     """Use tensors that are not leaf parameters in an autocast region, and change them there in place: the next op must
     use the new values, so casts of such tensors must not be cached."""
     for lower in _each(context):
@@ -397,7 +397,7 @@ def activations_are_not_kept(context: Context) -> None:
     "autocast.lists",
     over={"no_grad_first": ("no_grad",), "inference_mode_first": ("inference_mode",)},
 )
-def poisoned(context: Context, mode: str) -> None:
+def poisoned(context: CaseContext, mode: str) -> None:
     """Use a weight under no_grad or inference_mode in an autocast region and then outside of that mode: the later
     product must have a graph, and backward must give the weight a float32 gradient."""
     for lower in _each(context):
@@ -426,7 +426,7 @@ def poisoned(context: Context, mode: str) -> None:
 
 
 @cases("autocast.lists")
-def gradients(context: Context) -> None:
+def gradients(context: CaseContext) -> None:
     """Run the forward pass under autocast and backward outside of autocast: gradients must have the dtype of their leaf
     and be close to those of a float32 run."""
     for lower in _each(context):
@@ -453,7 +453,7 @@ def gradients(context: Context) -> None:
 
 
 @cases("autocast.lists", over={"checkpoint": (False,), "reentrant_checkpoint": (True,)})
-def checkpointed(context: Context, reentrant: bool) -> None:
+def checkpointed(context: CaseContext, reentrant: bool) -> None:
     """Run torch.utils.checkpoint in an autocast region and backward outside of it: the recomputation must run under the
     same autocast state, so gradients must equal those without a checkpoint."""
     for lower in _each(context):
@@ -509,7 +509,7 @@ class Doubled(torch.autograd.Function):
         return torch.mm(grad, weight.t().to(grad.dtype)), torch.mm(x.t().to(grad.dtype), grad)
 
 
-def _function(context: Context, cast: torch.dtype | None) -> Callable[..., Any]:
+def _function(context: CaseContext, cast: torch.dtype | None) -> Callable[..., Any]:
     forward = torch.amp.custom_fwd(Doubled.forward, device_type=context.kind, cast_inputs=cast)
     backward = torch.amp.custom_bwd(Doubled.backward, device_type=context.kind)
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -522,7 +522,7 @@ def _function(context: Context, cast: torch.dtype | None) -> Callable[..., Any]:
     "autocast.lists",
     over={"custom_function": (False,), "custom_function_with_cast_inputs": (True,)},
 )
-def custom(context: Context, cast: bool) -> None:
+def custom(context: CaseContext, cast: bool) -> None:
     """Use a custom Function with custom_fwd and custom_bwd in an autocast region: backward must run under the autocast
     state of forward. With cast_inputs, the operands must be cast to the dtype that cast_inputs names, and autocast must
     be off in forward and backward."""
@@ -544,7 +544,7 @@ def custom(context: Context, cast: bool) -> None:
 # Modules and transforms
 
 
-def _initialised(context: Context, module: torch.nn.Module) -> torch.nn.Module:
+def _initialised(context: CaseContext, module: torch.nn.Module) -> torch.nn.Module:
     """Fill the parameters of a module with fixed values and move the module to the device."""
     with torch.no_grad():
         for number, each in enumerate(module.parameters()):
@@ -585,7 +585,7 @@ _MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], bool]]
 
 
 @cases("autocast.lists", over={name: (name,) for name in _MODULES})
-def module(context: Context, name: str) -> None:
+def module(context: CaseContext, name: str) -> None:
     """Run a module under autocast: results must be close to those in float32, and gradients must be in float32."""
     make, shape, trained = _MODULES[name]
     for lower in _each(context):
@@ -624,7 +624,7 @@ def module(context: Context, name: str) -> None:
         for weights in (True, False)
     },
 )
-def attention(context: Context, training: bool, weights: bool) -> None:
+def attention(context: CaseContext, training: bool, weights: bool) -> None:
     """Run MultiheadAttention with a float32 mask under autocast: the result must be close to the float32 result."""
     for lower in _each(context):
         found = []
@@ -649,7 +649,7 @@ def attention(context: Context, training: bool, weights: bool) -> None:
 
 
 @cases("autocast.lists")
-def transforms(context: Context) -> None:
+def transforms(context: CaseContext) -> None:
     """Call vmap and grad of torch.func in an autocast region: the function must run under autocast, and gradients must
     have the dtype of the operand."""
     for lower in _each(context):

@@ -10,7 +10,7 @@ import torch
 
 from conformance.checks.autocast.asking import lower_dtypes
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -19,30 +19,30 @@ _INIT = 8.0
 _SPECIAL = {"inf": float("inf"), "minus_inf": -float("inf"), "nan": float("nan")}
 
 
-def _scaler(context: Context, **options: Any) -> torch.amp.GradScaler:
+def _scaler(context: CaseContext, **options: Any) -> torch.amp.GradScaler:
     given: dict[str, Any] = {"init_scale": _INIT, "growth_interval": 3} | options
     return torch.amp.GradScaler(context.kind, **given)
 
 
-def _parameters(context: Context, *shapes: Sequence[int], index: int = 0) -> list[torch.Tensor]:
+def _parameters(context: CaseContext, *shapes: Sequence[int], index: int = 0) -> list[torch.Tensor]:
     return [
         context.to_device(torch.ones(tuple(shape)), index).detach().requires_grad_()
         for shape in shapes
     ]
 
 
-def _values(context: Context, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _values(context: CaseContext, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [context.from_device(each.detach()).clone() for each in tensors]
 
 
-def _begin(context: Context, scaler: torch.amp.GradScaler, index: int = 0) -> torch.Tensor:
+def _begin(context: CaseContext, scaler: torch.amp.GradScaler, index: int = 0) -> torch.Tensor:
     """Scale a tensor, because a scaler creates its state at the first call of scale. Returns the scaled tensor."""
     found: torch.Tensor = scaler.scale(context.to_device(torch.ones(1), index))
     return found
 
 
 def _stepped(
-    context: Context,
+    context: CaseContext,
     parameters: list[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
     text: str,
@@ -66,7 +66,7 @@ def _stepped(
 
 
 def _skips(
-    context: Context,
+    context: CaseContext,
     parameters: list[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
     what: str,
@@ -77,7 +77,7 @@ def _skips(
 
 
 def _steps(
-    context: Context,
+    context: CaseContext,
     parameters: list[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
     what: str,
@@ -88,7 +88,7 @@ def _steps(
 
 
 @cases("autocast.grad_scaler")
-def scales(context: Context) -> None:
+def scales(context: CaseContext) -> None:
     """Call GradScaler.scale on a loss, on a list of losses, and on lower-precision tensors: each must be multiplied by
     the scale, and backward must give scaled gradients."""
     scaler = _scaler(context)
@@ -116,7 +116,7 @@ def scales(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def steps(context: Context) -> None:
+def steps(context: CaseContext) -> None:
     """Run GradScaler.step after backward of a scaled loss: the parameters must change as if the optimiser had made
     its step with the unscaled gradients."""
     scaler, parameters = _scaler(context), _parameters(context, (3,), (2, 2))
@@ -147,7 +147,7 @@ _PLACES = (0, 1, 500, 1022, 1023, 1024)
         for name, value in {"inf": "inf", "minus_inf": "minus_inf", "nan": "nan"}.items()
     },
 )
-def anywhere(context: Context, value: str) -> None:
+def anywhere(context: CaseContext, value: str) -> None:
     """Put an infinity or NaN at several places of a gradient of 1025 elements: the step must be skipped and the scale
     must be reduced. With large finite numbers instead, the step must be made."""
     for place in _PLACES:
@@ -160,7 +160,7 @@ def anywhere(context: Context, value: str) -> None:
 
 
 @cases("autocast.grad_scaler")
-def any_parameter(context: Context) -> None:
+def any_parameter(context: CaseContext) -> None:
     """Put an infinity or NaN into the gradient of each of seven parameters of different shapes in turn: the step must
     be skipped. With finite gradients, the step must be made. Empty parameters and parameters without a gradient must
     not make a difference."""
@@ -180,7 +180,7 @@ def any_parameter(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def many_parameters(context: Context) -> None:
+def many_parameters(context: CaseContext) -> None:
     """Put an infinity into the gradient of one of 300 parameters, which are too many for a single launch of a
     multi-tensor kernel: the step must be skipped. With finite gradients, the step must be made."""
     for place in (None, 0, 64, 109, 150, 255, 299):
@@ -194,7 +194,7 @@ def many_parameters(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler", requires={"strides"})
-def strided(context: Context) -> None:
+def strided(context: CaseContext) -> None:
     """Put an infinity into gradients that are transposed, strided or at a storage offset: the step must be skipped. If
     an infinity lies only between or around the elements in the storage, the step must be made."""
     inf = float("inf")
@@ -221,7 +221,7 @@ def strided(context: Context) -> None:
     indices=2,
     over={f"on_index_{n}": (n,) for n in (0, 1)},
 )
-def on_each_index(context: Context, bad: int) -> None:
+def on_each_index(context: CaseContext, bad: int) -> None:
     """Use parameters on two device indices: an infinity or NaN in a gradient on either index must skip the step of all
     parameters."""
     for value in (1.0, float("inf"), float("nan")):
@@ -236,7 +236,7 @@ def on_each_index(context: Context, bad: int) -> None:
 
 
 @cases("autocast.grad_scaler", over={name: (name,) for name in ("float16", "bfloat16", "float64")})
-def in_dtype(context: Context, name: str) -> None:
+def in_dtype(context: CaseContext, name: str) -> None:
     """Use gradients of bfloat16 or float64: unscale_ must unscale them, and an infinity or NaN must skip the step. For
     float16 gradients, unscale_ must raise ValueError."""
     if name not in context.descriptor.dtypes:
@@ -273,7 +273,7 @@ def in_dtype(context: Context, name: str) -> None:
 
 
 @cases("autocast.grad_scaler")
-def found_in_a_region(context: Context) -> None:
+def found_in_a_region(context: CaseContext) -> None:
     """Compute a loss under float16 autocast: if its gradients overflow, the step must be skipped and the scale must be
     reduced; otherwise the step must be made."""
     if "float16" not in context.descriptor.dtypes:
@@ -300,7 +300,7 @@ def found_in_a_region(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def grows_and_backs_off(context: Context) -> None:
+def grows_and_backs_off(context: CaseContext) -> None:
     """Compare the scale with the documented one over 17 steps: the scale must grow by growth_factor after
     growth_interval successful steps in a row, and shrink by backoff_factor after each skipped step. A skipped step
     restarts the count of successful steps."""
@@ -312,7 +312,7 @@ def grows_and_backs_off(context: Context) -> None:
         _follow(context, options)
 
 
-def _follow(context: Context, options: dict[str, Any]) -> None:
+def _follow(context: CaseContext, options: dict[str, Any]) -> None:
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context, **options), torch.optim.SGD([x], lr=0.0)
     interval = options["growth_interval"]
@@ -338,7 +338,7 @@ def _follow(context: Context, options: dict[str, Any]) -> None:
 
 
 @cases("autocast.grad_scaler")
-def scale_that_overflows(context: Context) -> None:
+def scale_that_overflows(context: CaseContext) -> None:
     """Make successful steps with a scale of 2**127: the scale must keep its value instead of becoming infinite."""
     (x,) = _parameters(context, (3,))
     scaler = _scaler(context, init_scale=2.0**127, growth_interval=1)
@@ -352,7 +352,7 @@ def scale_that_overflows(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def sets_a_scale(context: Context) -> None:
+def sets_a_scale(context: CaseContext) -> None:
     """Pass a new scale to GradScaler.update, as a number or as a tensor on the device: get_scale must return the new
     scale."""
     (x,) = _parameters(context, (3,))
@@ -368,7 +368,7 @@ def sets_a_scale(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def unscaled_and_clipped(context: Context) -> None:
+def unscaled_and_clipped(context: CaseContext) -> None:
     """Call unscale_, clip the gradients and step: unscale_ must give the unscaled gradients, a second unscale_ must
     raise RuntimeError, and step must use the clipped gradients."""
     parameters = _parameters(context, (2,), (2,))
@@ -401,7 +401,7 @@ def unscaled_and_clipped(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def unscale_finds(context: Context) -> None:
+def unscale_finds(context: CaseContext) -> None:
     """Call unscale_ on a gradient with an infinity, then overwrite the gradient with finite values: the step must still
     be skipped, and the scale must be reduced."""
     (x,) = _parameters(context, (3,))
@@ -417,7 +417,7 @@ def unscale_finds(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def several_optimisers(context: Context) -> None:
+def several_optimisers(context: CaseContext) -> None:
     """Use one scaler for two optimisers: only the optimiser with a NaN gradient must skip its step, and the scale must
     be reduced."""
     for bad in (None, 0, 1):
@@ -445,7 +445,7 @@ def several_optimisers(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def next_step_is_made(context: Context) -> None:
+def next_step_is_made(context: CaseContext) -> None:
     """Run four steps, the first and third with an infinity or NaN: only the first and third must be skipped."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=1.0)
@@ -461,7 +461,7 @@ def next_step_is_made(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def accumulated(context: Context) -> None:
+def accumulated(context: CaseContext) -> None:
     """Accumulate the gradients of three scaled losses and step once: the gradients must be unscaled exactly once."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context), torch.optim.SGD([x], lr=0.25)
@@ -477,7 +477,7 @@ def accumulated(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def state_round_trips(context: Context) -> None:
+def state_round_trips(context: CaseContext) -> None:
     """Load the state_dict of a scaler into another scaler, before or after the first use of the second scaler: its
     scale and step count must be restored, and its next step must continue from them."""
     (x,) = _parameters(context, (3,))
@@ -504,7 +504,7 @@ def state_round_trips(context: Context) -> None:
 
 
 @cases("autocast.grad_scaler")
-def disabled(context: Context) -> None:
+def disabled(context: CaseContext) -> None:
     """Use a GradScaler with enabled=False: scale must return the loss itself, get_scale must return 1, and every step
     must be made."""
     (x,) = _parameters(context, (3,))

@@ -3,30 +3,30 @@ Functions."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, gathered
 from conformance.suites.autograd import (
-    again,
     checkpoints,
-    first,
+    first_order,
     functions,
-    saved,
+    higher_order,
+    saved_tensors,
     threads,
     transforms,
-    versions,
+    version_counters,
 )
 
 SUITE = Suite(
     "autograd",
     cases=gathered(
-        saved.cases,
+        saved_tensors.cases,
         checkpoints.cases,
-        versions.cases,
+        version_counters.cases,
         threads.cases,
         functions.cases,
         transforms.cases,
     ),
     op_checks=(
-        OpCheck(again.GRAD, first.applies, (again.grad,), grad=True),
-        OpCheck(first.FIRST, first.applies, (first.first,), grad=True),
-        OpCheck(again.SECOND, again.has_second, (again.second,), grad=True),
-        OpCheck(again.FORWARD, again.has_forward, (again.forward,)),
+        OpCheck(higher_order.GRAD, first_order.applies, (higher_order.grad,), grad=True),
+        OpCheck(first_order.FIRST, first_order.applies, (first_order.first,), grad=True),
+        OpCheck(higher_order.SECOND, higher_order.has_second, (higher_order.second,), grad=True),
+        OpCheck(higher_order.FORWARD, higher_order.has_forward, (higher_order.forward,)),
     ),
 )

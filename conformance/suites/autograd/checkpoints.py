@@ -12,8 +12,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.autograd.saved import beside, close, values
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.autograd.saved_tensors import beside, close, values
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -28,12 +28,12 @@ def _network(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rand_like(x) + torch.bernoulli(torch.full_like(x, 0.5))
 
 
-def _drawn(context: Context, index: int = 0) -> torch.Tensor:
+def _drawn(context: CaseContext, index: int = 0) -> torch.Tensor:
     return context.from_device(torch.rand(50, device=context.named(index)))
 
 
 def _gradients(
-    context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
+    context: CaseContext, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the result of a function and the gradients of its inputs, copied to the CPU. Random numbers are drawn
     between the forward pass and backward, so that the generator's state differs in backward."""
@@ -49,7 +49,10 @@ def _gradients(
 
 
 def _same_with_checkpoint(
-    context: Context, function: Callable[..., torch.Tensor], *inputs: torch.Tensor, **options: Any
+    context: CaseContext,
+    function: Callable[..., torch.Tensor],
+    *inputs: torch.Tensor,
+    **options: Any,
 ) -> None:
     """Check that a checkpoint changes neither the result nor the gradients of a function that may draw random
     numbers."""
@@ -62,7 +65,7 @@ def _same_with_checkpoint(
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
-def checkpointed(context: Context, reentrant: bool) -> None:
+def checkpointed(context: CaseContext, reentrant: bool) -> None:
     """Run a function with random numbers under torch.utils.checkpoint: the result and the gradients must equal those
     without the checkpoint."""
     for x in (values(6, 8), values(8, 6).t(), values(12, 8)[::2]):
@@ -70,7 +73,7 @@ def checkpointed(context: Context, reentrant: bool) -> None:
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint_mask{end}": (given, True) for end, given in _REENTRANT.items()} | {f"checkpoint_mask_not_preserved{end}": (given, False) for end, given in _REENTRANT.items()})  # fmt: skip
-def masks(context: Context, reentrant: bool, preserve: bool) -> None:
+def masks(context: CaseContext, reentrant: bool, preserve: bool) -> None:
     """Run dropout in a checkpoint. With preserve_rng_state=True, backward must draw the same mask again and leave the
     generator unchanged. With preserve_rng_state=False, backward must draw a new mask and advance the generator."""
     torch.manual_seed(6)
@@ -104,7 +107,7 @@ def masks(context: Context, reentrant: bool, preserve: bool) -> None:
 
 
 @cases("autograd.saved", requires={"generator", "multi_device"}, indices=2, over={f"checkpoint_of_two_indices{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
-def of_two_indices(context: Context, reentrant: bool) -> None:
+def of_two_indices(context: CaseContext, reentrant: bool) -> None:
     """Run functions whose inputs are on two device indices in a checkpoint. The states of the generators of both
     indices must be saved, restored for the recomputation, and left unchanged by backward."""
 
@@ -132,7 +135,7 @@ def of_two_indices(context: Context, reentrant: bool) -> None:
 
 
 @cases("autograd.saved", requires={"multi_device"}, indices=2, over={f"checkpoint_current_index{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
-def current_index(context: Context, reentrant: bool) -> None:
+def current_index(context: CaseContext, reentrant: bool) -> None:
     """Run a function of a tensor on device index 1 in a checkpoint. The recomputation in backward must run with index 1
     as the current device index."""
     seen: list[int] = []
@@ -149,7 +152,7 @@ def current_index(context: Context, reentrant: bool) -> None:
 
 
 @cases("autograd.saved", requires={"generator"}, over={"checkpoint_nested": (False, False), "checkpoint_in_reentrant": (True, False), "checkpoint_of_reentrant": (False, True), "checkpoint_nested_reentrant": (True, True)})  # fmt: skip
-def nested(context: Context, outer: bool, inner: bool) -> None:
+def nested(context: CaseContext, outer: bool, inner: bool) -> None:
     """Nest checkpoints, with use_reentrant=True and False in all combinations: the result and the gradients must equal
     those without checkpoints."""
 
@@ -161,7 +164,7 @@ def nested(context: Context, outer: bool, inner: bool) -> None:
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint_in_sequence{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
-def in_sequence(context: Context, reentrant: bool) -> None:
+def in_sequence(context: CaseContext, reentrant: bool) -> None:
     """Run a Sequential model with checkpoint_sequential: the gradients of the input and of all parameters must equal
     those of a plain run of the model."""
     torch.manual_seed(3)
@@ -193,7 +196,7 @@ def in_sequence(context: Context, reentrant: bool) -> None:
 
 
 @cases("autograd.saved", requires={"autocast"}, over={f"checkpoint_under_autocast{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
-def under_autocast(context: Context, reentrant: bool) -> None:
+def under_autocast(context: CaseContext, reentrant: bool) -> None:
     """Run a function in a checkpoint under autocast, and call backward outside of autocast. The recomputation must run
     under autocast with the same dtype."""
     seen: list[tuple[bool, torch.dtype]] = []
@@ -242,7 +245,7 @@ _IN_CHANNELS_LAST = {"pooled": _pooled, "convolved": _convolved}
         for name in _IN_CHANNELS_LAST
     },
 )
-def channels_last(context: Context, reentrant: bool, name: str) -> None:
+def channels_last(context: CaseContext, reentrant: bool, name: str) -> None:
     """Run functions of a channels_last input in a checkpoint: the result and the gradients must have the same values
     and strides as without the checkpoint."""
     function = _IN_CHANNELS_LAST[name]
@@ -265,7 +268,7 @@ def channels_last(context: Context, reentrant: bool, name: str) -> None:
 
 
 @cases("autograd.saved", requires={"generator"})
-def other_metadata(context: Context) -> None:
+def other_metadata(context: CaseContext) -> None:
     """Run a function in a checkpoint whose recomputation gives tensors of another shape: backward must raise
     RuntimeError."""
     shapes = [8, 4]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from conformance.checks.ops.calls import Call, laid_out, repeated
+from conformance.checks.ops.calls import Invocation, laid_out, repeated
 from conformance.checks.ops.roundings import (
     DRAWS,
     FACTOR,
@@ -41,7 +41,7 @@ _ACCUMULATED = 2.0**-24
 
 def as_the_cpu_does(
     procedure: Callable[..., Gradients],
-    call: Call,
+    call: Invocation,
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:

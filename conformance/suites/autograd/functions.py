@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -23,7 +23,7 @@ def values(*shape: int) -> torch.Tensor:
     return torch.linspace(0.2, 0.9, torch.Size(shape).numel()).reshape(shape)
 
 
-def leaf(context: Context, *shape: int, index: int = 0) -> torch.Tensor:
+def leaf(context: CaseContext, *shape: int, index: int = 0) -> torch.Tensor:
     return values(*shape).to(context.named(index)).requires_grad_()
 
 
@@ -33,7 +33,7 @@ def apply(function: Any, *given: Any) -> Any:
 
 
 def near(
-    context: Context, found: Any, want: torch.Tensor, text: str = WRONG_GRADIENT, at: str = ""
+    context: CaseContext, found: Any, want: torch.Tensor, text: str = WRONG_GRADIENT, at: str = ""
 ) -> None:
     """Check that ``found`` is a tensor with the dtype, the shape and (within 1 %) the values of ``want``."""
     context.check(isinstance(found, torch.Tensor), "the tensor is missing (None)", at=at)
@@ -98,7 +98,7 @@ class _SetUp(torch.autograd.Function):
 
 
 @cases("autograd.function", over={"needs_input_grad": ("_Product",), "needs_input_grad_set_up": ("_SetUp",)})  # fmt: skip
-def needs_input_grad(context: Context, name: str) -> None:
+def needs_input_grad(context: CaseContext, name: str) -> None:
     """Let each subset of the inputs of a Function require gradients: ctx.needs_input_grad must be true for exactly the
     inputs of the subset, and only these inputs may receive a gradient."""
     function = {"_Product": _Product, "_SetUp": _SetUp}[name]
@@ -153,7 +153,7 @@ class SavesAll(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def saved_tensors(context: Context) -> None:
+def saved_tensors(context: CaseContext) -> None:
     """Save the input, the result, a new tensor and None in a Function: backward must get all four back. After backward,
     access to the saved tensors must raise RuntimeError. If the input or the result is changed in place before backward,
     backward must raise RuntimeError."""
@@ -192,7 +192,7 @@ class _Doubles(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def mark_dirty(context: Context) -> None:
+def mark_dirty(context: CaseContext) -> None:
     """Change the input of a Function in place and call ctx.mark_dirty: apply must return the same tensor, the version of
     the tensor must rise, and the gradients must be right. Backward must raise if another op had saved the tensor
     before. A change of a leaf that requires a gradient must raise too."""
@@ -231,7 +231,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @cases("autograd.function", requires={"strides"}, over={"dirty_view": ("dirty",), "written_view": ("written",), "dirty_view_of_transposed": ("dirty_t",), "written_view_of_transposed": ("written_t",)})  # fmt: skip
-def views_of(context: Context, way: str) -> None:
+def views_of(context: CaseContext, way: str) -> None:
     """Write to a view of a Function's result, by another Function (mark_dirty) or by mul_: values and gradients must
     change for exactly the elements of the view."""
     transposed = way.endswith("_t")
@@ -285,7 +285,7 @@ class _WithIndices(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def mark_non_differentiable(context: Context) -> None:
+def mark_non_differentiable(context: CaseContext) -> None:
     """Pass results to ctx.mark_non_differentiable: they must not require a gradient, and backward must receive zeros as
     their cotangents."""
     x, seen = leaf(context, 3, 4), list[Any]()
@@ -331,7 +331,7 @@ class _Several(torch.autograd.Function):
 
 @cases("autograd.function", over={"materialized": (0,)})
 @cases("autograd.function", requires={"multi_device"}, indices=2, over={"materialized_on_index_1": (1,)})  # fmt: skip
-def materialized(context: Context, index: int) -> None:
+def materialized(context: CaseContext, index: int) -> None:
     """Use only one of three results of a Function: for each unused result, backward must receive a cotangent of zeros
     with the result's shape, dtype and device."""
     for used in range(3):
@@ -355,7 +355,7 @@ def materialized(context: Context, index: int) -> None:
 
 
 @cases("autograd.function")
-def not_materialized(context: Context) -> None:
+def not_materialized(context: CaseContext) -> None:
     """Use only one of three results of a Function that calls ctx.set_materialize_grads(False): backward must receive
     None for each unused result."""
     for used in range(3):
@@ -401,7 +401,7 @@ class _Part(torch.autograd.Function):
 
 
 @cases("autograd.function", over={"view_as_result": (False,), "views_as_results": (True,)})
-def view_as_result(context: Context, several: bool) -> None:
+def view_as_result(context: CaseContext, several: bool) -> None:
     """Return views of the input from a Function: the gradient must be the one that the Function's backward returns, and
     changing such a view in place must raise RuntimeError."""
     x = leaf(context, 3, 4)
@@ -428,7 +428,7 @@ class _Same(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def input_as_result(context: Context) -> None:
+def input_as_result(context: CaseContext) -> None:
     """Return the input of a Function as its result: the result must be a new tensor with the same memory and strides,
     and the gradient must be the one that the Function's backward returns."""
     inputs: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -489,7 +489,7 @@ class _Returns(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def returned_gradients(context: Context) -> None:
+def returned_gradients(context: CaseContext) -> None:
     """Return unusual gradients from backward: tensors with unusual strides or in another dtype than the input,
     expanded tensors, the cotangent itself, or one tensor for both inputs. The leaves must accumulate the right
     gradients."""
@@ -528,7 +528,7 @@ def returned_gradients(context: Context) -> None:
 
 
 @cases("autograd.function")
-def wrong_gradients(context: Context) -> None:
+def wrong_gradients(context: CaseContext) -> None:
     """Return the wrong number of gradients, or a gradient of the wrong shape or on the wrong device, from backward:
     RuntimeError must be raised."""
     ways: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-from conformance.checks.ops.calls import Call, address, views
+from conformance.checks.ops.calls import Invocation, address, views
 from conformance.checks.ops.evidence import InputMemory, copied, input_memory, spoilt_inputs
 from opinfo.compare import tensors_of
 from opinfo.guarded import Damage, Guarded
@@ -99,7 +99,7 @@ def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[
     return [t.detach().requires_grad_(n in places) for n, t in enumerate(tensors)]
 
 
-def laid(call: Call, cotangent: Cotangent | None) -> Guarded | None:
+def laid(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
     """Build a cotangent on the device in its layout. Returns None if ``cotangent`` is None."""
     if cotangent is None:
         return None
@@ -107,7 +107,7 @@ def laid(call: Call, cotangent: Cotangent | None) -> Guarded | None:
 
 
 def given_to(
-    call: Call, answer: Gradients, outputs: Sequence[torch.Tensor], cotangents: Cotangents
+    call: Invocation, answer: Gradients, outputs: Sequence[torch.Tensor], cotangents: Cotangents
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs on the
     device."""
@@ -120,7 +120,7 @@ def given_to(
     return ends, given
 
 
-def read(call: Call, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
+def read(call: Invocation, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
     """Wait for the gradients. Store in ``answer`` a CPU copy of each of them, and its device."""
     call.settle(grads)
     answer.found_on = [None if each is None else str(each.device) for each in grads]
@@ -135,7 +135,7 @@ def collects_memory(procedure: Procedure) -> Procedure:
     their known bytes again."""
 
     @wraps(procedure)
-    def with_memory(call: Call, *given: Any) -> Gradients:
+    def with_memory(call: Invocation, *given: Any) -> Gradients:
         answer = procedure(call, *given)
         answer.inputs = [input_memory(call, each) for each in call.inputs]
         spoilt = spoilt_inputs(call, answer.inputs)
@@ -154,7 +154,7 @@ def collects_memory(procedure: Procedure) -> Procedure:
 
 
 @collects_memory
-def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
+def differentiated(call: Invocation, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Make the call on leaves that share the memory of the inputs, and compute the gradients of the inputs at
     ``places``."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
@@ -171,7 +171,7 @@ def differentiated(call: Call, places: Sequence[int], cotangents: Cotangents) ->
 
 @collects_memory
 def differentiated_in_place(
-    call: Call, places: Sequence[int], cotangents: Cotangents, sliced: bool
+    call: Invocation, places: Sequence[int], cotangents: Cotangents, sliced: bool
 ) -> Gradients:
     """Compute the gradients of an in-place call. The call writes to a copy of its first input or, if ``sliced`` is
     true, to the second half of a larger tensor; the gradient then covers the untouched half too."""
@@ -187,7 +187,7 @@ def differentiated_in_place(
 
 
 def _pulled_back(
-    call: Call,
+    call: Invocation,
     answer: Gradients,
     outputs: Sequence[torch.Tensor],
     starts: Sequence[torch.Tensor],
@@ -204,7 +204,9 @@ def _pulled_back(
 
 
 @collects_memory
-def differentiated_twice(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
+def differentiated_twice(
+    call: Invocation, places: Sequence[int], cotangents: Cotangents
+) -> Gradients:
     """Compute second gradients: the gradients of the first gradients, with respect to the inputs at ``places`` and then
     with respect to the cotangents."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
@@ -247,7 +249,7 @@ def again(
 
 
 @collects_memory
-def pushed_forward(call: Call, places: Sequence[int], tangents: Cotangents) -> Gradients:
+def pushed_forward(call: Invocation, places: Sequence[int], tangents: Cotangents) -> Gradients:
     """Compute the forward-mode derivative of each output, for the given tangents of the inputs at ``places``."""
     answer, tensors = Gradients(), [each.detach() for each in views(call.inputs)]
     try:
@@ -289,7 +291,9 @@ def products(
 
 
 @collects_memory
-def pulled_back_in_batch(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
+def pulled_back_in_batch(
+    call: Invocation, places: Sequence[int], cotangents: Cotangents
+) -> Gradients:
     """Compute the gradients for a batch of two cotangents with ``is_grads_batched``, which is vmap over backward."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
     with torch.enable_grad():
@@ -330,7 +334,7 @@ class Held:
 
 
 @collects_memory
-def accumulated(call: Call, places: Sequence[int], cotangents: Cotangents) -> Gradients:
+def accumulated(call: Invocation, places: Sequence[int], cotangents: Cotangents) -> Gradients:
     """Accumulate gradients into leaves three times: first into leaves without a gradient, then into the existing
     gradient, then with ``create_graph=True``. The first gradients are stored in ``answer.read``."""
     answer, leaves = Gradients(), leaves_of(views(call.inputs), places)
@@ -375,7 +379,7 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def held(
-    call: Call, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
+    call: Invocation, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
 ) -> Held | None:
     """Return a description of a leaf's gradient after a backward pass; None if the leaf has no gradient or the gradient
     is not strided."""

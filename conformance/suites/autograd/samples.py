@@ -13,7 +13,7 @@ import torch
 
 from conformance.checks.ops.call_reference import Part
 from conformance.checks.ops.calls import Laid, repeated
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.roundings import DRAWS, floats
 from conformance.checks.ops.script import literal
 from conformance.suites.autograd.cpu_gradients import (
@@ -31,12 +31,12 @@ from conformance.suites.autograd.gradients import (
     in_place,
     plain,
 )
-from opinfo.axes.basis import MOST
+from opinfo.axes.axis_context import MOST
 from opinfo.axes.shapes import EQUAL, EXTENT, LONG, RANK, SIZE
 from opinfo.compare import tensors_of
+from opinfo.determinate_calls import without_ties
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
 from opinfo.samples import Sample, choose
-from opinfo.specified import without_ties
 
 #: Number of torch's samples per op and dtype, and of the samples that each shape axis adds.
 _UPSTREAM = 4
@@ -60,7 +60,7 @@ CONJ = "conj"
 EPSILON = {"float32": 2.0**-23, "complex64": 2.0**-23}
 
 
-def chosen(ctx: ItemContext) -> list[Sample]:
+def chosen(ctx: OpContext) -> list[Sample]:
     """Return the samples whose gradients are checked. The first of them is checked in every layout."""
     if "gradients" in ctx.kept:
         made: list[Sample] = ctx.kept["gradients"]
@@ -81,7 +81,7 @@ def chosen(ctx: ItemContext) -> list[Sample]:
     return kept
 
 
-def known_of(ctx: ItemContext, sample: Sample) -> Known:
+def known_of(ctx: OpContext, sample: Sample) -> Known:
     """Return the reference gradients of a sample. All checks of the op share them."""
     key = ("known", sample.index)
     if key not in ctx.kept:
@@ -90,7 +90,7 @@ def known_of(ctx: ItemContext, sample: Sample) -> Known:
     return found
 
 
-def _usable(ctx: ItemContext, sample: Sample) -> bool:
+def _usable(ctx: OpContext, sample: Sample) -> bool:
     """Return True if gradients can be computed for the sample: the tensors are strided and have at most MOST elements
     in total, and the call does not write to the first tensor."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
@@ -101,7 +101,7 @@ def _usable(ctx: ItemContext, sample: Sample) -> bool:
     return apart and (not is_long(sample) or _finite(ctx, sample))
 
 
-def _finite(ctx: ItemContext, sample: Sample) -> bool:
+def _finite(ctx: OpContext, sample: Sample) -> bool:
     """Return True if the CPU's result is finite. The maximum over a pooling window that contains only padding is
     infinite, and torch's backward of the pooling op then writes past the end of the gradient."""
     args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
@@ -111,9 +111,7 @@ def _finite(ctx: ItemContext, sample: Sample) -> bool:
     return all(bool(each.isfinite().all()) for each in dense)
 
 
-def _most_telling_first(
-    ctx: ItemContext, samples: list[Sample], spare: list[Sample]
-) -> list[Sample]:
+def _most_telling_first(ctx: OpContext, samples: list[Sample], spare: list[Sample]) -> list[Sample]:
     """Return ``samples`` with the most useful sample of ``samples`` and ``spare`` in front: the one with the most
     inputs whose gradient is not zero and, among equals, with a result of several dimensions, so that the cotangent can
     be non-contiguous."""
@@ -151,7 +149,7 @@ def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
 class Known:
     """The reference gradients of a sample, computed on the CPU. Each gradient is computed once and cached."""
 
-    ctx: ItemContext
+    ctx: OpContext
     sample: Sample
     function: Callable[..., Any]
     form: str = ""  # "in place" or "in place, sliced" if ``function`` is the in-place variant

@@ -15,9 +15,9 @@ from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotDeclared
-from conformance.checks.cases.in_flight import SOON, WaitingCall
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
+from conformance.checks.cases.held_streams import SOON, WaitingCall
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
@@ -44,12 +44,12 @@ def noting(x: torch.Tensor, note: Callable[[], object]) -> torch.Tensor:
     return made
 
 
-def leaf(context: Context, index: int = 0, value: float = 1.0, count: int = 64) -> torch.Tensor:
+def leaf(context: CaseContext, index: int = 0, value: float = 1.0, count: int = 64) -> torch.Tensor:
     return torch.full((count,), value, device=context.named(index), requires_grad=True)
 
 
 def whole(
-    context: Context,
+    context: CaseContext,
     found: torch.Tensor | None,
     value: float,
     text: str = WRONG_GRADIENT,
@@ -77,7 +77,7 @@ def _index() -> int:
 
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"index_0": (0,), "index_1": (1,)})  # fmt: skip
-def index(context: Context, where: int) -> None:
+def index(context: CaseContext, where: int) -> None:
     """Call backward for tensors on one device index while the other index is current: while a node or hook runs, the
     device index of its tensors must be current, and the caller's current index must be unchanged afterwards."""
     seen: dict[str, int] = {}
@@ -106,7 +106,7 @@ def index(context: Context, where: int) -> None:
 
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
-def over_both_indices(context: Context) -> None:
+def over_both_indices(context: CaseContext) -> None:
     """Run backward through a graph that spans two device indices: each node must run with its own device index as
     the current index, and the gradients on both indices must be right."""
     seen: list[int] = []
@@ -129,7 +129,7 @@ def over_both_indices(context: Context) -> None:
 
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
-def roots_on_two_indices(context: Context) -> None:
+def roots_on_two_indices(context: CaseContext) -> None:
     """Call torch.autograd.backward on two results on two device indices: the leaf, on either index, must accumulate the
     gradients of both results."""
     for where in (0, 1):
@@ -156,7 +156,7 @@ def roots_on_two_indices(context: Context) -> None:
 
 
 @cases("autograd.threads", requires={"streams"})
-def of_the_device(context: Context) -> None:
+def of_the_device(context: CaseContext) -> None:
     """Run backward twice, from two threads: all nodes of one device index must run on the same thread, which must not
     be the thread of a caller."""
     seen: list[int] = []
@@ -179,7 +179,7 @@ def of_the_device(context: Context) -> None:
 
 @cases("autograd.threads", requires={"streams"}, over={"hooks_on_the_stream": (0,)})
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2, over={"hooks_on_the_stream_of_index_1": (1,)})  # fmt: skip
-def hooks_on_the_stream(context: Context, where: int) -> None:
+def hooks_on_the_stream(context: CaseContext, where: int) -> None:
     """Run the forward pass on a stream, and call backward while another stream is current: while the hooks of the node
     and of its result run, the stream of the forward pass must be the current stream."""
     seen: dict[str, Any] = {}
@@ -204,7 +204,7 @@ def hooks_on_the_stream(context: Context, where: int) -> None:
 
 
 @cases("autograd.threads", requires={"streams", "multi_device"}, indices=2)
-def caller_waits_on_each_index(context: Context) -> None:
+def caller_waits_on_each_index(context: CaseContext) -> None:
     """Call backward with device index 0 current, for a graph on index 1: a copy that the caller then queues on its
     stream of index 1 must read the complete gradients."""
     forward, caller = context.stream(1), context.stream(1)
@@ -235,7 +235,7 @@ def caller_waits_on_each_index(context: Context) -> None:
 
 
 @cases("autograd.threads", requires={"streams"})
-def caller_keeps_its_stream(context: Context) -> None:
+def caller_keeps_its_stream(context: CaseContext) -> None:
     """Call backward on a stream other than the one of the forward pass: the caller's current stream must be unchanged
     afterwards."""
     forward, caller = context.streams()
@@ -273,7 +273,7 @@ def _wanted(seed: int) -> torch.Tensor:
 
 
 def _near(
-    context: Context, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
+    context: CaseContext, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
 ) -> None:
     context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
@@ -286,7 +286,7 @@ def _near(
 
 
 @cases("autograd.threads")
-def graphs_in_turn(context: Context) -> None:
+def graphs_in_turn(context: CaseContext) -> None:
     """Build three graphs and run their backward passes in two different orders: each gradient must be right, so no
     graph may use tensors that another graph saved."""
     for order in ((0, 1, 2), (2, 0, 1)):
@@ -300,7 +300,7 @@ def graphs_in_turn(context: Context) -> None:
 
 @cases("autograd.threads", over={"graphs_at_once": (False,)})
 @cases("autograd.threads", requires={"streams"}, over={"graphs_at_once_on_streams": (True,)})
-def graphs_at_once(context: Context, streams: bool) -> None:
+def graphs_at_once(context: CaseContext, streams: bool) -> None:
     """Build graphs in four threads and run their backward passes at the same time, four times: each thread must get its
     own gradients."""
     count, rounds = 4, 4
@@ -337,7 +337,7 @@ def graphs_at_once(context: Context, streams: bool) -> None:
 
 
 @cases("autograd.threads")
-def one_leaf_of_all_threads(context: Context) -> None:
+def one_leaf_of_all_threads(context: CaseContext) -> None:
     """Run backward from four threads into the same leaf at the same time: the leaf must accumulate every gradient
     exactly once."""
     x, count, rounds = leaf(context), 4, 10
@@ -353,7 +353,7 @@ def one_leaf_of_all_threads(context: Context) -> None:
 
 
 @cases("autograd.threads")
-def one_graph_of_two_threads(context: Context) -> None:
+def one_graph_of_two_threads(context: CaseContext) -> None:
     """Run backward from three threads through one retained graph at the same time: each thread must get the right
     gradient."""
     x = context.to_device(_given(0)).requires_grad_()
@@ -367,7 +367,7 @@ def one_graph_of_two_threads(context: Context) -> None:
 
 
 @cases("autograd.threads")
-def from_another_thread(context: Context) -> None:
+def from_another_thread(context: CaseContext) -> None:
     """Build a graph in one thread and run backward in another: the gradient must be right."""
     x = context.to_device(_given(3)).requires_grad_()
     [result] = context.together(lambda: _model(x))
@@ -383,7 +383,7 @@ def from_another_thread(context: Context) -> None:
 
 @cases("autograd.threads", requires={"generator"}, over={"random_numbers": (0,)})
 @cases("autograd.threads", requires={"generator", "multi_device"}, indices=2, over={"random_numbers_of_index_1": (1,)})  # fmt: skip
-def random_numbers(context: Context, where: int) -> None:
+def random_numbers(context: CaseContext, where: int) -> None:
     """Draw random numbers in a backward node: the numbers must come from the device's default generator and advance its
     state."""
     device = context.named(where)
@@ -401,7 +401,7 @@ def random_numbers(context: Context, where: int) -> None:
 
 
 @cases("autograd.threads")
-def gradients_enabled(context: Context) -> None:
+def gradients_enabled(context: CaseContext) -> None:
     """Call torch.is_grad_enabled() in a backward node: the result must be true if and only if create_graph=True,
     whatever the caller's grad mode is."""
     seen: list[bool] = []
@@ -432,7 +432,7 @@ class _Counting(TorchDispatchMode):
 
 
 @cases("autograd.threads")
-def dispatch_modes(context: Context) -> None:
+def dispatch_modes(context: CaseContext) -> None:
     """Call backward under a TorchDispatchMode: the mode must intercept the ops that the nodes run."""
     x = leaf(context)
     y = noting(x, x.detach().cosh)  # the node calls cosh
@@ -449,7 +449,7 @@ def dispatch_modes(context: Context) -> None:
 
 
 @cases("autograd.threads")
-def hooks_in_order(context: Context) -> None:
+def hooks_in_order(context: CaseContext) -> None:
     """Register a tensor hook, two hooks that run before and after the tensor's node, and a post-accumulate-grad hook:
     each hook must run once, in the documented order, with tensors on the device, and the gradients that the hooks
     return must be used. Removed hooks must not run."""
@@ -509,7 +509,7 @@ def hooks_in_order(context: Context) -> None:
 
 
 @cases("autograd.threads", over={"hook_of_several": ("all",), "hook_of_any": ("any",)})
-def multi_grad(context: Context, mode: str) -> None:
+def multi_grad(context: CaseContext, mode: str) -> None:
     """Register a hook by register_multi_grad_hook: it must run once in each backward. With mode "all" it must receive
     all gradients, with mode "any" the first gradient that was computed."""
     x = leaf(context)
@@ -539,7 +539,7 @@ def multi_grad(context: Context, mode: str) -> None:
 
 @cases("autograd.threads", over={"step_in_a_hook": (0,)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"step_in_a_hook_of_index_1": (1,)})  # fmt: skip
-def step_in_a_hook(context: Context, where: int) -> None:
+def step_in_a_hook(context: CaseContext, where: int) -> None:
     """Run an optimiser's step in a post-accumulate-grad hook and set grad to None there: the parameter must be updated
     and the gradient released."""
     x = leaf(context, where)
@@ -569,7 +569,7 @@ def _breaks() -> None:
 
 @cases("autograd.threads", over={"error_in_a_node": ("node", 0), "error_in_a_hook": ("hook", 0)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"error_in_a_node_of_index_1": ("node", 1), "error_in_a_hook_of_index_1": ("hook", 1)})  # fmt: skip
-def error(context: Context, place: str, where: int) -> None:
+def error(context: CaseContext, place: str, where: int) -> None:
     """Raise an exception in a backward node or hook: backward must raise the same exception, and the next backward must
     give the right gradient."""
     x = leaf(context, where)
@@ -587,7 +587,7 @@ def error(context: Context, place: str, where: int) -> None:
 
 
 @cases("autograd.threads")
-def error_of_an_op(context: Context) -> None:
+def error_of_an_op(context: CaseContext) -> None:
     """Call an op with invalid arguments in a backward node: backward must raise the op's RuntimeError."""
     wide, narrow = torch.ones(3, 4, device=context.device), torch.ones(5, 6, device=context.device)
     y = noting(leaf(context), lambda: wide @ narrow)
@@ -596,7 +596,7 @@ def error_of_an_op(context: Context) -> None:
 
 
 @cases("autograd.threads", requires={"streams"})
-def error_of_queued_work(context: Context) -> None:
+def error_of_queued_work(context: CaseContext) -> None:
     """Queue work that fails on the device in a backward node: backward or the next synchronisation must raise
     RuntimeError, and the next backward must give the right gradient."""
     fail = context.descriptor.fail
@@ -623,7 +623,7 @@ def error_of_queued_work(context: Context) -> None:
 
 
 @cases("autograd.threads")
-def deep(context: Context) -> None:
+def deep(context: CaseContext) -> None:
     """Run backward through a chain of 10,000 nodes and free the graph: neither may overflow the stack, and the gradient
     must be right."""
     x = leaf(context, count=2)
@@ -637,7 +637,7 @@ def deep(context: Context) -> None:
 
 @cases("autograd.threads", over={"reentrant": (0, 3), "reentrant_deep": (0, 80)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"reentrant_on_index_1": (1, 3)})  # fmt: skip
-def reentrant(context: Context, where: int, depth: int) -> None:
+def reentrant(context: CaseContext, where: int, depth: int) -> None:
     """Call backward inside a backward node, up to 80 levels deep: in every pass, the current device index must be
     that of the pass's tensors, and the accumulated gradient must be right."""
     inner, seen = leaf(context, where), list[int]()
@@ -657,7 +657,7 @@ def reentrant(context: Context, where: int, depth: int) -> None:
 
 
 @cases("autograd.threads", requires={"multi_device"}, indices=2)
-def reentrant_on_the_other_index(context: Context) -> None:
+def reentrant_on_the_other_index(context: CaseContext) -> None:
     """Call backward for a graph on device index 1 inside the backward of a node on index 0: in both passes, the
     current device index must be that of the pass's tensors, and the gradients must be right."""
     inner, seen = leaf(context, 1), list[int]()

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from conformance.suites.autograd.functions import (
     WRONG_GRADIENT,
     SavesAll,
@@ -87,7 +87,7 @@ class _OwnRule(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def higher_orders(context: Context) -> None:
+def higher_orders(context: CaseContext) -> None:
     """Differentiate a custom Function three times, along one path of the graph and along two paths that meet: every
     derivative must be right."""
     for text, paths in (("one path", 1), ("two paths that meet", 2)):
@@ -115,7 +115,7 @@ class _Once(torch.autograd.Function):
 
 
 @cases("autograd.function")
-def once(context: Context) -> None:
+def once(context: CaseContext) -> None:
     """Call a backward that is marked once_differentiable: the gradient must be right, and differentiating it again must
     raise RuntimeError."""
     x = leaf(context, 3, 4)
@@ -127,7 +127,7 @@ def once(context: Context) -> None:
 
 
 @cases("autograd.function", over={"forward_mode": ("plain",), "forward_mode_transposed": ("t",), "forward_mode_expanded": ("expanded",)})  # fmt: skip
-def forward_mode(context: Context, layout: str) -> None:
+def forward_mode(context: CaseContext, layout: str) -> None:
     """Compute forward-mode derivatives of a Function that defines jvp, for a contiguous, a transposed and an expanded
     tangent: the derivatives must be right."""
     x = context.to_device(values(3, 4))
@@ -148,7 +148,7 @@ def forward_mode(context: Context, layout: str) -> None:
 
 
 @cases("autograd.function")
-def transforms(context: Context) -> None:
+def transforms(context: CaseContext) -> None:
     """Differentiate a custom Function by torch.func: the results of grad, vjp, jacrev, jacfwd and of the Hessian
     (jacrev of grad) must be right."""
     x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
@@ -164,7 +164,7 @@ def transforms(context: Context) -> None:
 
 
 @cases("autograd.function", over={"vmap": ("_Cube",), "vmap_with_own_rule": ("_OwnRule",)})
-def batched(context: Context, name: str) -> None:
+def batched(context: CaseContext, name: str) -> None:
     """Apply vmap to a custom Function over each dimension: results and gradients must equal those of a loop over the
     dimension."""
     x, y = values(3, 4, 5), values(3, 4, 5).flip(0)
@@ -198,7 +198,7 @@ def batched(context: Context, name: str) -> None:
 
 
 @cases("autograd.function")
-def batched_cotangents(context: Context) -> None:
+def batched_cotangents(context: CaseContext) -> None:
     """Call torch.autograd.grad with is_grads_batched=True: the result must contain the right gradient for each
     cotangent of the batch."""
     x = leaf(context, 4)
@@ -232,7 +232,7 @@ class _ComplexProduct(torch.autograd.Function):
 
 
 @cases("autograd.function", over={"complex": (False,), "complex_and_real": (True,)})
-def complex_numbers(context: Context, real: bool) -> None:
+def complex_numbers(context: CaseContext, real: bool) -> None:
     """Compute gradients of complex inputs: they must follow torch's convention (the cotangent times the conjugate of
     the derivative), and the gradient of a real input must be real."""
     if "complex64" not in context.descriptor.dtypes:
@@ -260,7 +260,7 @@ def complex_numbers(context: Context, real: bool) -> None:
 
 
 @cases("autograd.function", requires={"compile"}, slow=True, more=True)
-def compiled(context: Context) -> None:
+def compiled(context: CaseContext) -> None:
     """Compile a call of custom Functions with the backend "aot_eager" and fullgraph=True: values and gradients must be
     those of the eager call."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from conformance.checks.clock import Clock
 from conformance.suites.device.processes import computes, counted
 from devices.failure import Kind
@@ -25,7 +25,7 @@ current = torch.accelerator.current_device_index
 
 
 @cases("device.count")
-def constant(context: Context) -> None:
+def constant(context: CaseContext) -> None:
     """device_count returns the same number at every call and in another thread, and every device index below
     that number can compute."""
     count = counted(context)
@@ -41,7 +41,7 @@ def constant(context: Context) -> None:
     context.same(there, count, "device_count differs in another thread")
 
 
-def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -> None:
+def _raise(context: CaseContext, calls: dict[str, Callable[..., Any]], given: Any) -> None:
     for name, call in calls.items():
         context.raises(
             Exception,
@@ -52,7 +52,7 @@ def _raise(context: Context, calls: dict[str, Callable[..., Any]], given: Any) -
 
 
 @cases("device.count", over={"at_the_count": (0,), "far_above_it": (5,)})
-def tensors_past_it(context: Context, more: int) -> None:
+def tensors_past_it(context: CaseContext, more: int) -> None:
     """Creating a tensor on a device index that is equal to or greater than the number of devices raises an
     error, and so does moving a tensor to such an index."""
     makers = {
@@ -64,7 +64,7 @@ def tensors_past_it(context: Context, more: int) -> None:
 
 
 @cases("device.count", requires={"streams"})
-def streams_past_it(context: Context) -> None:
+def streams_past_it(context: CaseContext) -> None:
     """torch.Stream, current_stream and synchronize raise an error for a device index that is equal to the
     number of devices."""
     calls: dict[str, Callable[..., Any]] = {
@@ -76,7 +76,7 @@ def streams_past_it(context: Context) -> None:
 
 
 @cases("device.count", requires={"allocator_statistics"})
-def statistics_past_it(context: Context) -> None:
+def statistics_past_it(context: CaseContext) -> None:
     """Functions that read or reset memory statistics raise an error for a device index that is equal to the
     number of devices."""
     names = ("memory_stats", "memory_allocated", "reset_peak_memory_stats")
@@ -85,7 +85,7 @@ def statistics_past_it(context: Context) -> None:
 
 
 @cases("device.count", requires={"multi_device"})
-def set_past_it(context: Context) -> None:
+def set_past_it(context: CaseContext) -> None:
     """torch.accelerator.set_device_index raises an error for an index that is equal to the number of devices,
     and the current index stays the same."""
     before = current()
@@ -98,7 +98,7 @@ def set_past_it(context: Context) -> None:
 
 
 @cases("device.count", **TWO)
-def negative_sets_nothing(context: Context) -> None:
+def negative_sets_nothing(context: CaseContext) -> None:
     """torch.accelerator.set_device_index with a negative index leaves the current index unchanged, as
     documented."""
     for index in (1, -1):
@@ -107,7 +107,7 @@ def negative_sets_nothing(context: Context) -> None:
 
 
 @cases("device.count", **TWO)
-def set_is_current(context: Context) -> None:
+def set_is_current(context: CaseContext) -> None:
     """set_device_index makes a device index current. A tensor created on the device without an index is placed
     on the current index."""
     for index in (1, 0, 1):
@@ -122,7 +122,7 @@ def set_is_current(context: Context) -> None:
 
 
 @cases("device.count", **TWO)
-def with_restores(context: Context) -> None:
+def with_restores(context: CaseContext) -> None:
     """`with torch.accelerator.device_index(...)` makes an index current and restores the previous index
     afterwards, also if `with` blocks are nested or raise."""
     for first, second in ((0, 1), (1, 0)):
@@ -151,7 +151,7 @@ def with_restores(context: Context) -> None:
 
 
 @cases("device.count", **TWO)
-def of_the_thread(context: Context) -> None:
+def of_the_thread(context: CaseContext) -> None:
     """Each thread has its own current device index: set_device_index in one thread does not change the current
     index of another thread."""
     torch.accelerator.set_device_index(0)
@@ -200,7 +200,9 @@ _FACTORIES: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def _all_on(context: Context, at: torch.device, text: str, made: dict[str, torch.Tensor]) -> None:
+def _all_on(
+    context: CaseContext, at: torch.device, text: str, made: dict[str, torch.Tensor]
+) -> None:
     elsewhere = {name: str(tensor.device) for name, tensor in made.items() if tensor.device != at}
     context.same(elsewhere, {}, text)
 
@@ -210,7 +212,7 @@ def _made(**named: Any) -> dict[str, torch.Tensor]:
 
 
 @cases("device.placement")
-def factories(context: Context) -> None:
+def factories(context: CaseContext) -> None:
     """Factory functions with device= create the tensor on the named device index, not on the current index."""
     for at in map(context.named, context.indices):
         _all_on(
@@ -222,7 +224,7 @@ def factories(context: Context) -> None:
 
 
 @cases("device.placement")
-def device_context(context: Context) -> None:
+def device_context(context: CaseContext) -> None:
     """Inside `with torch.device(...)`, factory functions create tensors on that device unless another device is
     named. After the `with` block they use the CPU again."""
     for at in map(context.named, context.indices):
@@ -245,7 +247,7 @@ def device_context(context: Context) -> None:
 
 
 @cases("device.placement")
-def default_device(context: Context) -> None:
+def default_device(context: CaseContext) -> None:
     """After torch.set_default_device, factory functions without a device argument use that device until the
     default is reset."""
     try:
@@ -262,7 +264,7 @@ def default_device(context: Context) -> None:
 
 
 @cases("device.placement")
-def alike(context: Context) -> None:
+def alike(context: CaseContext) -> None:
     """Tensors returned by *_like functions, new_* methods and ops are on the device of the input tensor."""
     for at in map(context.named, context.indices):
         made = _alike(torch.ones(2, 3, device=at))
@@ -297,7 +299,7 @@ def _alike(x: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 @cases("device.placement", **TWO)
-def whatever_is_current(context: Context) -> None:
+def whatever_is_current(context: CaseContext) -> None:
     """Results of ops are on the device index of their operands, also if another index is current."""
     for here, other in ((1, 0), (0, 1)):
         at = context.at(here)
@@ -319,7 +321,7 @@ def whatever_is_current(context: Context) -> None:
 
 
 @cases("device.placement", **TWO)
-def moved(context: Context) -> None:
+def moved(context: CaseContext) -> None:
     """Tensor.to moves a tensor to the named device index. If the tensor is already there, Tensor.to returns the
     same tensor object."""
     for index in (0, 1):
@@ -335,7 +337,7 @@ def moved(context: Context) -> None:
 
 
 @cases("device.placement", requires={"storage"})
-def storages(context: Context) -> None:
+def storages(context: CaseContext) -> None:
     """untyped_storage().device equals the device of the tensor, for tensors from factory functions and from
     ops."""
     for at in map(context.named, context.indices):
@@ -349,7 +351,7 @@ def storages(context: Context) -> None:
 
 
 @cases("device.placement", requires={"multi_device", "allocator_statistics"}, indices=2)
-def memory_lies_there(context: Context) -> None:
+def memory_lies_there(context: CaseContext) -> None:
     """Creating a tensor on one device index increases the allocated bytes of that index, and does not change
     those of the other index."""
     for index in (0, 1):

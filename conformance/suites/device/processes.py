@@ -16,8 +16,8 @@ import torch
 
 from conformance.checks.behaviour.fresh_process import fresh, source
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotShown
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotShown
 from conformance.checks.child import Ended
 from conformance.checks.clock import Clock
 from devices.failure import Kind
@@ -28,7 +28,7 @@ cases = Cases(Kind.STATE)
 FORK_SECONDS = 8.0
 
 
-def counted(context: Context) -> int:
+def counted(context: CaseContext) -> int:
     """Returns the number of devices that torch reports, or the number that the descriptor declares if torch
     does not report one."""
     if context.accelerated:
@@ -76,7 +76,7 @@ def forked(function: Callable[[], str]) -> str:
 
 
 @cases("device.fork", seconds=60.0)
-def after_use(context: Context) -> None:
+def after_use(context: CaseContext) -> None:
     """A process that has used the device is forked. Using the device in the child process raises an error whose
     message mentions fork or spawn, and the parent process can still use the device."""
     context.must(
@@ -98,7 +98,7 @@ def after_use(context: Context) -> None:
     )
 
 
-def _computes(context: Context) -> None:
+def _computes(context: CaseContext) -> None:
     context.same(
         computes(context.device),
         [3.0, 5.0, 7.0],
@@ -107,7 +107,7 @@ def _computes(context: Context) -> None:
 
 
 @cases("device.fork", slow=True)
-def spawned(context: Context) -> None:
+def spawned(context: CaseContext) -> None:
     """A spawned process and its parent process can both use the device."""
     context.must(
         computes(context.device) == [3.0, 5.0, 7.0], "the parent process could not use the device"
@@ -151,7 +151,7 @@ told["counted"] = forked()
 
 
 @cases("device.lazy_init", slow=True)
-def imported(context: Context) -> None:
+def imported(context: CaseContext) -> None:
     """Importing the device's module does not initialize the device: a process that is forked after the import
     can use the device. After is_available and device_count, a forked process either can use the device or
     raises an error that mentions fork or spawn."""
@@ -208,7 +208,7 @@ told["own"] = load("conform_own") if {own!r} else None
 
 
 @cases("device.autoload", slow=True)
-def failing_backend(context: Context) -> None:
+def failing_backend(context: CaseContext) -> None:
     """If the autoload entry point of a backend fails, loading the backend raises RuntimeError with the name of
     the entry point in the message. The same holds for the device's own entry point.
     TORCH_DEVICE_BACKEND_AUTOLOAD=0 skips autoloading."""
@@ -245,7 +245,7 @@ def failing_backend(context: Context) -> None:
 HELD: list[Any] = []
 
 
-def _ends_with_everything(context: Context) -> None:
+def _ends_with_everything(context: CaseContext) -> None:
     """Creates tensors, streams, events and queued work, and keeps them alive until the process ends."""
     x = torch.ones(100_000, device=context.device)
     HELD.append([x, x[::2], (x + 1).sum(), torch.zeros(0, device=context.device)])
@@ -273,7 +273,7 @@ def _ends_with_everything(context: Context) -> None:
 
 
 @cases("device.clean_exit", slow=True)
-def with_everything_alive(context: Context) -> None:
+def with_everything_alive(context: CaseContext) -> None:
     """A process that holds live tensors, streams, events and queued work exits with status 0."""
     done = context.child(_ends_with_everything)
     text = f"the child process did not finish its work ({done.raised or done.ended})"
@@ -281,7 +281,7 @@ def with_everything_alive(context: Context) -> None:
     context.ended_well(done, "the process with live tensors did not exit with status 0")
 
 
-def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
+def _fail(context: CaseContext, index: int = 0) -> list[torch.Tensor]:
     """Queues work that fails, and returns its results. Uses the descriptor's ``fail`` function, which fails on
     the current index. If the descriptor has none, uses index_select with an index out of range."""
     if context.descriptor.fail is not None:
@@ -291,19 +291,19 @@ def _fail(context: Context, index: int = 0) -> list[torch.Tensor]:
     return [three.index_select(0, context.to_device(torch.tensor([7]), index))]
 
 
-def _wait(context: Context, given: list[torch.Tensor]) -> None:
+def _wait(context: CaseContext, given: list[torch.Tensor]) -> None:
     """Waits for all queued work. On a lazy device, which computes only when results are needed, also computes
     the given tensors."""
     context.opened.settle(given)
     context.settle()
 
 
-def _surfaces(context: Context) -> None:
+def _surfaces(context: CaseContext) -> None:
     text = "the next synchronize did not raise an exception for the failed work"
     context.raises(Exception, lambda: _wait(context, _fail(context)), text=text)
 
 
-def _by_its_stream(context: Context) -> None:
+def _by_its_stream(context: CaseContext) -> None:
     stream = context.stream()
 
     def fail_and_wait() -> None:
@@ -316,7 +316,7 @@ def _by_its_stream(context: Context) -> None:
     context.raises(Exception, fail_and_wait, text=text)
 
 
-def _on_the_other_index(context: Context) -> None:
+def _on_the_other_index(context: CaseContext) -> None:
     def fail_and_wait() -> None:
         given = _fail(context, 1)
         torch.accelerator.synchronize()
@@ -327,7 +327,7 @@ def _on_the_other_index(context: Context) -> None:
         context.raises(Exception, fail_and_wait, text=text)
 
 
-def _later_results(context: Context) -> None:
+def _later_results(context: CaseContext) -> None:
     """Checks that results computed after a failure are right or raise an exception, and that the failure is
     raised at some point."""
     numbers = torch.arange(1000.0)
@@ -352,7 +352,7 @@ def _later_results(context: Context) -> None:
     context.check(told, "no exception was raised for the failed work")
 
 
-def _behind_other_work(context: Context) -> None:
+def _behind_other_work(context: CaseContext) -> None:
     """Checks that a failure of work that is queued behind other work is raised by the call itself or by the
     synchronize that waits for the work."""
     given, at_once = list[torch.Tensor](), False
@@ -385,7 +385,7 @@ def _behind_other_work(context: Context) -> None:
 @cases(
     "device.async_error", over={"surfaces": ("_surfaces",), "later_results": ("_later_results",)}
 )
-def fails(context: Context, check: str) -> None:
+def fails(context: CaseContext, check: str) -> None:
     """Work that fails is queued. The failure is raised at the latest by the next synchronize that waits for
     the work, and no later result is silently wrong."""
     if context.descriptor.fail is not None:  # the descriptor's failure is harmless

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import failure_of
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import failure_of
 from devices.descriptor import DTYPES
 from devices.errors import in_a_line
 from devices.failure import Kind
@@ -31,7 +31,7 @@ def _values(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _each(
-    context: Context, dtypes: Iterable[torch.dtype], wrong: Callable[[torch.dtype], str | None]
+    context: CaseContext, dtypes: Iterable[torch.dtype], wrong: Callable[[torch.dtype], str | None]
 ) -> Iterator[tuple[str, str | None, Exception | None]]:
     """Calls ``wrong`` for each dtype. Yields the name of the dtype, the problem that ``wrong`` returned, and
     the exception that it raised."""
@@ -51,7 +51,9 @@ def _each(
         yield str(dtype).removeprefix("torch."), problem, raised
 
 
-def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], str | None]) -> None:
+def _each_declared(
+    context: CaseContext, text: str, wrong: Callable[[torch.dtype], str | None]
+) -> None:
     """Checks every declared dtype with ``wrong``, which returns a problem or None. ``text`` is the message of
     the failure if problems were found."""
     declared = (getattr(torch, name) for name in sorted(context.descriptor.dtypes))
@@ -63,7 +65,7 @@ def _each_declared(context: Context, text: str, wrong: Callable[[torch.dtype], s
     context.check(not found, text, found=found)
 
 
-def _converted(context: Context, dtype: torch.dtype) -> str | None:
+def _converted(context: CaseContext, dtype: torch.dtype) -> str | None:
     """Converts values from float32 to a dtype and back on the device. Returns a description of the problem, or
     None."""
     want = _values(dtype)
@@ -75,7 +77,7 @@ def _converted(context: Context, dtype: torch.dtype) -> str | None:
 
 
 @cases("device.capability")
-def allocates(context: Context) -> None:
+def allocates(context: CaseContext) -> None:
     """torch.empty works on the device for each dtype that the descriptor declares."""
 
     def wrong(dtype: torch.dtype) -> str | None:
@@ -87,7 +89,7 @@ def allocates(context: Context) -> None:
 
 
 @cases("device.capability")
-def moves(context: Context) -> None:
+def moves(context: CaseContext) -> None:
     """For each declared dtype, a tensor is copied to the device and back. The bytes of the copy equal those of
     the tensor."""
 
@@ -101,7 +103,7 @@ def moves(context: Context) -> None:
 
 
 @cases("device.capability")
-def converts(context: Context) -> None:
+def converts(context: CaseContext) -> None:
     """For each declared dtype, values are converted from float32 to the dtype and back on the device. The
     values are unchanged."""
     text = "conversion from float32 and back failed for declared dtypes"
@@ -109,7 +111,7 @@ def converts(context: Context) -> None:
 
 
 @cases("device.capability")
-def says_so(context: Context) -> None:
+def says_so(context: CaseContext) -> None:
     """torch.accelerator.get_device_capability reports every declared dtype in its supported_dtypes."""
     declared = {getattr(torch, name) for name in context.descriptor.dtypes}
     if not context.accelerated:
@@ -126,7 +128,7 @@ def says_so(context: Context) -> None:
 
 
 @cases("device.capability")
-def waits(context: Context) -> None:
+def waits(context: CaseContext) -> None:
     """The ``synchronize`` function of the device's module returns without an error, if the module has such a
     function."""
     wait = getattr(getattr(torch, context.descriptor.torch_type, None), "synchronize", None)
@@ -140,7 +142,7 @@ def waits(context: Context) -> None:
 
 
 @cases("device.capability")
-def undeclared(context: Context) -> None:
+def undeclared(context: CaseContext) -> None:
     """Converting to a dtype that the descriptor does not declare raises an error or gives the right values.
     Undeclared dtypes that work are reported."""
     others = sorted(DTYPES - context.descriptor.dtypes)
@@ -174,7 +176,7 @@ def _uuid(properties: Any) -> bytes:
 
 
 @cases("device.properties")
-def name(context: Context) -> None:
+def name(context: CaseContext) -> None:
     """The name in the device's properties is a non-empty string and the same at every call."""
     for index in context.indices:
         first, second = (context.own("properties")(index).name for _ in range(2))
@@ -187,7 +189,7 @@ def name(context: Context) -> None:
 
 
 @cases("device.properties")
-def total_memory(context: Context) -> None:
+def total_memory(context: CaseContext) -> None:
     """The total memory in the device's properties is positive, and stays the same when a block is allocated and
     freed."""
     for index in context.indices:
@@ -210,7 +212,7 @@ def total_memory(context: Context) -> None:
 
 
 @cases("device.properties", requires={"allocator_memory_info"})
-def total_is_one(context: Context) -> None:
+def total_is_one(context: CaseContext) -> None:
     """The total memory in the device's properties equals the total of
     torch.accelerator.memory.get_memory_info."""
     for index in context.indices:
@@ -222,7 +224,7 @@ def total_is_one(context: Context) -> None:
 
 
 @cases("device.properties")
-def uuid(context: Context) -> None:
+def uuid(context: CaseContext) -> None:
     """The uuid in the device's properties has 16 bytes, is not zero, and is the same at every call."""
     for index in context.indices:
         first, second = (_uuid(context.own("properties")(index)) for _ in range(2))
@@ -232,7 +234,7 @@ def uuid(context: Context) -> None:
 
 
 @cases("device.properties", indices=2)
-def uuids_differ(context: Context) -> None:
+def uuids_differ(context: CaseContext) -> None:
     """Different device indices have different uuids."""
     found = [_uuid(context.own("properties")(index)) for index in context.indices]
     context.same(
@@ -243,7 +245,7 @@ def uuids_differ(context: Context) -> None:
 
 
 @cases("device.peers", indices=2)
-def answers(context: Context) -> None:
+def answers(context: CaseContext) -> None:
     """can_access_peer returns a bool, and the same bool at every call."""
     can = context.own("can_access_peer")
     for here, there in ((0, 1), (1, 0)):
@@ -255,7 +257,7 @@ def answers(context: Context) -> None:
 
 
 @cases("device.peers", indices=2, over={"up": (0, 1), "down": (1, 0)})
-def copies(context: Context, here: int, there: int) -> None:
+def copies(context: CaseContext, here: int, there: int) -> None:
     """Tensors of several layouts, dtypes and sizes are copied from one device index to another with to() and
     copy_(). The copied values are right, whatever can_access_peer returns, and the source is unchanged."""
     numbers = torch.arange(24, dtype=torch.float32)
@@ -282,7 +284,7 @@ def copies(context: Context, here: int, there: int) -> None:
 
 
 @cases("device.peers", indices=2, requires={"strides"})
-def into_a_view(context: Context) -> None:
+def into_a_view(context: CaseContext) -> None:
     """A tensor is copied into a view of another dtype on another device index. The values are converted, and
     only the elements of the view change."""
     target = torch.zeros(12, device=context.at(1))
@@ -298,7 +300,7 @@ def into_a_view(context: Context) -> None:
 
 
 @cases("device.peers", indices=2)
-def there_and_back(context: Context) -> None:
+def there_and_back(context: CaseContext) -> None:
     """A tensor is computed on one device index, moved to the other index, computed there and moved back. The
     result is right."""
     host = torch.arange(1000, dtype=torch.float32)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.NOT_RAISED)
 
 
 @cases("dispatch.device_assert", own_process=True, seconds=120.0)
-def out_of_range(context: Context) -> None:
+def out_of_range(context: CaseContext) -> None:
     """Several ops are called one after another with an index out of range. Each op raises an error, at the
     latest at the next synchronize, also after errors of earlier ops."""
     three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from conformance.checks.cells import VALUES
-from conformance.checks.ops import directed
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops import standalone_checks
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.script import NotReturned
 from devices.descriptor import Descriptor
 from opinfo.compare import Wrong
@@ -27,7 +27,7 @@ from opinfo.torch_private import kernels, key_of, profiled
 CLAUSE = "dispatch.no_silent_fallback"
 
 
-def dense_samples(ctx: ItemContext) -> list[Sample]:
+def dense_samples(ctx: OpContext) -> list[Sample]:
     """Returns the samples whose tensors all have the strided layout (torch.strided)."""
     return [s for s in ctx.common if all(t.layout == torch.strided for t in s.tensors)]
 
@@ -47,7 +47,7 @@ def applies(traits: Traits) -> bool:
     return traits.dense
 
 
-def check(ctx: ItemContext) -> None:
+def check(ctx: OpContext) -> None:
     """Runs every sample of an op once under the profiler, and one sample also with transposed tensors. Records
     the ops that fell back to the CPU."""
     with ctx.running(CLAUSE) as record:
@@ -59,12 +59,12 @@ def check(ctx: ItemContext) -> None:
         given: dict[str, Any] = {"key": key, "permitted": ["*"] if permitted else listed}
         samples = dense_samples(ctx)
         for sample in samples:
-            if directed.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
+            if standalone_checks.run(ctx, CLAUSE, "", stays, sample=sample, **given) and native:
                 args, kwargs = sample.call.bind([ctx.place(t.clone()) for t in sample.tensors])
                 native = not went(ctx.subject.function, args, kwargs, key)[0]
         wide = [s for s in samples if any(sum(n > 1 for n in t.shape) > 1 for t in s.tensors)]
         for sample in wide[:1] if "strides" in descriptor.capabilities else ():
-            directed.run(ctx, CLAUSE, "", stays_transposed, sample=sample, **given)
+            standalone_checks.run(ctx, CLAUSE, "", stays_transposed, sample=sample, **given)
         if samples and not (record.checks or record.unsupported or record.untried):
             record.block(VALUES, "every call of the op raised")
         if native and record.checks:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from conformance.checks.child import Child, Limits, ask
-from conformance.checks.ops import directed
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.child import Child, ChildLimits, ask
+from conformance.checks.ops import standalone_checks
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.script import NotApplicable
 from conformance.suites.dispatch.fallback import dense_samples
 from conformance.suites.dispatch.refusals import once
@@ -50,7 +50,7 @@ def planned() -> dict[str, frozenset[str]]:
     return {op: frozenset({"int64"}) for each in ops for op in each}
 
 
-def index_range(ctx: ItemContext) -> None:
+def index_range(ctx: OpContext) -> None:
     """Checks an op with indices out of range, for up to three samples. In each operand that holds indices, the
     invalid index is put in the last place, in the first place, and in all places."""
     with ctx.running(CLAUSE):
@@ -59,14 +59,14 @@ def index_range(ctx: ItemContext) -> None:
             and ctx.device.descriptor.assertions_are_fatal
         )
         for given in _out_of_range(ctx):
-            made = directed.run
+            made = standalone_checks.run
             if not alone:
                 made(ctx, CLAUSE, "", refuses_index, **given)
             elif _judged_alone(ctx, given):
                 return  # each check needs a process, so make one per op
 
 
-def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
+def _out_of_range(ctx: OpContext) -> Iterator[dict[str, Any]]:
     """Yields the arguments of each check: the sample, the form of the op (in place or not), the operand or
     Python number that is changed, the place in the operand, and the invalid index."""
     for sample in _telling(ctx):
@@ -80,7 +80,7 @@ def _out_of_range(ctx: ItemContext) -> Iterator[dict[str, Any]]:
                     yield from _of_number(ctx, sample, place)
 
 
-def _telling(ctx: ItemContext) -> list[Sample]:
+def _telling(ctx: OpContext) -> list[Sample]:
     """Returns up to three samples, no two of which have the same arguments apart from their tensors. Samples
     with larger index tensors are preferred and come first."""
     held = [s for s in dense_samples(ctx) if 0 < s.numel <= _MOST]
@@ -95,7 +95,7 @@ def _telling(ctx: ItemContext) -> list[Sample]:
     return found
 
 
-def _of_operand(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
+def _of_operand(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
     bounds = torch.iinfo(sample.tensors[place].dtype)
 
     def refused(value: int) -> bool:
@@ -121,7 +121,7 @@ def _of_operand(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[s
                 }
 
 
-def _of_number(ctx: ItemContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
+def _of_number(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str, Any]]:
     def refused(value: int) -> bool:
         return cpu_refuses(
             ctx.subject.reference, sample.tensors, sample.call.bind, place, "args", value
@@ -237,9 +237,9 @@ def refuses_index(
 # of its own. An abort counts as an assertion. Writes outside the operands cannot be checked then.
 
 
-def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
+def _judged_alone(ctx: OpContext, given: dict[str, Any]) -> bool:
     parameters = {name: given[name] for name in ("place", "at", "value")}
-    made = directed.DirectedScript(
+    made = standalone_checks.DirectedScript(
         *(ctx, CLAUSE, "", refuses_index, 0, given["sample"], given["inplace"], parameters)
     )
     if not made.may_run():
@@ -250,7 +250,7 @@ def _judged_alone(ctx: ItemContext, given: dict[str, Any]) -> bool:
 
 def alone(script: str, seconds: float) -> Wrong | None:
     """Runs the script of a check in a separate process. Returns the fault that was found, or None."""
-    limits = Limits(total=seconds, exit=seconds)
+    limits = ChildLimits(total=seconds, exit=seconds)
     _, ended = ask(Child("conformance.checks.child:execute", script, limits, copied=True))
     if ended.well or ended.signal == "SIGABRT":
         return None

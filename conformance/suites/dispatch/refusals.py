@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops import directed
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops import standalone_checks
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.roundings import as_exact, exact_answer
 from conformance.checks.ops.script import NotApplicable
 from conformance.suites.dispatch.fallback import dense_samples
@@ -63,7 +63,7 @@ def unmixed(descriptor: Descriptor, op: str, source: object = None) -> str:
     return ""
 
 
-def cross_device(ctx: ItemContext) -> None:
+def cross_device(ctx: OpContext) -> None:
     """Calls an op with each of its operands in turn on another device. A binary op is also called with a CPU
     scalar tensor as one operand."""
     with ctx.running(CROSS_DEVICE):
@@ -78,10 +78,12 @@ def cross_device(ctx: ItemContext) -> None:
             design = indexes and _INDICES in ctx.traits.families
             if other != "cpu" or not (tensor.dim() == 0 or design):
                 given: dict[str, Any] = {"sample": sample, "place": place, "other": other}
-                directed.run(ctx, CROSS_DEVICE, "", refuses, **given)
+                standalone_checks.run(ctx, CROSS_DEVICE, "", refuses, **given)
         if ctx.traits.ufunc == "binary":
             for first in (False,) if _FIRST in ctx.traits.families else (False, True):
-                directed.run(ctx, CROSS_DEVICE, "", takes_scalar, dtype=ctx.dtype, first=first)
+                standalone_checks.run(
+                    ctx, CROSS_DEVICE, "", takes_scalar, dtype=ctx.dtype, first=first
+                )
 
 
 def _most_telling(samples: list[Sample]) -> Sample | None:
@@ -165,7 +167,7 @@ def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
     return "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
 
 
-def error_inputs(ctx: ItemContext) -> None:
+def error_inputs(ctx: OpContext) -> None:
     """Makes every invalid call of an op that torch's op database generates for the device."""
     with ctx.running(ERROR_INPUTS) as record:
         device, left_out, unlike = str(ctx.device.torch_device), 0, []
@@ -176,7 +178,7 @@ def error_inputs(ctx: ItemContext) -> None:
                 left_out += 1
                 continue
             where: dict[str, Any] = {"id": ctx.subject.id, "which": number, "device": device}
-            made = directed.DirectedScript(ctx, ERROR_INPUTS, "", raises, parameters=where)
+            made = standalone_checks.DirectedScript(ctx, ERROR_INPUTS, "", raises, parameters=where)
             if not made.may_run():
                 continue
             try:
@@ -197,7 +199,7 @@ def error_inputs(ctx: ItemContext) -> None:
             record.note(f"{left_out} error inputs were not tried, because {why}")
 
 
-def _out_of_range(ctx: ItemContext) -> None:
+def _out_of_range(ctx: OpContext) -> None:
     """Checks an op with an index just past the end, an index just before the start, and an index far away, in
     the last place of an index tensor."""
     for sample in dense_samples(ctx):
@@ -208,7 +210,7 @@ def _out_of_range(ctx: ItemContext) -> None:
         end = max((t.numel() for n, t in enumerate(sample.tensors) if n != place), default=1)
         for value in (end, -end - 1, 2**31 - 1):
             given: dict[str, Any] = {"sample": sample, "place": place, "value": value}
-            directed.run(ctx, ERROR_INPUTS, "", refuses_index, **given)
+            standalone_checks.run(ctx, ERROR_INPUTS, "", refuses_index, **given)
         return
 
 
@@ -315,7 +317,7 @@ def may_refuse(traits: Traits) -> bool:
     return reads_tensors(traits) and not set(_TRIED) <= traits.subject.dtypes
 
 
-def unsupported(ctx: ItemContext) -> None:
+def unsupported(ctx: OpContext) -> None:
     """Calls the overloads of an op for which the device has no kernel, and then calls the op with dtypes that
     torch's op database does not list for it."""
     with ctx.running(UNSUPPORTED, REFUSALS):
@@ -331,7 +333,7 @@ def unsupported(ctx: ItemContext) -> None:
             plain = name.partition("::")[2]
             packet = plain.partition(".")[0]
             if not any(fnmatchcase(packet, glob) for glob in descriptor.permitted_fallbacks):
-                directed.run(ctx, UNSUPPORTED, "", lacks, name=plain)
+                standalone_checks.run(ctx, UNSUPPORTED, "", lacks, name=plain)
         sample = _smallest(dense_samples(ctx), ctx.dtype)
         if sample is None:
             return
@@ -351,7 +353,7 @@ def unsupported(ctx: ItemContext) -> None:
                 (UNSUPPORTED, refuses_dtype, {**given, "free": free}),
             ]
             made = {
-                clause: directed.DirectedScript(
+                clause: standalone_checks.DirectedScript(
                     ctx, clause, "", judge, sample=sample, parameters=parameters
                 )
                 for clause, judge, parameters in judges

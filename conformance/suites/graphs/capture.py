@@ -26,7 +26,7 @@ from conformance.checks.behaviour.graph_capture import (
     works,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -39,7 +39,7 @@ WRITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @cases("graphs.capture_defers", over={f"sentinel_{name}": (name,) for name in WRITES})
-def sentinel(context: Context, name: str) -> None:
+def sentinel(context: CaseContext, name: str) -> None:
     """Work that changes a buffer in place is captured. The buffer is unchanged after the capture, and changed
     after a replay."""
     write, x = WRITES[name], there(context, counting(8))
@@ -52,7 +52,7 @@ def sentinel(context: Context, name: str) -> None:
 
 
 @cases("graphs.capture_defers")
-def is_capturing(context: Context) -> None:
+def is_capturing(context: CaseContext) -> None:
     """is_capturing() of the capturing stream is False before a capture, True during the capture and False
     afterwards."""
     x, stream, graph = there(context, counting(4)), context.stream(), new_graph(context)
@@ -70,7 +70,7 @@ def is_capturing(context: Context) -> None:
 
 
 @cases("graphs.capture_defers")
-def is_capturing_elsewhere(context: Context) -> None:
+def is_capturing_elsewhere(context: CaseContext) -> None:
     """is_capturing() of a stream that takes no part in a capture is False during the capture."""
     x, (stream, other) = there(context, counting(4)), context.streams()
     with captured(context, stream):
@@ -80,7 +80,7 @@ def is_capturing_elsewhere(context: Context) -> None:
 
 
 @cases("graphs.nesting", over={"second_capture": (False,), "same_graph": (True,)})
-def nested(context: Context, same: bool) -> None:
+def nested(context: CaseContext, same: bool) -> None:
     """A second capture_begin on a capturing stream raises an error, and the stream can capture again
     afterwards."""
     x, stream, outer = there(context, counting(4)), context.stream(), new_graph(context)
@@ -99,7 +99,7 @@ def nested(context: Context, same: bool) -> None:
 
 
 @cases("graphs.devices")
-def empty_capture(context: Context) -> None:
+def empty_capture(context: CaseContext) -> None:
     """Capturing no work gives a warning, and the empty graph can be replayed."""
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
@@ -116,7 +116,7 @@ def empty_capture(context: Context) -> None:
 
 
 @cases("graphs.devices", indices=2)
-def work_for_another_index(context: Context) -> None:
+def work_for_another_index(context: CaseContext) -> None:
     """Work on another device index during a capture raises RuntimeError or runs at once. The work is never
     lost."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
@@ -133,7 +133,7 @@ def work_for_another_index(context: Context) -> None:
 
 
 @cases("graphs.devices", indices=2)
-def capture_on_another_index(context: Context) -> None:
+def capture_on_another_index(context: CaseContext) -> None:
     """A graph that was captured on the second device index runs on that index when it is replayed."""
     x = there(context, counting(4), 1)
     with context.on(1), captured(context, context.stream(1)) as graph:
@@ -145,7 +145,7 @@ def capture_on_another_index(context: Context) -> None:
 
 
 @cases("graphs.devices", indices=2, over={"second_from_first": (1, 0), "first_from_second": (0, 1)})
-def replayed_from_another_index(context: Context, own: int, other: int) -> None:
+def replayed_from_another_index(context: CaseContext, own: int, other: int) -> None:
     """A graph is replayed while another device index is current. The replay runs on the current stream of the
     graph's own index, in order with the work that was queued on that stream before and after the replay."""
     x, stream = there(context, counting(2**12), own), context.stream(own)
@@ -171,7 +171,7 @@ def replayed_from_another_index(context: Context, own: int, other: int) -> None:
 
 # This case runs in a subprocess, because on some devices the state after a refused call is undefined.
 @cases("graphs.errors", own_process=True)
-def waiting_is_refused(context: Context) -> None:
+def waiting_is_refused(context: CaseContext) -> None:
     """During a capture, every call that would have to wait for captured work raises RuntimeError: item(),
     cpu(), bool(), nonzero() and all kinds of synchronize()."""
     x = there(context, counting(4))
@@ -188,7 +188,7 @@ def _waits(call: Callable[..., Any], x: torch.Tensor, stream: Any) -> None:
 
 
 @cases("graphs.errors")
-def out_of_memory(context: Context) -> None:
+def out_of_memory(context: CaseContext) -> None:
     """A request for too much memory during a capture raises torch.OutOfMemoryError, and the stream can capture
     again afterwards."""
     x, stream = there(context, counting(4)), context.stream()
@@ -206,7 +206,7 @@ def out_of_memory(context: Context) -> None:
     "graphs.errors",
     over={"replay_before_capture": ("replay",), "end_without_begin": ("capture_end",)},
 )
-def before_capture(context: Context, call: str) -> None:
+def before_capture(context: CaseContext, call: str) -> None:
     """replay() of a graph that has captured nothing raises RuntimeError, and so does capture_end() without
     capture_begin()."""
     with context.stream():
@@ -215,7 +215,7 @@ def before_capture(context: Context, call: str) -> None:
 
 
 @cases("graphs.errors")
-def default_stream(context: Context) -> None:
+def default_stream(context: CaseContext) -> None:
     """Capturing on the default stream works if the descriptor declares captures_default_stream, and raises
     RuntimeError otherwise."""
     x, graph = there(context, counting(4)), new_graph(context)
@@ -239,7 +239,7 @@ def default_stream(context: Context) -> None:
 
 
 @cases("graphs.recovery")
-def error_of_the_program(context: Context) -> None:
+def error_of_the_program(context: CaseContext) -> None:
     """The user's code raises an exception inside a capture. The exception reaches the caller, directly or in
     the chain of another exception, and the stream can capture again afterwards."""
     x, stream, ours = there(context, counting(4)), context.stream(), KeyError("of the program")
@@ -260,7 +260,7 @@ def error_of_the_program(context: Context) -> None:
 
 
 @cases("graphs.recovery")
-def error_of_an_op(context: Context) -> None:
+def error_of_an_op(context: CaseContext) -> None:
     """An op with invalid arguments raises an exception inside a capture. The error message of the op reaches
     the caller, and the stream can capture again afterwards."""
     x, longer = there(context, counting(4)), there(context, counting(5))
@@ -273,7 +273,7 @@ def error_of_an_op(context: Context) -> None:
 
 
 @cases("graphs.recovery", own_process=True, requires={"generator"})
-def random_numbers(context: Context) -> None:
+def random_numbers(context: CaseContext) -> None:
     """A capture is ended by a call that is not allowed in captures. Afterwards the default generator draws the
     same numbers from a seed as before the capture."""
     x = there(context, counting(4))
@@ -292,7 +292,7 @@ def random_numbers(context: Context) -> None:
 
 
 @cases("graphs.recovery", own_process=True)
-def invalidated_capture(context: Context) -> None:
+def invalidated_capture(context: CaseContext) -> None:
     """A capture is ended by a call that is not allowed in captures. Afterwards the same stream and another
     stream can capture, and no memory stays reserved."""
     x = there(context, counting(4))
@@ -323,7 +323,7 @@ def invalidated_capture(context: Context) -> None:
 MODES = ("default", "global", "thread_local", "relaxed")
 
 
-def _asks_for_a_segment(context: Context) -> bool:
+def _asks_for_a_segment(context: CaseContext) -> bool:
     """Returns True if a request that needs a new segment succeeds on a new stream of the calling thread."""
     try:
         with context.stream():
@@ -334,7 +334,7 @@ def _asks_for_a_segment(context: Context) -> bool:
 
 
 @cases("graphs.modes", over={f"{mode}_tolerates": (mode,) for mode in MODES[2:]})
-def tolerated(context: Context, mode: str) -> None:
+def tolerated(context: CaseContext, mode: str) -> None:
     """In the capture modes thread_local and relaxed, another thread allocates a new segment during a capture.
     The allocation succeeds, and the capture continues."""
     x = there(context, counting(4))
@@ -349,7 +349,7 @@ def tolerated(context: Context, mode: str) -> None:
 
 
 @cases("graphs.modes", own_process=True)
-def refused(context: Context) -> None:
+def refused(context: CaseContext) -> None:
     """In the capture mode global, another thread allocates a new segment during a capture. The allocation or
     the capture fails."""
     x, given = there(context, counting(4)), [True]
@@ -368,7 +368,7 @@ def refused(context: Context) -> None:
 
 
 @cases("graphs.modes")
-def unknown_mode(context: Context) -> None:
+def unknown_mode(context: CaseContext) -> None:
     """capture_begin with an unknown capture_error_mode raises ValueError, RuntimeError or TypeError, and the
     device can capture afterwards."""
 
@@ -389,7 +389,7 @@ def unknown_mode(context: Context) -> None:
 
 
 @cases("graphs.modes", over={f"{mode}_alone": (mode,) for mode in MODES})
-def alone(context: Context, mode: str) -> None:
+def alone(context: CaseContext, mode: str) -> None:
     """A capture works in each capture_error_mode if no other work uses the device."""
     x = there(context, counting(4))
     with captured(context, graph=new_graph(context, capture_error_mode=mode)) as graph:
@@ -399,7 +399,7 @@ def alone(context: Context, mode: str) -> None:
 
 
 @cases("graphs.lifecycle", over={"kept": (False,), "kept_and_instantiated": (True,)})
-def keep_graph(context: Context, ask: bool) -> None:
+def keep_graph(context: CaseContext, ask: bool) -> None:
     """A graph made with keep_graph=True gives the right results, whether it is instantiated by instantiate() or
     by its first replay."""
     x = there(context, counting(4))
@@ -412,7 +412,7 @@ def keep_graph(context: Context, ask: bool) -> None:
 
 
 @cases("graphs.lifecycle")
-def reset(context: Context) -> None:
+def reset(context: CaseContext) -> None:
     """replay() after reset() raises RuntimeError and does not run the captured work."""
     x = there(context, counting(4))
     with captured(context) as graph:
@@ -427,7 +427,7 @@ def reset(context: Context) -> None:
 
 
 @cases("graphs.lifecycle")
-def captured_again(context: Context) -> None:
+def captured_again(context: CaseContext) -> None:
     """A graph is reset and captures other work. Its replays run only the new work."""
     x = there(context, counting(4))
     with captured(context) as graph:
@@ -442,7 +442,7 @@ def captured_again(context: Context) -> None:
 
 @cases("graphs.lifecycle", over={"destroyed_while_queued": (False,)}, requires={"streams"})
 @cases("graphs.lifecycle", over={"reset_while_queued": (True,)}, requires={"streams"})
-def destroyed_while_queued(context: Context, reset: bool) -> None:
+def destroyed_while_queued(context: CaseContext, reset: bool) -> None:
     """A replay is queued on a blocked stream, and the graph is deleted or reset. The replay still runs, and the
     memory that the replay uses is not reused before the replay has finished."""
     x, stream = there(context, counting(4096)), context.stream()
@@ -464,7 +464,7 @@ def destroyed_while_queued(context: Context, reset: bool) -> None:
 
 
 @cases("graphs.lifecycle", requires={"streams"})
-def random_while_queued(context: Context) -> None:
+def random_while_queued(context: CaseContext) -> None:
     """A replay that draws random numbers is queued on a blocked stream, and the graph is deleted. The replay
     still draws its numbers, and does not write to newly allocated memory."""
     x, stream = there(context, torch.zeros(4096)), context.stream()
@@ -485,7 +485,7 @@ def random_while_queued(context: Context) -> None:
 
 
 @cases("graphs.lifecycle")
-def debug_dump(context: Context) -> None:
+def debug_dump(context: CaseContext) -> None:
     """debug_dump() writes a file if enable_debug_mode() was called before the capture, and the graph can be
     replayed afterwards."""
     x, graph = there(context, counting(4)), new_graph(context)
@@ -516,7 +516,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
 
 
 def _gradients(
-    context: Context, function: Callable[..., Any], values: list[torch.Tensor]
+    context: CaseContext, function: Callable[..., Any], values: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
     """Returns the results of a function, and the gradients of a weighted sum of the results with respect to
     the inputs."""
@@ -530,7 +530,7 @@ def _gradients(
 
 
 def _compared(
-    context: Context,
+    context: CaseContext,
     graphed: Callable[..., Any],
     eager: Callable[..., Any],
     values: list[torch.Tensor],
@@ -549,7 +549,7 @@ def _compared(
 
 
 @cases("graphs.callables", over={name: (name,) for name in FUNCTIONS})
-def a_function(context: Context, name: str) -> None:
+def a_function(context: CaseContext, name: str) -> None:
     """A function made by make_graphed_callables gives the same results and gradients as the eager function in
     each call."""
     function, count = FUNCTIONS[name]
@@ -561,7 +561,7 @@ def a_function(context: Context, name: str) -> None:
         _compared(context, graphed, function, values)
 
 
-def _module(context: Context) -> torch.nn.Module:
+def _module(context: CaseContext) -> torch.nn.Module:
     made = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
     with torch.no_grad():
         for place, each in enumerate(made.parameters()):
@@ -570,7 +570,7 @@ def _module(context: Context) -> torch.nn.Module:
 
 
 @cases("graphs.callables")
-def a_module(context: Context) -> None:
+def a_module(context: CaseContext) -> None:
     """A module made by make_graphed_callables gets the same gradients as the eager module in each of three
     training steps."""
     eager, source = _module(context), _module(context)
@@ -594,7 +594,7 @@ def a_module(context: Context) -> None:
 
 
 @cases("graphs.callables", requires={"autocast"})
-def under_autocast(context: Context) -> None:
+def under_autocast(context: CaseContext) -> None:
     """A module is graphed under autocast with cache_enabled=False. It gives the same results as the eager
     module under autocast."""
     eager, source, x = _module(context), _module(context), context.to_device(counting(2, 4))
@@ -609,7 +609,7 @@ def under_autocast(context: Context) -> None:
 
 
 @cases("graphs.callables")
-def several(context: Context) -> None:
+def several(context: CaseContext) -> None:
     """Two functions are graphed together and called one after the other. They give the same results and
     gradients as eager execution."""
     samples = tuple((context.to_device(counting(4)).requires_grad_(),) for _ in range(2))

@@ -12,7 +12,7 @@ import torch
 from conformance.checks.cells import VALUES
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import differs
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.failures import spoken
 from conformance.checks.ops.modes import (
     BesideEager,
@@ -47,7 +47,7 @@ def untried(descriptor: Descriptor, op: str, source: object = None) -> str:
     return ""
 
 
-def check(ctx: ItemContext) -> None:
+def check(ctx: OpContext) -> None:
     own = ctx.device.descriptor.functions.get("graph", "")
     mode = Mode("replayed", replayed, {"own": own})
     with ctx.running(CLAUSE) as record:

@@ -16,7 +16,7 @@ from conformance.checks.behaviour.graph_capture import (
     works,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -30,7 +30,7 @@ ORDERS: dict[str, Callable[[Any, Any], None]] = {
 
 
 @cases("graphs.fork_join", over={f"captured_by_{name}": (name,) for name in ORDERS})
-def side_stream(context: Context, order: str) -> None:
+def side_stream(context: CaseContext, order: str) -> None:
     """A side stream is forked from the capturing stream and joined to it. The work of the side stream is
     captured, does not run during the capture, and is replayed in the right order."""
     x, y = there(context, counting(4)), there(context, counting(4, start=9))
@@ -57,7 +57,7 @@ def side_stream(context: Context, order: str) -> None:
 
 
 @cases("graphs.fork_join")
-def order_is_kept(context: Context) -> None:
+def order_is_kept(context: CaseContext) -> None:
     """A graph with 50 kernels on a side stream is replayed four times. Work after the join waits for the side
     stream in each replay."""
     x, stream, side = there(context, counting(2**16)), context.stream(), context.stream()
@@ -77,7 +77,7 @@ def order_is_kept(context: Context) -> None:
 
 
 @cases("graphs.fork_join")
-def fork_of_a_fork(context: Context) -> None:
+def fork_of_a_fork(context: CaseContext) -> None:
     """A stream is forked from a side stream and joined to it. The work of the stream is captured and replayed
     in the right order."""
     x, (stream, one, two) = there(context, counting(4)), context.streams(3)
@@ -101,7 +101,7 @@ def fork_of_a_fork(context: Context) -> None:
 
 
 @cases("graphs.fork_join")
-def two_branches(context: Context) -> None:
+def two_branches(context: CaseContext) -> None:
     """Two side streams are forked from the capturing stream and joined to it. Work after the joins sees the
     results of both side streams."""
     x, (stream, *sides) = there(context, counting(4)), context.streams(3)
@@ -121,7 +121,7 @@ def two_branches(context: Context) -> None:
 
 
 @cases("graphs.fork_join")
-def unjoined(context: Context) -> None:
+def unjoined(context: CaseContext) -> None:
     """Ending a capture while a forked stream is not joined raises RuntimeError, and both streams can capture
     again afterwards."""
     x, (stream, side) = there(context, counting(4)), context.streams()
@@ -147,7 +147,7 @@ def unjoined(context: Context) -> None:
 
 
 @cases("graphs.fork_join")
-def side_stream_is_free_again(context: Context) -> None:
+def side_stream_is_free_again(context: CaseContext) -> None:
     """A stream that was a side stream of a capture can execute eager work after the capture."""
     x, stream, side = there(context, counting(4)), context.stream(), context.stream()
     with captured(context, stream):

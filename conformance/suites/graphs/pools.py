@@ -18,14 +18,14 @@ from conformance.checks.behaviour.graph_capture import (
     there,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
 
 @cases("graphs.addresses", requires={"pointers"})
-def outputs_stay(context: Context) -> None:
+def outputs_stay(context: CaseContext) -> None:
     """The outputs of a graph keep their addresses over several replays, and contain the result of each replay."""
     x = there(context, counting(16))
     with captured(context) as graph:
@@ -43,7 +43,7 @@ def outputs_stay(context: Context) -> None:
 
 
 @cases("graphs.addresses", requires={"pointers"}, over={"small": (1000,), "large": (2**19,)})
-def handed_to_nobody(context: Context, count: int) -> None:
+def handed_to_nobody(context: CaseContext, count: int) -> None:
     """While a graph exists, memory that was allocated during its capture is not given to tensors outside of the
     graph's pool, even if the memory was freed during the capture."""
     x, stream = there(context, counting(1)), context.stream()
@@ -71,7 +71,7 @@ SIZE, LARGE = 4096, 2**19  # elements
 
 
 @cases("graphs.pool")
-def shared_in_order(context: Context) -> None:
+def shared_in_order(context: CaseContext) -> None:
     """Two graphs share a memory pool and are replayed in the order in which they were captured. Their outputs
     are right."""
     x, stream = there(context, counting(SIZE)), context.stream()
@@ -94,7 +94,7 @@ def shared_in_order(context: Context) -> None:
 
 
 @cases("graphs.pool")
-def unshared_in_any_order(context: Context) -> None:
+def unshared_in_any_order(context: CaseContext) -> None:
     """Two graphs with separate memory pools are replayed in several orders. Their outputs are right in each
     order."""
     x, stream = there(context, counting(SIZE)), context.stream()
@@ -116,14 +116,14 @@ def unshared_in_any_order(context: Context) -> None:
         context.equal(z, (counting(SIZE) + 3) * 4, "the second graph's output is wrong")
 
 
-def _reserved(context: Context) -> int:
+def _reserved(context: CaseContext) -> int:
     """Releases cached memory, and returns the bytes that are still reserved."""
     fresh(context)
     return context.counters().reserved
 
 
 @cases("graphs.pool", over={"small": (1000,), "large": (2**19,)}, requires={"allocator_statistics"})
-def memory_comes_back(context: Context, count: int) -> None:
+def memory_comes_back(context: CaseContext, count: int) -> None:
     """After a graph was deleted, a live tensor of its pool keeps its memory and values. After the tensor was
     deleted too, empty_cache releases the memory of the pool."""
     x, stream = there(context, counting(1)), context.stream()
@@ -152,7 +152,7 @@ def memory_comes_back(context: Context, count: int) -> None:
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
-def a_shared_pool_lives_on(context: Context) -> None:
+def a_shared_pool_lives_on(context: CaseContext) -> None:
     """Two graphs share a memory pool, and the first graph is deleted. The pool continues to exist, the second
     graph still replays correctly, and the memory is released after the second graph was deleted."""
     x, stream = there(context, counting(1)), context.stream()
@@ -177,7 +177,7 @@ def a_shared_pool_lives_on(context: Context) -> None:
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
-def empty_cache_spares_it(context: Context) -> None:
+def empty_cache_spares_it(context: CaseContext) -> None:
     """empty_cache does not release memory of an existing graph, not even blocks that were freed during its
     capture: replays afterwards give the right result."""
     x, stream = there(context, counting(1)), context.stream()
@@ -188,7 +188,9 @@ def empty_cache_spares_it(context: Context) -> None:
         _replays_in_its_own_memory(context, graph, stream, z)
 
 
-def _replays_in_its_own_memory(context: Context, graph: Any, stream: Any, z: torch.Tensor) -> None:
+def _replays_in_its_own_memory(
+    context: CaseContext, graph: Any, stream: Any, z: torch.Tensor
+) -> None:
     with stream:  # the stream on which the graph's blocks were allocated
         noise = [torch.zeros(LARGE, device=context.device) for _ in range(4)]
     replay(context, graph, stream=stream)
@@ -198,7 +200,7 @@ def _replays_in_its_own_memory(context: Context, graph: Any, stream: Any, z: tor
 
 
 @cases("graphs.pool", requires={"allocator_statistics"})
-def memory_comes_back_after_an_error(context: Context) -> None:
+def memory_comes_back_after_an_error(context: CaseContext) -> None:
     """The user's code raises an exception inside a capture. The memory of the capture is released: as many
     bytes are reserved as before the capture."""
     x, stream = there(context, counting(1)), context.stream()
@@ -219,7 +221,7 @@ def memory_comes_back_after_an_error(context: Context) -> None:
 
 
 @cases("graphs.pool", requires={"allocator_statistics"}, own_process=True)
-def memory_comes_back_after_a_failed_capture(context: Context) -> None:
+def memory_comes_back_after_a_failed_capture(context: CaseContext) -> None:
     """A capture fails because a call that captures do not allow is made inside it. The memory of the capture is
     released: as many bytes are reserved as before the capture."""
     x, stream = there(context, counting(1)), context.stream()

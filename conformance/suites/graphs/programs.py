@@ -27,9 +27,16 @@ import torch
 
 from conformance.checks.behaviour.graph_capture import captured, give, replay, there
 from conformance.checks.cases.cases import Cases, Drawn
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Operation, Trial, operation, perform, search, straight
-from conformance.checks.cases.reach import Key, Reach, reached, steered, without
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.program_coverage import Key, Reach, reached, steered, without
+from conformance.checks.cases.random_programs import (
+    Operation,
+    Trial,
+    operation,
+    perform,
+    search,
+    straight,
+)
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
@@ -169,13 +176,13 @@ def inputs(number: int) -> list[torch.Tensor]:
     return [torch.randint(-9, 10, SHAPE, generator=made).float() for _ in range(INPUTS)]
 
 
-def noise(context: Context, number: int) -> None:
+def noise(context: CaseContext, number: int) -> None:
     """Allocates, writes and frees blocks of device memory, to overwrite memory that a graph should not use."""
     for size in (number + 1, 64, 300):
         torch.full((size,), -7.0, device=context.device)
 
 
-def check(context: Context, queue: Queued, eager: Queued) -> None:
+def check(context: CaseContext, queue: Queued, eager: Queued) -> None:
     """Captures the work that ``queue`` queues, replays the graph on new inputs, and compares the resulting
     values with those of an eager run.
 
@@ -219,7 +226,7 @@ def run(program: Iterable[Step], *given: Any) -> list[torch.Tensor]:
     return [running.values[value] for value in lowering.main]
 
 
-def run_program(context: Context, program: Sequence[Step]) -> None:
+def run_program(context: CaseContext, program: Sequence[Step]) -> None:
     queue = partial(run, program)
     check(context, queue, queue)
 
@@ -237,7 +244,7 @@ def source(descriptor: Descriptor, program: Sequence[Step]) -> str:
 
     queue = function("queue", f"{given}, {streams}", lowered(program, streams=True))
     eager = function("eager", given, lowered(program, streams=False))
-    head = f'def program(context: Context) -> None:\n    """{told(program)}"""\n'
+    head = f'def program(context: CaseContext) -> None:\n    """{told(program)}"""\n'
     return f"{queue}\n\n{eager}\n\n{head}    check(context, queue, eager)\n"
 
 
@@ -400,7 +407,7 @@ def _programs(forks: bool) -> Any:
 _DRAWN = Drawn(run_program, told, validate, source)
 
 
-def _drawn(context: Context, forks: bool, seed: int, programs: int) -> None:
+def _drawn(context: CaseContext, forks: bool, seed: int, programs: int) -> None:
     """Programs of ops, in-place writes, frees, forks and joins are drawn at random, captured, and replayed on
     new inputs. Each replay produces the same values as an eager run of the program."""
     trial, reach = Trial(context, _DRAWN), Reach(table(forks))

@@ -14,8 +14,8 @@ from conformance.checks.behaviour.graph_capture import (
     there,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import value_behind
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -36,7 +36,7 @@ def _seed(generator: Any = None) -> None:
     (torch if generator is None else generator).manual_seed(SEED)
 
 
-def _capture(context: Context, name: str, generator: Any = None) -> tuple[Any, torch.Tensor]:
+def _capture(context: CaseContext, name: str, generator: Any = None) -> tuple[Any, torch.Tensor]:
     graph = new_graph(context)
     if generator is not None and hasattr(graph, "register_generator_state"):
         graph.register_generator_state(generator)
@@ -45,7 +45,9 @@ def _capture(context: Context, name: str, generator: Any = None) -> tuple[Any, t
     return graph, drawn
 
 
-def _eager(context: Context, name: str, times: int, generator: Any = None) -> list[torch.Tensor]:
+def _eager(
+    context: CaseContext, name: str, times: int, generator: Any = None
+) -> list[torch.Tensor]:
     _seed(generator)
     return [context.from_device(DRAWS[name](context.device, generator)) for _ in range(times)]
 
@@ -54,7 +56,7 @@ _KINDS = ("default", "registered")
 
 
 @cases("graphs.random", over={f"{name}_{kind}": (name, kind) for name in DRAWS for kind in _KINDS})
-def as_eager(context: Context, name: str, kind: str) -> None:
+def as_eager(context: CaseContext, name: str, kind: str) -> None:
     """Successive replays draw the same random numbers as successive eager calls from the same seed. An eager
     call after the replays continues the sequence."""
     generator = torch.Generator(device=context.device) if kind == "registered" else None
@@ -81,7 +83,7 @@ def as_eager(context: Context, name: str, kind: str) -> None:
 
 
 @cases("graphs.random")
-def capture_draws_nothing(context: Context) -> None:
+def capture_draws_nothing(context: CaseContext) -> None:
     """Capturing a function that draws random numbers does not change the state of the generator."""
     first, second = _eager(context, "uniform", 2)
     _seed()
@@ -99,7 +101,7 @@ def capture_draws_nothing(context: Context) -> None:
 
 
 @cases("graphs.random", requires={"streams"})
-def seeded_while_queued(context: Context) -> None:
+def seeded_while_queued(context: CaseContext) -> None:
     """A replay is queued on a blocked stream, then the seed is set. The replay uses the state that the generator
     had before the seed was set, and the next eager draws are the first draws from the new seed."""
     first, second = _eager(context, "uniform", 2)
@@ -122,7 +124,7 @@ def seeded_while_queued(context: Context) -> None:
 
 
 @cases("graphs.random")
-def two_graphs_take_turns(context: Context) -> None:
+def two_graphs_take_turns(context: CaseContext) -> None:
     """Two graphs that draw from one generator are replayed in turn. Each replay continues the sequence of
     random numbers where the previous replay stopped."""
     eager = _eager(context, "normal", 4)
@@ -136,7 +138,7 @@ def two_graphs_take_turns(context: Context) -> None:
 
 
 @cases("graphs.random", requires={"streams"})
-def two_streams_take_turns(context: Context) -> None:
+def two_streams_take_turns(context: CaseContext) -> None:
     """Two graphs that draw from one generator are replayed on two streams, the first of which is blocked. An
     eager draw follows. Each draw continues the sequence of random numbers where the previous draw stopped."""
     eager, streams = _eager(context, "uniform", 3), context.streams()
@@ -160,7 +162,7 @@ def two_streams_take_turns(context: Context) -> None:
 
 
 @cases("graphs.random")
-def two_branches_draw(context: Context) -> None:
+def two_branches_draw(context: CaseContext) -> None:
     """Two branches of one capture draw random numbers. Each replay gives the numbers of eager execution, in the
     order of the calls."""
     eager, (stream, side) = _eager(context, "uniform", 6), context.streams()
@@ -183,7 +185,7 @@ def two_branches_draw(context: Context) -> None:
 
 
 @cases("graphs.random")
-def shared_state(context: Context) -> None:
+def shared_state(context: CaseContext) -> None:
     """generator.graphsafe_set_state makes a generator share the state of another generator. A draw from either
     generator continues the sequence where the previous draw stopped."""
     first, second = (torch.Generator(device=context.device) for _ in range(2))
@@ -198,7 +200,7 @@ def shared_state(context: Context) -> None:
 
 
 @cases("graphs.random", requires={"streams"})
-def state_while_queued(context: Context) -> None:
+def state_while_queued(context: CaseContext) -> None:
     """A replay that draws random numbers is queued on a blocked stream. Generator.get_state() already returns
     the state that the generator has after the replay."""
     generator, stream = torch.Generator(device=context.device), context.stream()
@@ -218,7 +220,7 @@ def state_while_queued(context: Context) -> None:
 
 
 @cases("graphs.random")
-def generators_are_apart(context: Context) -> None:
+def generators_are_apart(context: CaseContext) -> None:
     """Replaying a graph that draws from one generator does not change another generator."""
     mine, other = (torch.Generator(device=context.device) for _ in range(2))
     (want,) = _eager(context, "uniform", 1, other)
@@ -233,7 +235,7 @@ def generators_are_apart(context: Context) -> None:
 
 
 @cases("graphs.random")
-def dropout(context: Context) -> None:
+def dropout(context: CaseContext) -> None:
     """Dropout in a graph drops different elements in each replay, and the same elements again after the same
     seed was set."""
     x = there(context, torch.ones(4096))

@@ -16,8 +16,8 @@ from conformance.checks.behaviour.graph_capture import (
     there,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import value_behind
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -33,7 +33,7 @@ BODIES: dict[str, Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...
 
 
 @cases("graphs.replay_equals_eager", over={name: (name,) for name in BODIES})
-def present_contents(context: Context, name: str) -> None:
+def present_contents(context: CaseContext, name: str) -> None:
     """A function is captured, and replayed after each change of its input tensors. Each replay gives the result
     of eager execution on the current values of the inputs."""
     body = BODIES[name]
@@ -53,7 +53,7 @@ def present_contents(context: Context, name: str) -> None:
 
 
 @cases("graphs.replay_equals_eager")
-def any_number_of_times(context: Context) -> None:
+def any_number_of_times(context: CaseContext) -> None:
     """A graph that changes a tensor in place is replayed seven times. Each replay continues from the result of
     the previous replay."""
     x = there(context, counting(4))
@@ -68,7 +68,7 @@ def any_number_of_times(context: Context) -> None:
 
 
 @cases("graphs.replay_equals_eager")
-def in_stream_order(context: Context) -> None:
+def in_stream_order(context: CaseContext) -> None:
     """A replay runs in the order of the stream on which it is called: the replay sees the results of work
     queued before it, and work queued after it sees the results of the replay."""
     x, stream = there(context, counting(4)), context.stream()
@@ -94,7 +94,7 @@ def in_stream_order(context: Context) -> None:
 
 
 @cases("graphs.replay_equals_eager", requires={"streams"})
-def with_the_stream_held(context: Context) -> None:
+def with_the_stream_held(context: CaseContext) -> None:
     """Three replays are queued on a blocked stream without blocking the host. When the stream continues, each
     replay runs."""
     x, stream = there(context, counting(4)), context.stream()
@@ -109,7 +109,7 @@ def with_the_stream_held(context: Context) -> None:
 
 
 @cases("graphs.replay_equals_eager", requires={"streams"})
-def on_two_streams(context: Context) -> None:
+def on_two_streams(context: CaseContext) -> None:
     """One graph is replayed on two streams, the first of which is blocked. The second replay runs after the
     first replay, because a graph does not run concurrently with itself."""
     x, streams = there(context, counting(4)), context.streams()
@@ -133,7 +133,7 @@ def on_two_streams(context: Context) -> None:
 
 
 @cases("graphs.replay_equals_eager")
-def host_scalar(context: Context) -> None:
+def host_scalar(context: CaseContext) -> None:
     """A CPU tensor without dimensions is used in a capture. Replays use the value that the tensor had during
     the capture, unless the capture refuses the tensor with a RuntimeError."""
     x, scalar = there(context, counting(4)), torch.tensor(3.0)
@@ -166,7 +166,7 @@ def host_scalar(context: Context) -> None:
 
 
 @cases("graphs.replay_equals_eager", requires={"pinned_memory"})
-def from_pinned_memory(context: Context) -> None:
+def from_pinned_memory(context: CaseContext) -> None:
     """Copies from and to pinned memory are captured. Each replay copies the values that the source has at the
     time of the replay."""
     host, back = counting(16).pin_memory(), torch.zeros(16).pin_memory()
@@ -193,7 +193,7 @@ def from_pinned_memory(context: Context) -> None:
 
 
 @cases("graphs.replay_equals_eager")
-def backward(context: Context) -> None:
+def backward(context: CaseContext) -> None:
     """A captured backward pass gives the same gradients as an eager backward pass for each new input."""
     x = there(context, counting(2, 3))
     weight = context.to_device(counting(3, 2, start=1)).requires_grad_()
@@ -218,7 +218,7 @@ _LAYERS = 3000
 
 
 @cases("graphs.replay_equals_eager")
-def thousands_of_kernels(context: Context) -> None:
+def thousands_of_kernels(context: CaseContext) -> None:
     """A forward and backward pass through 3,000 layers is captured, replayed twice and deleted. The results
     are right, and the device works afterwards."""
     x = there(context, counting(4))

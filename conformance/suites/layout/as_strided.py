@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.context import ItemContext
-from conformance.checks.ops.directed import run
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import facts_of
+from conformance.checks.ops.standalone_checks import run
 from conformance.suites.layout.reads import outside_storage
 from opinfo.compare import Wrong
 
@@ -36,7 +36,7 @@ _BASES = (
 )
 
 
-def as_strided(ctx: ItemContext) -> None:
+def as_strided(ctx: OpContext) -> None:
     families = ctx.traits.families
     with ctx.running(AS_STRIDED):
         for number, (size, stride, offset) in enumerate(_VIEWS):

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Call, Found, Judge, Unjudged
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.calls import Found, Invocation, Judge, Unjudged
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
 from opinfo.compare import Wrong, bit_equal, tensors_of
 from opinfo.guarded import Guarded
@@ -36,7 +36,7 @@ _LAYOUTS = frozenset(
 )
 
 
-def determinism(ctx: ItemContext) -> None:
+def determinism(ctx: OpContext) -> None:
     with ctx.running(DETERMINISM), deterministic():  # once for all calls, because switching is slow
         for sample in ctx.common:
             for laid in ctx.laid_out(sample, _LAYOUTS):
@@ -67,7 +67,7 @@ def deterministic() -> Iterator[None]:
         settings.fill_uninitialized_memory = fill
 
 
-def called_twice(call: Call, mutable: bool) -> list[Evidence]:
+def called_twice(call: Invocation, mutable: bool) -> list[Evidence]:
     """Make the call twice and return the evidence of both. On the CPU, newly allocated memory is filled with different
     bytes for the two calls. If the op updates its inputs (``mutable``), they get their known bytes again."""
     found = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
 from opinfo.compare import Wrong, raised, tensors_of
@@ -18,7 +18,7 @@ PRECISION = "layout.fp32_precision"
 FLOAT32_LEVEL = 1e-5
 
 
-def precision(ctx: ItemContext) -> None:
+def precision(ctx: OpContext) -> None:
     """Compare the result of each sample with the CPU's result in float64, while
     ``torch.set_float32_matmul_precision("highest")`` is in effect."""
     with ctx.running(PRECISION):

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Call, Found, Judge, copies, differs
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.calls import Found, Invocation, Judge, copies, differs
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.suites.layout.views import other_bits
 from opinfo.compare import raised, replace_tensors, tensors_of
@@ -21,8 +21,8 @@ from opinfo.samples import Sample
 from opinfo.torch_private import negated
 
 
-def lazy_bits(ctx: ItemContext) -> None:
-    """Call a view op on inputs with the conj or neg bit set. The bits and the values of the result must be those of the
+def lazy_bits(ctx: OpContext) -> None:
+    """Invocation a view op on inputs with the conj or neg bit set. The bits and the values of the result must be those of the
     CPU."""
     for turn, sample in product(_turns(ctx), ctx.common):
         first = sample.call.args[0]
@@ -30,8 +30,8 @@ def lazy_bits(ctx: ItemContext) -> None:
             _turned(ctx, sample, turn, (0,), {"layout.views": judge_turned}, called_turned)
 
 
-def lazy_operands(ctx: ItemContext) -> None:
-    """Call an op that is not a view op, first with the conj or neg bit set on one operand at a time, then on all
+def lazy_operands(ctx: OpContext) -> None:
+    """Invocation an op that is not a view op, first with the conj or neg bit set on one operand at a time, then on all
     operands. A kernel that ignores the bits gives wrong values. One sample for each number of operands is enough,
     because a kernel resolves the bits before it uses other properties of the sample."""
     if ctx.cases[:1] != covering_set().cases[:1]:
@@ -50,7 +50,7 @@ def lazy_operands(ctx: ItemContext) -> None:
             _turned(ctx, sample, turn, group, _LAZY_OPERANDS, called_lazily)
 
 
-def _turns(ctx: ItemContext) -> list[str]:
+def _turns(ctx: OpContext) -> list[str]:
     """Return the bits ("conj", "neg") that the CPU accepts on operands of the op and dtype under test."""
     kind = getattr(torch, ctx.dtype)
     turns = ["conj"] if kind.is_complex and ctx.subject.takes_conj_view else []
@@ -59,7 +59,7 @@ def _turns(ctx: ItemContext) -> list[str]:
 
 
 def _turned(
-    ctx: ItemContext,
+    ctx: OpContext,
     sample: Sample,
     turn: str,
     group: tuple[int, ...],
@@ -105,7 +105,7 @@ def resolve(result: Any) -> Any:
     return replace_tensors(result, lambda t: t.resolve_conj().resolve_neg())
 
 
-def called_turned(call: Call, turn: str, group: Sequence[int]) -> Evidence:
+def called_turned(call: Invocation, turn: str, group: Sequence[int]) -> Evidence:
     """Make the call with the conj or neg bit set on the tensors whose index is in ``group``. If the device cannot set
     the bit, the returned evidence contains the exception, so that the check fails."""
     given = copies(call)
@@ -116,7 +116,7 @@ def called_turned(call: Call, turn: str, group: Sequence[int]) -> Evidence:
     return called_on(call, given)
 
 
-def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Evidence:
+def called_lazily(call: Invocation, turn: str, group: Sequence[int]) -> Evidence:
     """Make the call with the conj or neg bit set on the tensors whose index is in ``group``. If the device cannot set
     the bit or loses it, the returned evidence is not judged, because layout.views reports that fault."""
     given = copies(call)
@@ -130,7 +130,7 @@ def called_lazily(call: Call, turn: str, group: Sequence[int]) -> Evidence:
     return called_on(call, given) if kept else Evidence()
 
 
-def called_on(call: Call, given: list[torch.Tensor]) -> Evidence:
+def called_on(call: Invocation, given: list[torch.Tensor]) -> Evidence:
     """Make the call on the inputs ``given``. The returned evidence contains a copy of the result on the CPU, with conj
     and neg bits resolved."""
     found = called(replace(call, inputs=given))

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Call, Found, container, copies, differs
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.calls import Found, Invocation, container, copies, differs
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence
 from conformance.suites.layout.writes import called_and_warned, form_of, on_cpu
 from opinfo.compare import Wrong, outputs_of
@@ -46,10 +46,10 @@ class _Attempt(NamedTuple):
     expanded: int | None = None
 
 
-def overlap(ctx: ItemContext) -> None:
+def overlap(ctx: OpContext) -> None:
     """Make the op write to an expanded ``self``, to an expanded ``out=`` tensor, and to an ``out=`` tensor that starts
     one element after the input in the same storage."""
-    attempts: dict[str, Callable[[ItemContext, Sample], _Attempt | None]] = {}
+    attempts: dict[str, Callable[[OpContext, Sample], _Attempt | None]] = {}
     if ctx.subject.inplace is not None:
         attempts["self=expanded"] = _expanded_self
     if ctx.subject.has_out:
@@ -62,7 +62,7 @@ def overlap(ctx: ItemContext) -> None:
                 _overlapping(ctx, sample, name, made)
 
 
-def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
+def _expanded_self(ctx: OpContext, sample: Sample) -> _Attempt | None:
     first = sample.call.args[0]
     if not isinstance(first, torch.Tensor) or first.layout != torch.strided:
         return None
@@ -73,13 +73,13 @@ def _expanded_self(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     return _Attempt(called_on_expanded, (geometry,), inputs, expanded=geometry.expanded)
 
 
-def called_on_expanded(call: Call, geometry: Geometry) -> Evidence:
-    """Call the in-place variant on a ``self`` that has the given geometry, which is expanded."""
+def called_on_expanded(call: Invocation, geometry: Geometry) -> Evidence:
+    """Invocation the in-place variant on a ``self`` that has the given geometry, which is expanded."""
     target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 
 
-def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
+def _expanded_out(ctx: OpContext, sample: Sample) -> _Attempt | None:
     result = _functional(ctx, sample)
     outputs = outputs_of(result) or ()
     geometries = [_EXPANDED.geometry(each.shape) for each in outputs]
@@ -91,13 +91,13 @@ def _expanded_out(ctx: ItemContext, sample: Sample) -> _Attempt | None:
 
 
 def called_into_expanded(
-    call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
+    call: Invocation, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Evidence:
     targets = [call.guarded(torch.zeros(g.shape, dtype=d), g, call.move) for d, g in specs]
     return called_and_warned(replace(call, inputs=copies(call)), targets, form)
 
 
-def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
+def _partial_overlap(ctx: OpContext, sample: Sample) -> _Attempt | None:
     """Return a call whose ``out=`` tensor starts one element after the input in the same storage. Returns None if the
     op is neither unary nor binary, or does not have a single output of the input's dtype and shape."""
     if ctx.traits.ufunc not in ("unary", "binary"):
@@ -110,7 +110,7 @@ def _partial_overlap(ctx: ItemContext, sample: Sample) -> _Attempt | None:
     return _Attempt(called_into_its_input) if fits else None
 
 
-def called_into_its_input(call: Call) -> Evidence:
+def called_into_its_input(call: Invocation) -> Evidence:
     """Make the call with an ``out=`` tensor that starts one element after the first input in the same storage."""
     first = call.values[0]
     count, shape = first.numel() + 1, tuple(first.shape)
@@ -172,7 +172,7 @@ def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torc
     return [values[0].narrow(dim, 0, 1).expand(values[0].shape), *values[1:]]
 
 
-def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) -> None:
+def _overlapping(ctx: OpContext, sample: Sample, name: str, made: _Attempt) -> None:
     rule = ctx.traits.ufunc in ("unary", "binary")
     laid = ctx.first(sample)
     in_place = ctx.subject.inplace if name == "self=expanded" else None
@@ -191,13 +191,13 @@ def _overlapping(ctx: ItemContext, sample: Sample, name: str, made: _Attempt) ->
     ctx.judge({OVERLAP: judge_overlap}, made.procedure, made.given, reference, **how)
 
 
-def _functional(ctx: ItemContext, sample: Sample) -> Any:
+def _functional(ctx: OpContext, sample: Sample) -> Any:
     """Return the result of the functional call on the CPU; None if the CPU raises."""
     return ctx.expected(ctx.first(sample)).result
 
 
 def _fake_raises(
-    ctx: ItemContext, sample: Sample, function: Callable[..., Any], made: _Attempt
+    ctx: OpContext, sample: Sample, function: Callable[..., Any], made: _Attempt
 ) -> bool:
     """Return True if FakeTensor raises for the call ``made``, repeated on fake tensors of the same sizes and
     strides."""

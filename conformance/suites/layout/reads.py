@@ -10,7 +10,7 @@ import torch
 
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Ambiguous, Found, Judge, Laid, Unjudged, differs
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import (
     Evidence,
     OutputFacts,
@@ -24,7 +24,7 @@ from opinfo.guarded import Guarded, identity
 from opinfo.reference import OutputSpec, output_specs, significant
 
 
-def reads(ctx: ItemContext) -> None:
+def reads(ctx: OpContext) -> None:
     """Call the op on every sample in every layout of the covering set (``opinfo/layouts.toml``), then with the conj or
     neg bit set."""
     with ctx.running(*READS):
@@ -43,7 +43,7 @@ def reads(ctx: ItemContext) -> None:
             lazy_operands(ctx)
 
 
-def _one_call(ctx: ItemContext, laid: Laid) -> None:
+def _one_call(ctx: OpContext, laid: Laid) -> None:
     if not _as_asked(ctx, laid):
         return
     judges = _EXPANDED if laid.expands else _PLAIN
@@ -59,7 +59,7 @@ def _one_call(ctx: ItemContext, laid: Laid) -> None:
         ctx.rebuild(laid.sample)
 
 
-def _as_asked(ctx: ItemContext, laid: Laid) -> bool:
+def _as_asked(ctx: OpContext, laid: Laid) -> bool:
     """Return True if the device built all inputs in the requested layout. If not, the call cannot be judged: set the
     clauses in ``READS`` to blocked and return False."""
     for guarded in laid.inputs:
@@ -171,7 +171,7 @@ def comparable(
     return [s.significant for s in specs]
 
 
-def _eager_specs(ctx: ItemContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
+def _eager_specs(ctx: OpContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
     """Return the shapes and strides of eager CPU's outputs for inputs of the same layout. Returns None if eager CPU
     raises, or if the device under test is the CPU, which cannot be its own reference."""
     if ctx.device.fake_only:

@@ -1,5 +1,5 @@
 """Checks of documented rules, made on small tensors that are built for each rule (see
-:mod:`conformance.checks.ops.directed`)."""
+:mod:`conformance.checks.ops.standalone_checks`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.context import ItemContext
-from conformance.checks.ops.directed import run
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.script import NotApplicable, NotForThisDevice
+from conformance.checks.ops.standalone_checks import run
 from opinfo.compare import Wrong, raised
 
 MEMORY_FORMAT, TYPE_PROMOTION = "layout.memory_format", "layout.type_promotion"
@@ -22,7 +22,7 @@ BETA_ZERO, EMPTY_REDUCE = "layout.beta_zero", "layout.empty_reduce"
 INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 
 
-def other_arguments(ctx: ItemContext) -> tuple[Any, ...]:
+def other_arguments(ctx: OpContext) -> tuple[Any, ...]:
     """Return the arguments that a unary op takes after its input, for example the order of ``polygamma`` or the value
     of ``fill``. The first sample whose only tensor is the input provides them."""
     for sample in ctx.samples:
@@ -39,7 +39,7 @@ _DENSE_4D = ((2, 3, 4, 5), ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 
 _DENSE_5D = ((2, 3, 2, 4, 5), ((0, 1, 2, 3, 4), (4, 3, 2, 1, 0)))
 
 
-def memory_format(ctx: ItemContext) -> None:
+def memory_format(ctx: OpContext) -> None:
     """Call the op with every memory format: with the 2d formats on dense inputs of rank 4 in four orders of their
     dimensions, and with ``channels_last_3d`` on dense inputs of rank 5 in two orders."""
     families = ctx.traits.families
@@ -108,7 +108,7 @@ _OTHERS = ("bool", "uint8", "int64", "bfloat16", "float32", "float64", "complex6
 _SCALARS: tuple[Any, ...] = (True, 2, 0.5, 0.5j)
 
 
-def type_promotion(ctx: ItemContext) -> None:
+def type_promotion(ctx: OpContext) -> None:
     """Check the result dtype of a binary op for tensors of several dtypes and for Python scalars, or check that a unary
     op promotes integers to floating point."""
     with ctx.running(TYPE_PROMOTION):
@@ -200,7 +200,7 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
 # -- layout.special_values: documented rules only: NaN, infinities, and bool bytes other than 0 and 1.
 
 
-def special_values(ctx: ItemContext) -> None:
+def special_values(ctx: OpContext) -> None:
     families, policy = ctx.traits.families, ctx.subject.nan_policy
     with ctx.running(SPECIAL_VALUES):
         if ctx.dtype == "bool":
@@ -370,7 +370,7 @@ _SHAPES = {
 }
 
 
-def beta_zero(ctx: ItemContext) -> None:
+def beta_zero(ctx: OpContext) -> None:
     """Call the op with ``beta=0``, on an input full of NaN or infinity, and on matrices whose inner dimension K has
     size 0."""
     with ctx.running(BETA_ZERO):
@@ -419,7 +419,7 @@ def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong 
 # -- layout.empty_reduce: a reduction of an empty tensor gives the op's identity, or raises as the CPU does.
 
 
-def empty_reduce(ctx: ItemContext) -> None:
+def empty_reduce(ctx: OpContext) -> None:
     """Reduce a tensor of shape (2, 0, 3) over dimension 1, and a tensor of shape (0,) over all dimensions."""
     with ctx.running(EMPTY_REDUCE):
         given: dict[str, Any] = {

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from conformance.checks.call_hooks import FUNCTION
 from conformance.checks.cells import VARIANTS
-from conformance.checks.guard import FUNCTION
-from conformance.checks.ops import directed
+from conformance.checks.ops import standalone_checks
 from conformance.checks.ops.call_reference import Part, Reference
-from conformance.checks.ops.calls import Call, Found, Laid, address, copies, differs, views
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops.calls import Found, Invocation, Laid, address, copies, differs, views
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import (
     Evidence,
     TargetAfter,
@@ -81,8 +81,8 @@ _STRIDED = uniform(Layout("transposed", "outer", offset=True))
 _TURNS = 3
 
 
-def out_kept(ctx: ItemContext) -> None:
-    """Call the op with ``out=`` tensors of the right shape in many layouts."""
+def out_kept(ctx: OpContext) -> None:
+    """Invocation the op with ``out=`` tensors of the right shape in many layouts."""
     if not ctx.traits.has_out or not ctx.traits.returns_tensors:
         return
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
@@ -111,7 +111,7 @@ def out_kept(ctx: ItemContext) -> None:
             ctx.release(sample)
 
 
-def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
+def _of_strided(ctx: OpContext, sample: Sample) -> Reference | None:
     """Return the reference results of the call with non-contiguous operands. Returns None if the device cannot build
     such operands or the reference raises for them."""
     if not ctx.device.takes(_STRIDED.id) or "as_strided.read" in ctx.traits.families:
@@ -121,7 +121,7 @@ def _of_strided(ctx: ItemContext, sample: Sample) -> Reference | None:
 
 
 def called_into_guarded(
-    call: Call, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
+    call: Invocation, specs: Sequence[tuple[torch.dtype, Geometry]], form: str
 ) -> Evidence:
     targets = [
         call.guarded(torch.zeros(g.shape, dtype=dtype), g, call.move, fill=held_before(dtype, g))
@@ -207,7 +207,7 @@ def outside_changed(target: TargetAfter, what: str) -> Found:
 # -- ``out=`` that does not fit: empty, of a wrong shape, of an unsafe dtype, on another device
 
 
-def out_resize(ctx: ItemContext) -> None:
+def out_resize(ctx: OpContext) -> None:
     with ctx.running(OUT_RESIZE):
         for sample in ctx.common:
             laid = ctx.plain(sample)
@@ -231,7 +231,7 @@ def out_resize(ctx: ItemContext) -> None:
                 _unfit(ctx, laid, "wrong_device")
 
 
-def _unfit(ctx: ItemContext, laid: Laid, how: str) -> Evidence | None:
+def _unfit(ctx: OpContext, laid: Laid, how: str) -> Evidence | None:
     reference = Reference(ctx, laid, how=how, warns=partial(_cpu_warns, ctx, laid, how))
     given = (*_specs_and_form(ctx.expected(laid).result), how)
     judges = {OUT_RESIZE: judge_unfit}
@@ -258,7 +258,7 @@ def unsafe_dtype(dtype: torch.dtype) -> torch.dtype | None:
     return None if dtype == torch.bool else torch.bool
 
 
-def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Call) -> Any:
+def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Invocation) -> Any:
     """Return a target that does not fit a result of the given shape and dtype. ``how`` names the misfit: "empty",
     "smaller", "wrong_shape", "wrong_dtype" or "wrong_device"."""
     if how == "empty":
@@ -276,14 +276,14 @@ def unfit_target(shape: tuple[int, ...], dtype: torch.dtype, how: str, call: Cal
 
 
 def called_into_unfit(
-    call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str, how: str
+    call: Invocation, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str, how: str
 ) -> Evidence:
     targets = [unfit_target(shape, dtype, how, call) for shape, dtype in specs]
     return called_and_warned(call, targets, form)
 
 
 def called_and_warned(
-    call: Call, targets: Sequence[Guarded | torch.Tensor], form: str = ""
+    call: Invocation, targets: Sequence[Guarded | torch.Tensor], form: str = ""
 ) -> Evidence:
     """Make the call and record its warnings. If ``form`` is not empty, the targets are passed as ``out=`` in that form:
     "tensor", "list" or "tuple"."""
@@ -329,13 +329,13 @@ def judge_unfit(evidence: Evidence, reference: Any) -> Found:
     yield None
 
 
-def on_cpu(ctx: ItemContext, laid: Laid) -> Call:
+def on_cpu(ctx: OpContext, laid: Laid) -> Invocation:
     cpu = torch.device("cpu")
     call = replace(ctx.call(laid), device=cpu, move=identity, back=identity, settle=lambda _: None)
     return replace(call, inputs=copies(call))
 
 
-def _cpu_has_no_out(ctx: ItemContext, laid: Laid) -> bool:
+def _cpu_has_no_out(ctx: OpContext, laid: Laid) -> bool:
     """Return True if the CPU also refuses the call with ``out=``, or if the device under test is the CPU."""
     if ctx.device.fake_only:
         return True
@@ -343,11 +343,11 @@ def _cpu_has_no_out(ctx: ItemContext, laid: Laid) -> bool:
     return called_into_prefilled(on_cpu(ctx, laid), *given).raised is not None
 
 
-def _cpu_into_unfit(ctx: ItemContext, laid: Laid, how: str) -> Evidence:
+def _cpu_into_unfit(ctx: OpContext, laid: Laid, how: str) -> Evidence:
     return called_into_unfit(on_cpu(ctx, laid), *_specs_and_form(ctx.expected(laid).result), how)
 
 
-def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
+def _cpu_warns(ctx: OpContext, laid: Laid, how: str) -> bool:
     """Return True if the CPU warns that it resizes the target. If the device under test is the CPU, return True,
     because the documented rule demands the warning."""
     if ctx.device.fake_only:
@@ -356,7 +356,7 @@ def _cpu_warns(ctx: ItemContext, laid: Laid, how: str) -> bool:
     return evidence.raised is None and any("resized" in text for text in evidence.warnings)
 
 
-def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
+def _must_refuse(ctx: OpContext, laid: Laid, how: str) -> bool:
     """Return True if the CPU refuses a target with the misfit ``how``. If the device under test is the CPU, return
     True, because the documented rule demands the refusal."""
     return ctx.device.fake_only or _cpu_into_unfit(ctx, laid, how).raised is not None
@@ -365,8 +365,8 @@ def _must_refuse(ctx: ItemContext, laid: Laid, how: str) -> bool:
 # -- in place
 
 
-def in_place(ctx: ItemContext) -> None:
-    """Call the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
+def in_place(ctx: OpContext) -> None:
+    """Invocation the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
     variant = ctx.subject.inplace
     if variant is None or not ctx.traits.writes_self:
         return
@@ -391,15 +391,15 @@ def in_place(ctx: ItemContext) -> None:
                     ctx.rebuild(sample)
         if ctx.traits.ufunc == "binary":
             given: dict[str, Any] = {"inplace": True, "dtype": ctx.dtype}
-            directed.run(ctx, IN_PLACE, "self=broadcast", refuses_to_grow, **given)
+            standalone_checks.run(ctx, IN_PLACE, "self=broadcast", refuses_to_grow, **given)
 
 
-def _refuses_in_place(ctx: ItemContext, laid: Laid) -> bool:
+def _refuses_in_place(ctx: OpContext, laid: Laid) -> bool:
     """Return True if FakeTensor refuses the in-place variant, as for ``float_power_`` with a float32 base."""
     return ctx.stride_answer(laid, ctx.subject.inplace, "@inplace").raises is not None
 
 
-def called_in_place(call: Call, restrides: bool = False) -> Evidence:
+def called_in_place(call: Invocation, restrides: bool = False) -> Evidence:
     """Make the in-place call. The target of the returned evidence is the first input."""
     target = call.inputs[0]
     before = address(call, views([target])[0])
@@ -463,7 +463,7 @@ def refuses_to_grow(op: Any, move: Any, back: Any, dtype: Any) -> Wrong | None:
 # -- function, method, operator, in-place and out= variants agree on contiguous inputs; the other clauses check layouts
 
 
-def variants(ctx: ItemContext) -> None:
+def variants(ctx: OpContext) -> None:
     """Compare every variant of the op (method, operator, in-place, ``out=``) with its function, on copies of the same
     inputs.
 
@@ -521,7 +521,7 @@ def _as_called(plain: Evidence) -> Part:
     return Part(plain, code, (called_on_copies, replace_call))
 
 
-def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Evidence) -> None:
+def _refused_by_variants(ctx: OpContext, laid: Laid, plain: Evidence) -> None:
     """Check that each writing variant raises for a call that the function refuses. Variants that accept the
     call on the CPU are skipped."""
     base = next(iter(ctx.common), laid.sample)
@@ -538,7 +538,7 @@ def _refused_by_variants(ctx: ItemContext, laid: Laid, plain: Evidence) -> None:
 
 
 def _others(
-    ctx: ItemContext, sample: Sample, result: Any, *, refused: bool = False
+    ctx: OpContext, sample: Sample, result: Any, *, refused: bool = False
 ) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Evidence], tuple[Any, ...]]]:
     """Yield a tuple (name, function, procedure that calls the function, arguments of the procedure) for each variant
     that can be called for a sample whose function returns ``result``. If the call is ``refused``, ``result`` comes from
@@ -575,11 +575,11 @@ def judged_elsewhere(evidence: Evidence, reference: Any) -> Found:
     yield from ()
 
 
-def replace_call(call: Call, function: Callable[..., Any]) -> Call:
+def replace_call(call: Invocation, function: Callable[..., Any]) -> Invocation:
     return replace(call, function=function)
 
 
-def called_on_copies(call: Call) -> Evidence:
+def called_on_copies(call: Invocation) -> Evidence:
     return called(replace(call, inputs=copies(call)))
 
 
@@ -600,7 +600,7 @@ def values_of_each_sort(dtype: torch.dtype) -> torch.Tensor:
     return torch.stack([torch.full((), each, dtype=dtype) for each in among])
 
 
-def called_into_operand(call: Call, place: int) -> Evidence:
+def called_into_operand(call: Invocation, place: int) -> Evidence:
     """Make the call on copies of the inputs, with the copy of input ``place`` as ``out=``."""
     inputs = copies(call)
     given = replace(call, inputs=inputs)
@@ -608,7 +608,7 @@ def called_into_operand(call: Call, place: int) -> Evidence:
 
 
 def called_into_prefilled(
-    call: Call, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
+    call: Invocation, specs: Sequence[tuple[tuple[int, ...], torch.dtype]], form: str
 ) -> Evidence:
     """Make the call on copies of the inputs, with ``out=`` tensors that contain known values. Uninitialised memory
     could contain the right result by chance."""

@@ -13,8 +13,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.nn.trained import DENSE, ROUNDINGS, Laid, close, cotangents, tensors_in
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.nn.forward_backward import (
+    DENSE,
+    ROUNDINGS,
+    Laid,
+    close,
+    cotangents,
+    tensors_in,
+)
 from devices.failure import Kind
 from opinfo.memory import fresh_memory
 
@@ -59,12 +66,12 @@ def offered(backend: str) -> bool:
     return backend == "default" or hasattr(SDPBackend, backend)
 
 
-def generator(context: Context) -> torch.Generator:
+def generator(context: CaseContext) -> torch.Generator:
     return torch.Generator().manual_seed(sum(map(ord, context.seed)))
 
 
 def attend(
-    context: Context,
+    context: CaseContext,
     query: tuple[int, ...],
     key: tuple[int, ...],
     channels: int,
@@ -101,7 +108,7 @@ def attend(
 
 
 def judged(
-    context: Context,
+    context: CaseContext,
     backend: str,
     given: tuple[Any, ...],
     drawn: torch.Generator,
@@ -172,7 +179,7 @@ def judged(
     laid.intact(at)
 
 
-def fill_free_memory(context: Context, values: list[torch.Tensor]) -> None:
+def fill_free_memory(context: CaseContext, values: list[torch.Tensor]) -> None:
     """Allocate tensors of the sizes that the call will need, fill them with NaN, and free them, so that the call gets
     memory that contains NaN."""
     query, key, value = values
@@ -186,7 +193,7 @@ def fill_free_memory(context: Context, values: list[torch.Tensor]) -> None:
 
 
 @contextmanager
-def held(context: Context, poisoned: bool) -> Iterator[None]:
+def held(context: CaseContext, poisoned: bool) -> Iterator[None]:
     """If ``poisoned`` is true, fill newly allocated CPU memory with large numbers inside a ``with`` block, provided
     that the allocator supports it."""
     with fresh_memory(context.device, 0x7F) if poisoned else nullcontext():
@@ -214,7 +221,7 @@ SIZES = {
 
 
 @cases("nn.attention", over=SIZES)
-def sizes(context: Context, queries: int, keys: int, head: int, channels: int) -> None:
+def sizes(context: CaseContext, queries: int, keys: int, head: int, channels: int) -> None:
     """Run attention for many lengths of sequences and sizes of heads: on contiguous operands, on permuted operands, and
     with a causal mask. Results and gradients must equal the CPU's. Before the calls on contiguous operands and with a
     causal mask, free memory is filled with NaN."""
@@ -246,7 +253,7 @@ LAYOUTS = {
 
 
 @cases("nn.attention", over={**LAYOUTS})
-def layouts_of_operands(context: Context, query: str, key: str, value: str) -> None:
+def layouts_of_operands(context: CaseContext, query: str, key: str, value: str) -> None:
     """Run attention on permuted, strided, offset, reversed and expanded operands and cotangents: results and gradients
     must equal the CPU's."""
     for head, cotangent in ((64, "scalar"), (16, PERMUTED), (64, "contiguous+expand_first")):
@@ -272,7 +279,7 @@ MASKS = (
 
 
 @cases("nn.attention", over={"x".join(map(str, shape)): (shape,) for shape in MASKS})
-def masks(context: Context, shape: tuple[int, ...]) -> None:
+def masks(context: CaseContext, shape: tuple[int, ...]) -> None:
     """Run attention with boolean masks and float masks of shapes that broadcast: results and gradients, including the
     gradient of a float mask, must equal the CPU's."""
     drawn = generator(context)
@@ -297,7 +304,7 @@ def masks(context: Context, shape: tuple[int, ...]) -> None:
 
 
 @cases("nn.attention")
-def rows_without_keys(context: Context) -> None:
+def rows_without_keys(context: CaseContext) -> None:
     """Mask all keys of one query: the result and the gradient of the query must be zero, and all other rows must equal
     the CPU's."""
     for shape in ((6, 9), (2, 1, 6, 9)):
@@ -315,7 +322,7 @@ def rows_without_keys(context: Context) -> None:
 
 
 @cases("nn.attention")
-def left_padding(context: Context) -> None:
+def left_padding(context: CaseContext) -> None:
     """Mask keys by adding a large negative number, as for left-padded sequences: results must be finite, and rows with
     an unmasked key must equal the CPU's."""
     mask = torch.zeros(2, 1, 7, 7)
@@ -331,7 +338,7 @@ def left_padding(context: Context) -> None:
     "nn.attention",
     over={f"{q}_of_{k}": (q, k) for q, k in ((3, 8), (8, 3), (1, 5), (5, 1), (65, 130), (130, 65))},
 )
-def causal_of_unequal_lengths(context: Context, queries: int, keys: int) -> None:
+def causal_of_unequal_lengths(context: CaseContext, queries: int, keys: int) -> None:
     """Run causal attention with different numbers of queries and keys: query n must attend to the first n keys only,
     and an equivalent boolean mask must give the same results. Both are compared with the CPU."""
     shapes = (2, 2, queries, 16), (2, 2, keys, 16), 16
@@ -341,7 +348,7 @@ def causal_of_unequal_lengths(context: Context, queries: int, keys: int) -> None
 
 
 @cases("nn.attention", over={f"{q}_of_{k}_heads": (q, k) for q, k in ((4, 2), (6, 1), (4, 4))})
-def grouped_queries(context: Context, heads: int, of_keys: int) -> None:
+def grouped_queries(context: CaseContext, heads: int, of_keys: int) -> None:
     """Run attention with enable_gqa=True, where several query heads share a key head: results and gradients must equal
     the CPU's."""
     for head, causal in ((16, False), (64, True)):
@@ -355,7 +362,7 @@ def grouped_queries(context: Context, heads: int, of_keys: int) -> None:
 
 
 @cases("nn.attention")
-def scales_and_ranks(context: Context) -> None:
+def scales_and_ranks(context: CaseContext) -> None:
     """Run attention with explicit scales and with operands of rank 3 and 5: results and gradients must equal the
     CPU's."""
     for scale in (0.3, 1.0, 2.5):
@@ -366,7 +373,7 @@ def scales_and_ranks(context: Context) -> None:
 
 
 @cases("nn.attention")
-def large_inputs(context: Context) -> None:
+def large_inputs(context: CaseContext) -> None:
     """Run attention on inputs whose elements are all 1000: the elements of the result must be 1000, and the gradients
     must be finite."""
     for backend in filter(offered, BACKENDS):
@@ -397,7 +404,7 @@ def large_inputs(context: Context) -> None:
 Made = tuple[torch.nn.Module, torch.nn.Module]
 
 
-def twice(context: Context, module: torch.nn.Module) -> Made:
+def twice(context: CaseContext, module: torch.nn.Module) -> Made:
     """Add random numbers to the parameters of a module. Returns the module on the device and a float64 copy on the
     CPU."""
     drawn = generator(context)
@@ -420,7 +427,7 @@ MULTIHEAD: dict[str, dict[str, Any]] = {
 @cases(
     "nn.attention", over={name: (tuple(options.items()),) for name, options in MULTIHEAD.items()}
 )
-def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> None:
+def multihead(context: CaseContext, chosen_options: tuple[tuple[str, Any], ...]) -> None:
     """Run MultiheadAttention with padding masks and attention masks, with and without returned attention weights, in
     training and eval mode: results and gradients must equal the CPU's."""
     options = dict(chosen_options)
@@ -460,7 +467,7 @@ def multihead(context: Context, chosen_options: tuple[tuple[str, Any], ...]) -> 
 
 
 @cases("nn.attention", over={"self_attention": (8, 2), "self_attention_wide": (128, 2)})
-def self_attention(context: Context, width: int, heads: int) -> None:
+def self_attention(context: CaseContext, width: int, heads: int) -> None:
     """Run MultiheadAttention on its fast path (eval mode, no gradients, one tensor as query, key and value): results
     must equal the CPU's."""
     made = twice(context, torch.nn.MultiheadAttention(width, heads, batch_first=True))
@@ -474,7 +481,7 @@ def self_attention(context: Context, width: int, heads: int) -> None:
 
 
 def called(
-    context: Context,
+    context: CaseContext,
     made: Made,
     given: list[torch.Tensor],
     way: dict[str, Any],
@@ -529,7 +536,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 @cases("nn.attention", over={name: (tuple(options.items()),) for name, options in ENCODERS.items()})
-def encoder(context: Context, options: tuple[tuple[str, Any], ...]) -> None:
+def encoder(context: CaseContext, options: tuple[tuple[str, Any], ...]) -> None:
     """Run TransformerEncoderLayer with and without masks, in training mode, in eval mode, and on its fast path (eval
     mode without gradients): results and gradients must equal the CPU's."""
     layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, **dict(options))
@@ -548,7 +555,7 @@ def encoder(context: Context, options: tuple[tuple[str, Any], ...]) -> None:
 
 
 @cases("nn.attention")
-def encoder_of_layers(context: Context) -> None:
+def encoder_of_layers(context: CaseContext) -> None:
     """Run TransformerEncoder in eval mode without gradients, with and without padding: results must equal the CPU's."""
     layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True)
     made = twice(context, torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
@@ -562,7 +569,7 @@ def encoder_of_layers(context: Context) -> None:
 
 
 @cases("nn.attention")
-def trained_on_constants(context: Context) -> None:
+def trained_on_constants(context: CaseContext) -> None:
     """Train a TransformerEncoderLayer for three steps on inputs whose elements are all 1000: every gradient must be
     finite."""
     torch.manual_seed(3)

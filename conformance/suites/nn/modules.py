@@ -14,9 +14,9 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotDeclared
-from conformance.suites.nn.trained import (
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
+from conformance.suites.nn.forward_backward import (
     WAYS,
     Laid,
     Way,
@@ -175,7 +175,7 @@ LONG = [
 
 @cases("nn.modules", over={f"{name}.every_sample": (name, 1000) for name in LONG}, more=True)
 @cases("nn.modules", over={name: (name, MOST) for name in NAMES})
-def as_on_the_cpu(context: Context, name: str, most: int) -> None:
+def as_on_the_cpu(context: CaseContext, name: str, most: int) -> None:
     """Run a module forward and backward on the samples of torch's module database, in training and eval mode, with
     inputs and cotangents in several layouts: results, gradients and running statistics must equal the CPU's, and inputs
     and cotangents must not change."""
@@ -216,7 +216,7 @@ def seeded_globally(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(state)
 
 
-def seeded(context: Context, at: str) -> torch.Generator:
+def seeded(context: CaseContext, at: str) -> torch.Generator:
     return torch.Generator().manual_seed(sum(map(ord, context.seed + at)))
 
 
@@ -251,7 +251,7 @@ def detached(value: Any) -> Any:
 
 
 def run_once(
-    context: Context, build: Any, sample: ModuleSample, way: Way, training: bool, at: str
+    context: CaseContext, build: Any, sample: ModuleSample, way: Way, training: bool, at: str
 ) -> None:
     generator = seeded(context, at)
     module = built(build, sample, generator).train(training)
@@ -300,7 +300,7 @@ def run_once(
     laid.intact(at)
 
 
-def moved(context: Context, module: torch.nn.Module, way: Way) -> torch.nn.Module:
+def moved(context: CaseContext, module: torch.nn.Module, way: Way) -> torch.nn.Module:
     there = copy.deepcopy(module)
     if way.channels_last:
         there = in_channels_last(there)
@@ -340,7 +340,7 @@ def leaves_of(module: torch.nn.Module, given: Any) -> list[torch.Tensor]:
 
 
 def compare(
-    context: Context, found: list[torch.Tensor], want: list[torch.Tensor], text: str, at: str
+    context: CaseContext, found: list[torch.Tensor], want: list[torch.Tensor], text: str, at: str
 ) -> None:
     context.same(len(found), len(want), text, Kind.COUNT, at)
     for one, other in zip(found, want, strict=True):
@@ -351,7 +351,7 @@ def compare(
 
 
 def state_of(
-    context: Context,
+    context: CaseContext,
     there: torch.nn.Module,
     reference: torch.nn.Module,
     before: dict[str, torch.Tensor],
@@ -381,7 +381,7 @@ def state_of(
 
 
 @cases("nn.modules")
-def a_stack_of_blocks(context: Context) -> None:
+def a_stack_of_blocks(context: CaseContext) -> None:
     """Stack 12 blocks of the form x + norm(x): the result and the gradient must equal the CPU's, and the gradient must
     be finite."""
     for build in (lambda: torch.nn.GroupNorm(4, 8), lambda: torch.nn.BatchNorm1d(8)):
@@ -408,7 +408,7 @@ def a_stack_of_blocks(context: Context) -> None:
 
 
 @cases("nn.modules")
-def columns_without_variance(context: Context) -> None:
+def columns_without_variance(context: CaseContext) -> None:
     """Run BatchNorm1d alternately on random batches of several sizes and on constant columns: for constant columns, the
     result must be the bias, and the gradient must be finite."""
     layer = torch.nn.BatchNorm1d(16, track_running_stats=False)
@@ -437,7 +437,7 @@ DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "F
 
 
 @cases("nn.modules", over={name: (name,) for name in DROPOUTS})
-def dropout(context: Context, name: str) -> None:
+def dropout(context: CaseContext, name: str) -> None:
     """Run dropout in eval mode: the result must equal the input. In training mode, dropout must drop about a quarter of
     the elements, or of the channels, scale the rest, and give the gradient the same mask."""
     rank = {"Dropout1d": 3, "Dropout2d": 4, "Dropout3d": 5}.get(name, 4)
@@ -470,7 +470,7 @@ def dropout(context: Context, name: str) -> None:
 
 
 @cases("nn.modules", kind=Kind.STATE)
-def states(context: Context) -> None:
+def states(context: CaseContext) -> None:
     """Move a module with a shared submodule to the device, in contiguous and channels_last format: parameters and
     buffers must keep their values, strides and sharing. A loaded state_dict must give the same values, and a forward
     pass in training mode must change only the running statistics."""
@@ -567,7 +567,7 @@ OTHERS: dict[
 
 @cases("nn.modules", over=OTHERS)
 def others(
-    context: Context,
+    context: CaseContext,
     kind: str,
     args: tuple[Any, ...],
     options: tuple[tuple[str, Any], ...],
@@ -585,7 +585,7 @@ def others(
 
 
 @cases("nn.modules", over={"Embedding.indices": ("Embedding",), "EmbeddingBag": ("EmbeddingBag",)})
-def embeddings(context: Context, kind: str) -> None:
+def embeddings(context: CaseContext, kind: str) -> None:
     """Run Embedding and EmbeddingBag with repeated indices, a padding index, offsets and per-sample weights: results
     and gradients must equal the CPU's."""
     drawn = seeded(context, "")

@@ -13,8 +13,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.nn.trained import DENSE, Laid, close, cotangents, tensors_in
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.nn.forward_backward import DENSE, Laid, close, cotangents, tensors_in
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -72,7 +72,7 @@ LAYOUTS = (
 
 
 @cases("nn.rnn", over=_over("sequences"))
-def sequences(context: Context, kind: str, options: Options) -> None:
+def sequences(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer on a batch of sequences and on a single sequence, with nonzero initial states: results and
     gradients must equal the CPU's."""
     for number in range(2 * len(LAYOUTS)):
@@ -85,7 +85,7 @@ def sequences(context: Context, kind: str, options: Options) -> None:
 
 
 @cases("nn.rnn", over=_over("packed"))
-def packed(context: Context, kind: str, options: Options) -> None:
+def packed(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer on packed sequences of several lengths, sorted and unsorted: results and gradients must
     equal the CPU's."""
     for number, form in enumerate(("sorted", "unsorted", "unsorted", "of one length", "unsorted")):
@@ -98,7 +98,7 @@ def packed(context: Context, kind: str, options: Options) -> None:
     "nn.rnn",
     over={name: (kind, tuple(options.items())) for name, (kind, options) in LAYERS.items()},
 )
-def without_states(context: Context, kind: str, options: Options) -> None:
+def without_states(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer without initial states, in training and eval mode, on sequences of three lengths: results
     must equal the CPU's."""
     layer, reference = made(context, kind, {**dict(options), "num_layers": 2})
@@ -112,12 +112,12 @@ def without_states(context: Context, kind: str, options: Options) -> None:
                 close(context, one, other, "an output differs from the CPU's", f"{times} steps")
 
 
-def generator(context: Context) -> torch.Generator:
+def generator(context: CaseContext) -> torch.Generator:
     return torch.Generator().manual_seed(sum(map(ord, context.seed)))
 
 
 def made(
-    context: Context, kind: str, options: dict[str, Any]
+    context: CaseContext, kind: str, options: dict[str, Any]
 ) -> tuple[torch.nn.RNNBase, torch.nn.RNNBase]:
     """Return a recurrent layer with random weights on the device, and a float64 copy of the layer on the CPU."""
     layer: torch.nn.RNNBase = getattr(torch.nn, kind)(INPUT, HIDDEN, **options)
@@ -130,7 +130,7 @@ def made(
 
 
 def run(
-    context: Context,
+    context: CaseContext,
     kind: str,
     options: dict[str, Any],
     form: str,
@@ -277,7 +277,7 @@ def trained(layer: torch.nn.Module, x: torch.Tensor) -> None:
     requires={"storage", "pointers"},
     kind=Kind.NOT_ALIASED,
 )
-def weights_share(context: Context, kind: str, options: Options) -> None:
+def weights_share(context: CaseContext, kind: str, options: Options) -> None:
     """Put the weights of a layer into one storage: they must still share the storage after flatten_parameters, a call
     and a training step, and in a copy of the state_dict. After the step, the weights must equal the CPU's."""
     text = "weights that shared one storage no longer share it"
@@ -319,7 +319,7 @@ def weights_share(context: Context, kind: str, options: Options) -> None:
     requires={"storage", "pointers", "serialization"},
     kind=Kind.NOT_ALIASED,
 )
-def saved(context: Context, kind: str, options: Options) -> None:
+def saved(context: CaseContext, kind: str, options: Options) -> None:
     """Save and load a layer whose weights share one storage, and copy the layer. The weights of the loaded layer must
     share one storage, the loaded and the copied layer must give the same results as the original, and the copy must
     have its own weights."""

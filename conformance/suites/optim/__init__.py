@@ -2,8 +2,9 @@
 single-tensor loops on the CPU."""
 
 from conformance.checks.cases.cases import Suite, gathered
-from conformance.suites.optim import clipping, foreach, steps, train, use
+from conformance.suites.optim import clipping, foreach, integration, steps, train
 
 SUITE = Suite(
-    "optim", cases=gathered(foreach.cases, steps.cases, use.cases, clipping.cases, train.cases)
+    "optim",
+    cases=gathered(foreach.cases, steps.cases, integration.cases, clipping.cases, train.cases),
 )

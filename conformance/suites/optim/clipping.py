@@ -10,8 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.optim.lists import compare
+from conformance.checks.cases.context import CaseContext
 from conformance.suites.optim.parameters import (
     ALIKE,
     DTYPES,
@@ -25,6 +24,7 @@ from conformance.suites.optim.parameters import (
     must_be_taken,
     placed,
 )
+from conformance.suites.optim.tensor_lists import compare
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -41,7 +41,7 @@ NORM = "the total norm that clip_grad_norm_ returned is wrong"
 
 
 def _given(
-    context: Context, which: str, indices: Sequence[int] = (0,)
+    context: CaseContext, which: str, indices: Sequence[int] = (0,)
 ) -> tuple[Placed, list[torch.Tensor]]:
     """Return the parameters with their gradients on the device, and copies of the gradients on the CPU."""
     parameters = LISTS[which]
@@ -69,7 +69,7 @@ def _found(given: Placed) -> list[torch.Tensor]:
         f"clip_norm_{which}_{way}": (which, way) for which in LISTS for way in ("single", "foreach")
     },
 )
-def norm(context: Context, which: str, way: str) -> None:
+def norm(context: CaseContext, which: str, way: str) -> None:
     """Call clip_grad_norm_ with several norm types: the returned value must be the total norm of all gradients, and
     every gradient must be multiplied by the documented factor."""
     must_be_taken(context, way)
@@ -88,7 +88,9 @@ def norm(context: Context, which: str, way: str) -> None:
             compare(context, _found(given), scaled, CLIPPED, at)
 
 
-def _near(context: Context, found: torch.Tensor, want: torch.Tensor, at: str, part: float) -> None:
+def _near(
+    context: CaseContext, found: torch.Tensor, want: torch.Tensor, at: str, part: float
+) -> None:
     """Check that the relative error of the total norm is at most ``part``. For comparison, a sequential float32 sum of
     65,600 powers has an error of about 1e-4."""
     near = abs(float(found) - float(want)) <= part * float(want)
@@ -109,7 +111,7 @@ def _norm_of(grads: Sequence[torch.Tensor], kind: float) -> torch.Tensor:
         for way in ("single", "foreach")
     },
 )
-def value(context: Context, which: str, way: str) -> None:
+def value(context: CaseContext, which: str, way: str) -> None:
     """Call clip_grad_value_: every gradient must be clamped to the given value, in both directions."""
     must_be_taken(context, way)
     given, host = _given(context, which)
@@ -129,7 +131,7 @@ def value(context: Context, which: str, way: str) -> None:
     indices=2,
     over={f"clip_norm_indices_{way}": (way,) for way in ("single", "foreach")},
 )
-def indices(context: Context, way: str) -> None:
+def indices(context: CaseContext, way: str) -> None:
     """Call clip_grad_norm_ for gradients on two device indices: the norm must be that of all gradients, and all
     gradients must be scaled by the same factor."""
     must_be_taken(context, way)
@@ -142,7 +144,7 @@ def indices(context: Context, way: str) -> None:
 
 
 @cases("optim.steps", over={f"clip_norm_not_finite_{way}": (way,) for way in ("single", "foreach")})
-def not_finite(context: Context, way: str) -> None:
+def not_finite(context: CaseContext, way: str) -> None:
     """Call clip_grad_norm_ with NaN or infinity in a gradient. With error_if_nonfinite=True, RuntimeError must be
     raised; otherwise the returned norm must not be finite."""
     must_be_taken(context, way)
@@ -159,7 +161,7 @@ def not_finite(context: Context, way: str) -> None:
 
 
 @cases("optim.steps")
-def no_gradients(context: Context) -> None:
+def no_gradients(context: CaseContext) -> None:
     """Call clip_grad_norm_ for parameters without gradients: the norm must be 0, and no gradients may be created."""
     given = placed(context, ALIKE)
     context.same(float(clip_grad_norm_(given.tensors, 1.0)), 0.0, NORM)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotShown
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotShown
 from conformance.checks.ops.roundings import wider
-from conformance.suites.optim.lists import FILL, Piece, Tensors, apart, compare, packed
+from conformance.suites.optim.tensor_lists import FILL, Piece, Tensors, apart, compare, packed
 from devices.failure import Kind
 from opinfo.torch_private import all_overloads, schema_of, storage_id, version_of
 
@@ -257,7 +257,12 @@ BUMPED = "the version counter of a tensor is wrong after a foreach op"
 
 
 def judge(
-    context: Context, op: str, overload: Any, name: str, lists: dict[str, Tensors], made: Arguments
+    context: CaseContext,
+    op: str,
+    overload: Any,
+    name: str,
+    lists: dict[str, Tensors],
+    made: Arguments,
 ) -> bool:
     """Call an overload on the device with the given lists, and compare the results with the single-tensor loop on the
     CPU. Returns False if the single-tensor op refuses the tensors of the lists."""
@@ -297,7 +302,7 @@ def judge(
 
 
 def _fresh(
-    context: Context, found: Sequence[torch.Tensor], lists: dict[str, Tensors], at: str
+    context: CaseContext, found: Sequence[torch.Tensor], lists: dict[str, Tensors], at: str
 ) -> None:
     if not context.has("storage"):
         return
@@ -306,7 +311,7 @@ def _fresh(
     context.check(not theirs & {*mine} and len({*mine}) == len(mine), FRESH, kind=Kind.ALIAS, at=at)
 
 
-def _kept(context: Context, tensors: Tensors, written: bool, at: str) -> None:
+def _kept(context: CaseContext, tensors: Tensors, written: bool, at: str) -> None:
     """Check that a list that is only read did not change, and that a write to a list changed no memory around the
     tensors of the list."""
     if tensors.buffer is not None and tensors.its_copy is not None:
@@ -363,7 +368,7 @@ def _fits(made: torch.dtype, into: torch.dtype) -> bool:
 
 
 def _built(
-    context: Context, op: str, overload: Any, name: str, made: Arguments, *, empty: bool
+    context: CaseContext, op: str, overload: Any, name: str, made: Arguments, *, empty: bool
 ) -> dict[str, Tensors]:
     """Build the lists of one call, by the name of the argument. Tensors without elements are included only if ``empty``
     is true."""
@@ -381,7 +386,7 @@ def _built(
 
 
 @cases("optim.foreach", over={op: (op,) for op in ops()})
-def lists_of_views(context: Context, op: str) -> None:
+def lists_of_views(context: CaseContext, op: str) -> None:
     """Call a foreach op on lists of tensors in mixed layouts, of dense tensors, and of hundreds of tensors, some of
     them empty: results must equal those of a loop over the single-tensor op on the CPU, and no other memory may
     change."""
@@ -402,7 +407,7 @@ def lists_of_views(context: Context, op: str) -> None:
 
 
 def _apart(
-    context: Context,
+    context: CaseContext,
     op: str,
     overload: Any,
     name: str,
@@ -428,7 +433,7 @@ def _apart(
 
 
 @cases("optim.foreach", over={f"{op}_dtypes": (op,) for op in ops()})
-def lists_of_dtypes(context: Context, op: str) -> None:
+def lists_of_dtypes(context: CaseContext, op: str) -> None:
     """Call a foreach op on lists of each dtype, of several dtypes in one list, and of tensors of more than 65,536
     elements: results must equal those of a loop over the single-tensor op on the CPU."""
     declared = [each for each in DTYPES if each in context.descriptor.dtypes]
@@ -462,7 +467,7 @@ def lists_of_dtypes(context: Context, op: str) -> None:
 
 
 @cases("optim.foreach", requires={"multi_device"}, indices=2)
-def several_indices(context: Context) -> None:
+def several_indices(context: CaseContext) -> None:
     """Call foreach ops on lists whose tensors are on two device indices: results must equal those of a loop over the
     single-tensor op on the CPU."""
     shapes = [(4,), (2, 3), (), (0,), (9,), (17,)]
@@ -475,7 +480,7 @@ def several_indices(context: Context) -> None:
 
 
 @cases("optim.foreach")
-def tensors_that_come_twice(context: Context) -> None:
+def tensors_that_come_twice(context: CaseContext) -> None:
     """Call foreach ops with a tensor that is twice in a list, and with the same list for all arguments: results must
     equal those of a loop over the single-tensor op on the CPU."""
     for op in ops():
@@ -506,7 +511,7 @@ EMPTY = "a foreach op returned tensors for an empty list"
 
 
 @cases("optim.foreach")
-def refused_lists(context: Context) -> None:
+def refused_lists(context: CaseContext) -> None:
     """Call foreach ops on lists of different lengths: RuntimeError must be raised. For empty lists, RuntimeError must
     be raised or the result must be empty."""
     one = context.to_device(torch.ones(3))
@@ -542,7 +547,7 @@ def _public(overload: Any) -> bool:
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, float("inf"), float("-inf"), float("nan"), 1e-40, 3e38)
 
 
-def _special_list(context: Context, special: torch.Tensor) -> Tensors:
+def _special_list(context: CaseContext, special: torch.Tensor) -> Tensors:
     """Return a list of four tensors that contain the given special values. If the device has strides and storage, the
     tensors are views of one buffer."""
     count = len(special)
@@ -567,7 +572,7 @@ def _special_list(context: Context, special: torch.Tensor) -> Tensors:
 
 
 @cases("optim.foreach")
-def special_values(context: Context) -> None:
+def special_values(context: CaseContext) -> None:
     """Call foreach ops on NaN, infinities, zeros of both signs and subnormal numbers: results must equal those of a
     loop over the single-tensor op on the CPU."""
     for op in ops():

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotDeclared
-from conformance.suites.optim.lists import strides_of, values
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
+from conformance.suites.optim.tensor_lists import strides_of, values
 from devices.failure import Kind
 from opinfo.torch_private import optimised_on
 
@@ -140,7 +140,7 @@ AROUND = 77.0
 
 
 def placed(
-    context: Context, parameters: tuple[Parameter, ...], indices: Sequence[int] = (0,)
+    context: CaseContext, parameters: tuple[Parameter, ...], indices: Sequence[int] = (0,)
 ) -> Placed:
     """Create the parameters on the device, with their initial values."""
     lays = context.has("strides") and context.has("storage")
@@ -161,7 +161,7 @@ def placed(
     return Placed(parameters, tensors, buffer)
 
 
-def give_gradients(context: Context, to: Placed, step: int, scale: float = 1.0) -> None:
+def give_gradients(context: CaseContext, to: Placed, step: int, scale: float = 1.0) -> None:
     """Set the gradient of every parameter for a step, multiplied by ``scale``, a power of two."""
     lays = context.has("strides") and context.has("storage")
     each = zip(to.tensors, to.parameters, gradients(to.parameters, step), strict=True)
@@ -187,7 +187,7 @@ FLAGS: dict[str, dict[str, bool]] = {
 }
 
 
-def must_be_taken(context: Context, way: str) -> None:
+def must_be_taken(context: CaseContext, way: str) -> None:
     """Raise NotDeclared if torch does not support the device type for an optimiser of kind ``way``, such as "foreach",
     "fused" or "capturable"."""
     for part in way.split("_"):
@@ -323,7 +323,7 @@ def allowed_update(name: str, way: str) -> float:
 
 
 def judge(
-    context: Context,
+    context: CaseContext,
     made: Optimizer,
     found: Placed,
     want: Reference,
@@ -350,7 +350,7 @@ def judge(
 
 
 def _judge_state(
-    context: Context,
+    context: CaseContext,
     found: dict[str, Any],
     want: dict[str, Any],
     tensor: torch.Tensor,
@@ -383,7 +383,7 @@ def _judge_state(
 
 
 def _near(
-    context: Context,
+    context: CaseContext,
     found: torch.Tensor,
     want: torch.Tensor,
     text: str,
@@ -406,7 +406,7 @@ def _near(
     )
 
 
-def _judge_gaps(context: Context, found: Placed, at: str) -> None:
+def _judge_gaps(context: CaseContext, found: Placed, at: str) -> None:
     """Check that the elements around the views of the buffer, and between the elements of parameters with gaps, did not
     change."""
     if found.buffer is not None:

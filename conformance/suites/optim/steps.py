@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.endings import NotShown
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotShown
 from conformance.suites.optim.parameters import (
     LISTS,
     MATRICES,
@@ -129,7 +129,7 @@ def parameters_of(name: str, which: str) -> tuple[Parameter, ...]:
 
 
 def run(
-    context: Context,
+    context: CaseContext,
     name: str,
     way: str,
     arguments: dict[str, Any],
@@ -180,7 +180,7 @@ def takes_lists(way: str) -> bool:
         for way, sets in ways.items()
     },
 )
-def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]]) -> None:
+def steps(context: CaseContext, name: str, way: str, sets: Sequence[dict[str, Any]]) -> None:
     """Make steps with each set of arguments on parameters of several layouts, among them channels_last and views of one
     buffer: parameters and state must equal those of single-tensor steps on the CPU in float64."""
     must_be_taken(context, way)
@@ -208,7 +208,7 @@ def steps(context: Context, name: str, way: str, sets: Sequence[dict[str, Any]])
         if takes_lists(way) and parameters_of(name, "dtypes")
     },
 )
-def dtypes(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
+def dtypes(context: CaseContext, name: str, way: str, arguments: dict[str, Any]) -> None:
     """Make steps on parameters of several dtypes in one optimiser: parameters and state must equal those of
     single-tensor steps on the CPU in float64."""
     must_be_taken(context, way)
@@ -230,7 +230,7 @@ REFUSED_OR_EQUAL = "a fused step is neither refused nor equal to the single-tens
     },
     requires={"strides", "storage"},
 )
-def other_layouts(context: Context, name: str, way: str, arguments: dict[str, Any]) -> None:
+def other_layouts(context: CaseContext, name: str, way: str, arguments: dict[str, Any]) -> None:
     """Make steps on parameters with gaps, and with gradients whose layouts differ from the parameters': parameters and
     state must equal those of single-tensor steps on the CPU. A fused step may raise RuntimeError instead."""
     must_be_taken(context, way)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from conformance.suites.optim.parameters import FLAGS, must_be_taken
 from devices.failure import Kind
 
@@ -217,7 +217,7 @@ LOSS = "the loss of a step differs from the CPU's"
 LEFT = "the trained network differs from the CPU's"
 
 
-def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
+def on_device(context: CaseContext, task: Task, flags: dict[str, bool]) -> Run:
     """Train the network of a task on the device, in channels_last if the task requires that format, and return the
     result."""
     network = network_of(task).to(context.device)
@@ -234,7 +234,7 @@ def on_device(context: Context, task: Task, flags: dict[str, bool]) -> Run:
         f"{name}_{way}": (name, way) for name in TASKS for way in ("default", "foreach", "fused")
     },
 )
-def follows(context: Context, name: str, way: str) -> None:
+def follows(context: CaseContext, name: str, way: str) -> None:
     """Train a small network for ten steps: losses, parameters and running statistics must equal those of a training on
     the CPU in float64, up to rounding."""
     must_be_taken(context, way)
@@ -243,7 +243,7 @@ def follows(context: Context, name: str, way: str) -> None:
     _judge(context, found, want)
 
 
-def _judge(context: Context, found: Run, want: Expected) -> None:
+def _judge(context: CaseContext, found: Run, want: Expected) -> None:
     rows = zip(found.losses, want.run.losses, want.losses, strict=True)
     for step, (mine, theirs, allowed) in enumerate(rows):
         near = abs(mine - theirs) <= allowed
@@ -276,7 +276,7 @@ def deterministic() -> Iterator[None]:
     over={f"{name}_twice": (name,) for name in TASKS},
     requires={"deterministic_algorithms"},
 )
-def twice(context: Context, name: str) -> None:
+def twice(context: CaseContext, name: str) -> None:
     """Train a small network twice with deterministic algorithms: losses and final parameters must be equal bit for
     bit."""
     task = TASKS[name]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from conformance.checks.cases.cases import OpCheck, Suite
-from conformance.suites.precision import budget, elementwise, exact, samples, trust
+from conformance.suites.precision import budget, elementwise, exact_sums, sampled_ulp, stale_results
 from conformance.suites.precision.bounds import elementwise_ops, operands_of
 from conformance.suites.precision.ulps import FORMATS
 from opinfo.exceptions import exceptions
@@ -49,12 +49,12 @@ SUITE = Suite(
         OpCheck(
             elementwise.ULP,
             _floats,
-            (elementwise.elementwise, samples.on_samples_too),
+            (elementwise.elementwise, sampled_ulp.on_samples_too),
             always=_ALWAYS,
             axes=False,
         ),
-        OpCheck(exact.EXACT, _sums, (exact.exact_sums,), always=_ALWAYS_SUMS, axes=False),
-        OpCheck(trust.TRUST, _answers, (trust.trust,), axes=False),
+        OpCheck(exact_sums.EXACT, _sums, (exact_sums.exact_sums,), always=_ALWAYS_SUMS, axes=False),
+        OpCheck(stale_results.TRUST, _answers, (stale_results.trust,), axes=False),
         OpCheck(
             budget.BUDGET,
             budget.applies,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.checks.ops import directed
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops import standalone_checks
+from conformance.checks.ops.context import OpContext
 from conformance.suites.precision.bounds import is_exact, limit_of, operands_of
 from conformance.suites.precision.elementwise import correctly_rounded, variants
 from conformance.suites.precision.ulps import FORMATS
@@ -33,7 +33,7 @@ def not_on_record(descriptor: Descriptor, op: str, source: object = None) -> str
     return "by declaration: no error is recorded for the op; to record it, run conform precision update"
 
 
-def budget(ctx: ItemContext) -> None:
+def budget(ctx: OpContext) -> None:
     """Measure the largest error of the function under test and compare it with the recorded maximum. If no maximum is
     recorded for the dtype, the bound of precision.ulp is used instead."""
     kept = record_of(ctx.device.descriptor.folder).of(ctx.subject.id, ctx.dtype)
@@ -45,7 +45,7 @@ def budget(ctx: ItemContext) -> None:
         for number, (args, kwargs) in enumerate(variants(ctx)):
             given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}
             given |= {"limit": limit, "kept": limit["ulps"] if kept is None else kept}
-            directed.run(ctx, BUDGET, "", as_on_record, number, dtype=ctx.dtype, **given)
+            standalone_checks.run(ctx, BUDGET, "", as_on_record, number, dtype=ctx.dtype, **given)
 
 
 def as_on_record(

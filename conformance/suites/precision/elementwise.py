@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops import directed
-from conformance.checks.ops.context import ItemContext
+from conformance.checks.ops import standalone_checks
+from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.script import NotApplicable, NotReturned
 from conformance.suites.precision.bounds import is_exact, limit_of, operands_of
 from conformance.suites.precision.ulps import FORMATS, allowed, flushed, inputs, ulps
@@ -22,7 +22,7 @@ ULP = "precision.ulp"
 _VARIANTS = 3
 
 
-def elementwise(ctx: ItemContext) -> None:
+def elementwise(ctx: OpContext) -> None:
     """Call an elementwise function on values from the whole range of the dtype, once for each set of its other
     arguments."""
     found = variants(ctx)
@@ -36,10 +36,12 @@ def elementwise(ctx: ItemContext) -> None:
     with ctx.running(ULP):
         for number, (args, kwargs) in enumerate(found):
             given: dict[str, Any] = {"args": args, "kwargs": kwargs, "operands": operands}
-            directed.run(ctx, ULP, "", check, number, dtype=ctx.dtype, limit=limit, **given)
+            standalone_checks.run(
+                ctx, ULP, "", check, number, dtype=ctx.dtype, limit=limit, **given
+            )
 
 
-def variants(ctx: ItemContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def variants(ctx: OpContext) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return up to three different (args, kwargs) that follow the operands in the op's samples. A sample is used
     only if all its tensors are operands and have the dtype, so the list is empty for an op that is not elementwise."""
     count = operands_of(ctx.subject.id, ctx.traits.ufunc) if ctx.dtype in FORMATS else 0

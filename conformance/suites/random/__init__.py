@@ -4,11 +4,11 @@ from conformance.checks.cases.cases import Suite, gathered
 from conformance.suites.random import (
     categories,
     distribution,
-    forms,
-    parameters,
+    dtypes_and_layouts,
+    per_element,
     seeds,
     shapes,
-    special,
+    special_parameters,
 )
 
 SUITE = Suite(
@@ -18,8 +18,8 @@ SUITE = Suite(
         distribution.cases,
         categories.cases,
         shapes.cases,
-        parameters.cases,
-        special.cases,
-        forms.cases,
+        per_element.cases,
+        special_parameters.cases,
+        dtypes_and_layouts.cases,
     ),
 )

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.random.laws import SAMPLES, judge, uniform_law
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.random.distributions import SAMPLES, judge, uniform_law
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -20,7 +20,7 @@ _MANY = (2**14 + 1, 30_011, 2**16 + 15)
 
 
 @cases("random.distribution")
-def permutation(context: Context) -> None:
+def permutation(context: CaseContext) -> None:
     """randperm returns every number exactly once. Long permutations are in random order: few numbers stay at
     their index, and few are followed by the next larger number."""
     dtypes = [d for d in ("int64", "int32") if d in context.descriptor.dtypes]
@@ -47,7 +47,7 @@ def permutation(context: Context) -> None:
 
 
 @cases("random.distribution")
-def many_weights(context: Context) -> None:
+def many_weights(context: CaseContext) -> None:
     """torch.multinomial draws from more than 2^14 weights. It draws uniformly if the weights are equal, never
     draws an index of weight 0, and draws no index twice if it draws without replacement."""
     for count in _MANY:
@@ -80,7 +80,7 @@ def many_weights(context: Context) -> None:
 
 
 @cases("random.distribution")
-def permutation_order(context: Context) -> None:
+def permutation_order(context: CaseContext) -> None:
     """In 600 permutations of six numbers, each number comes first about equally often, and each
     difference (modulo 6) between the first two numbers occurs about equally often."""
     torch.manual_seed(20_243)
@@ -107,7 +107,7 @@ def permutation_order(context: Context) -> None:
 _WEIGHTS, _ROWS = (0.0, 0.5, 1.0, 0.0, 2.0, 4.0, 0.5), 2000
 
 
-def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
+def _rows_of_weights(context: CaseContext) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the name of a layout, and a two-dimensional tensor of this layout on the device, all of whose rows
     contain the same weights. A kernel that ignores the strides reads wrong weights in most rows."""
     weights = torch.tensor(_WEIGHTS)
@@ -122,7 +122,7 @@ def _rows_of_weights(context: Context) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 @cases("random.distribution")
-def without_replacement(context: Context) -> None:
+def without_replacement(context: CaseContext) -> None:
     """torch.multinomial draws from rows of weights in several layouts. Without replacement, it draws each
     category of nonzero weight exactly once. It never draws a category of weight 0. With and without
     replacement, the category that has half of the total weight is drawn first in half of the rows, and rows are

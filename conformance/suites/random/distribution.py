@@ -10,9 +10,8 @@ from functools import partial
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.random.draws import FILLS, KNOWN
-from conformance.suites.random.laws import (
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.random.distributions import (
     BOUND,
     SAMPLES,
     Law,
@@ -26,13 +25,14 @@ from conformance.suites.random.laws import (
     normal_law,
     uniform_law,
 )
+from conformance.suites.random.samplers import FILLS, KNOWN
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
 
 @cases("random.distribution", over={name: (name,) for name in KNOWN})
-def as_documented(context: Context, name: str) -> None:
+def as_documented(context: CaseContext, name: str) -> None:
     """20,000 samples are drawn with a random function. They are distributed as documented for the function and
     its parameters."""
     torch.manual_seed(20_240)
@@ -113,7 +113,7 @@ def _drawn_with(
 
 
 @cases("random.distribution", over={f"arguments_{name}": (name,) for name in ARGUMENTS})
-def other_arguments(context: Context, name: str) -> None:
+def other_arguments(context: CaseContext, name: str) -> None:
     """Samples are drawn with negative, zero, large and omitted parameters. They are distributed as documented
     for the function and these parameters."""
     torch.manual_seed(20_254)
@@ -128,7 +128,7 @@ def other_arguments(context: Context, name: str) -> None:
 
 
 @cases("random.distribution")
-def neighbours(context: Context) -> None:
+def neighbours(context: CaseContext) -> None:
     """Normal samples are not correlated with samples at small distances in the same tensor."""
     torch.manual_seed(20_241)
     values = context.from_device(torch.randn(SAMPLES, device=context.device)).double()
@@ -142,7 +142,7 @@ def neighbours(context: Context) -> None:
 
 
 @cases("random.distribution")
-def dropout(context: Context) -> None:
+def dropout(context: CaseContext) -> None:
     """dropout sets the given share of elements to zero and scales all other elements."""
     torch.manual_seed(20_242)
     ones = context.to_device(torch.ones(SAMPLES))
@@ -158,7 +158,7 @@ def dropout(context: Context) -> None:
 
 
 @cases("random.distribution", over={"rand_is_fine": ("rand",), "randn_is_fine": ("randn",)})
-def fine(context: Context, name: str) -> None:
+def fine(context: CaseContext, name: str) -> None:
     """Of 20,000 samples of a continuous distribution, at most 200 repeat another sample. More repetitions would
     show that random bits are missing."""
     torch.manual_seed(20_245)
@@ -170,7 +170,7 @@ def fine(context: Context, name: str) -> None:
 
 
 @cases("random.distribution", over={f"view_{n}": (n,) for n in FILLS})
-def inside_its_view(context: Context, name: str) -> None:
+def inside_its_view(context: CaseContext, name: str) -> None:
     """Filling a view in place writes every element of the view and no other element of its base."""
     parts: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "the start": lambda base: base[:100],

@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from conformance.checks.behaviour.fresh_process import fresh, source
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import value_behind
-from conformance.suites.random.draws import FILLS, KNOWN, SHAPED, named
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import value_behind
+from conformance.suites.random.samplers import FILLS, KNOWN, SHAPED, named
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -20,19 +20,22 @@ cases = Cases(Kind.VALUES)
 _COUNT = 300
 
 
-def _generator(context: Context, seed: int, index: int = 0) -> torch.Generator:
+def _generator(context: CaseContext, seed: int, index: int = 0) -> torch.Generator:
     return torch.Generator(context.named(index)).manual_seed(seed)
 
 
 def _draw(
-    context: Context, generator: torch.Generator | None = None, name: str = "rand", index: int = 0
+    context: CaseContext,
+    generator: torch.Generator | None = None,
+    name: str = "rand",
+    index: int = 0,
 ) -> torch.Tensor:
     device = context.named(index) if generator is None else generator.device
     return context.from_device(KNOWN[name][0](_COUNT, device, **named(generator)))
 
 
 @cases("random.reproducible", over={name: (name,) for name in KNOWN})
-def same_seed(context: Context, name: str) -> None:
+def same_seed(context: CaseContext, name: str) -> None:
     """Two generators with the same seed draw the same values and end in the same state. Another seed, or a
     second draw, gives different values. The default generator after torch.manual_seed behaves in the same way."""
     first, second, other = (_generator(context, seed) for seed in (1234, 1234, 4321))
@@ -63,7 +66,7 @@ def same_seed(context: Context, name: str) -> None:
 
 
 @cases("random.reproducible", over={f"default_{name}": (name,) for name in ("rand", "randn")})
-def default(context: Context, name: str) -> None:
+def default(context: CaseContext, name: str) -> None:
     """The default generator is seeded twice with the same seed by torch.manual_seed. It draws the same sequence
     of values both times."""
     torch.manual_seed(99)
@@ -77,7 +80,7 @@ def default(context: Context, name: str) -> None:
 
 
 @cases("random.reproducible")
-def every_bit(context: Context) -> None:
+def every_bit(context: CaseContext) -> None:
     """Seeds that differ in one of their low 32 bits give different values."""
     seeds = [1, *(1 + 2**bit for bit in range(1, 32))]
     seen: dict[tuple[float, ...], int] = {}
@@ -93,7 +96,7 @@ def every_bit(context: Context) -> None:
     requires={"streams"},
     over={"on_two_streams": (True,), "default_on_two_streams": (False,)},
 )
-def on_two_streams(context: Context, own: bool) -> None:
+def on_two_streams(context: CaseContext, own: bool) -> None:
     """Random numbers are drawn on two streams in turn, the first of which is blocked, and the seed is set again
     after three draws. The values equal those that the same calls draw on one stream."""
     generator = _generator(context, 1) if own else None
@@ -125,7 +128,7 @@ def on_two_streams(context: Context, own: bool) -> None:
 
 
 @cases("random.reproducible", requires={"streams"})
-def state_of_queued_draws(context: Context) -> None:
+def state_of_queued_draws(context: CaseContext) -> None:
     """A draw is queued on a blocked stream. Generator.get_state() already returns the state that the generator
     has after the draw."""
     generator, stream = _generator(context, 7), context.stream()
@@ -143,7 +146,7 @@ def state_of_queued_draws(context: Context) -> None:
 
 
 @cases("random.reproducible")
-def dropout(context: Context) -> None:
+def dropout(context: CaseContext) -> None:
     """dropout drops the same elements after the same seed, and other elements after another seed."""
     ones = context.to_device(torch.ones(_COUNT))
     masks = []
@@ -155,7 +158,7 @@ def dropout(context: Context) -> None:
 
 
 @cases("random.reproducible")
-def state_round_trip(context: Context) -> None:
+def state_round_trip(context: CaseContext) -> None:
     """get_state() returns a uint8 tensor on the CPU. After set_state() with this tensor, the same generator or
     another generator draws the same values again."""
     generator, other = _generator(context, 8), _generator(context, 9)
@@ -184,7 +187,7 @@ def state_round_trip(context: Context) -> None:
 
 
 @cases("random.reproducible")
-def seeds(context: Context) -> None:
+def seeds(context: CaseContext) -> None:
     """initial_seed() returns the seed that was passed to manual_seed(), also after draws. seed() sets a new
     seed and returns it."""
     generator = _generator(context, 77)
@@ -201,7 +204,7 @@ def seeds(context: Context) -> None:
 
 
 @cases("random.reproducible")
-def independent(context: Context) -> None:
+def independent(context: CaseContext) -> None:
     """Draws from one generator do not change another generator or the default generator."""
     want = _draw(context, _generator(context, 3))
     first, second = _generator(context, 3), _generator(context, 4)
@@ -215,7 +218,7 @@ def independent(context: Context) -> None:
 
 
 @cases("random.reproducible")
-def cloned(context: Context) -> None:
+def cloned(context: CaseContext) -> None:
     """Generator.clone_state() returns a generator that continues from the same state, and draws from either
     generator do not change the other one."""
     generator, same = _generator(context, 12), _generator(context, 12)
@@ -234,7 +237,7 @@ def cloned(context: Context) -> None:
 
 
 @cases("random.reproducible", requires={"multi_device"}, indices=2)
-def independent_indices(context: Context) -> None:
+def independent_indices(context: CaseContext) -> None:
     """Draws on one device index do not change the default generator of another index, and the same seed gives
     the same values on both indices."""
     torch.manual_seed(21)
@@ -250,7 +253,7 @@ def independent_indices(context: Context) -> None:
 
 
 @cases("random.reproducible", requires={"strides"}, over={f"strided_{n}": (n,) for n in FILLS})
-def same_layout(context: Context, name: str) -> None:
+def same_layout(context: CaseContext, name: str) -> None:
     """A strided view is filled in place twice after the same seed was set. The values are the same."""
     found = []
     for _ in range(2):
@@ -262,7 +265,7 @@ def same_layout(context: Context, name: str) -> None:
 
 
 @cases("random.reproducible", over={f"shaped_{n}": (n,) for n in SHAPED})
-def same_shape(context: Context, name: str) -> None:
+def same_shape(context: CaseContext, name: str) -> None:
     """Samples are drawn several times for a tensor of five dimensions, each time after the same seed was set.
     The values are the same."""
     given, found = torch.full((3, 5, 7, 11, 13), -7.0, device=context.device), []
@@ -273,13 +276,13 @@ def same_shape(context: Context, name: str) -> None:
         context.equal(again, found[0], f"{name}: the same seed and shape gave different values")
 
 
-def _all(context: Context) -> list[torch.Tensor]:
+def _all(context: CaseContext) -> list[torch.Tensor]:
     """Returns one draw from the default generator of each device index."""
     return [_draw(context, index=index) for index in context.indices]
 
 
 @cases("random.global_seed")
-def every_index(context: Context) -> None:
+def every_index(context: CaseContext) -> None:
     """torch.manual_seed seeds the default generators of all device indices, whichever device index is current."""
     drawn = []
     for current in (context.indices[0], context.indices[-1]):
@@ -312,7 +315,7 @@ told = {{"drawn": [first, drawn()]}}
 
 
 @cases("random.global_seed", slow=True)
-def before_use(context: Context) -> None:
+def before_use(context: CaseContext) -> None:
     """torch.manual_seed is called before the device is used for the first time. The device then draws the same
     values as after a later call with the same seed."""
     devices = [str(context.at(index)) for index in context.indices]
@@ -323,14 +326,14 @@ def before_use(context: Context) -> None:
         )
 
 
-def _forked(context: Context) -> Any:
+def _forked(context: CaseContext) -> Any:
     if context.kind == "cpu":  # fork_rng always includes the CPU
         return torch.random.fork_rng(devices=[])
     return torch.random.fork_rng(devices=list(context.indices), device_type=context.kind)
 
 
 @cases("random.global_seed")
-def fork_rng(context: Context) -> None:
+def fork_rng(context: CaseContext) -> None:
     """Draws and seeds inside a torch.random.fork_rng block do not change the generators outside of the block,
     on any device index, even if the block raises an exception."""
     torch.manual_seed(41)
@@ -351,7 +354,7 @@ def fork_rng(context: Context) -> None:
 
 
 @cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})
-def checkpointed(context: Context, reentrant: bool) -> None:
+def checkpointed(context: CaseContext, reentrant: bool) -> None:
     """torch.utils.checkpoint draws the same random numbers when it recomputes the forward pass for backward,
     and leaves the state of the generator as it was."""
     torch.manual_seed(6)

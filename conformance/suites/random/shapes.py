@@ -8,9 +8,9 @@ import math
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.suites.random.draws import KNOWN, SHAPED, WAYS
-from conformance.suites.random.laws import Law, judge, judge_each
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.random.distributions import Law, judge, judge_each
+from conformance.suites.random.samplers import KNOWN, SHAPED, WAYS
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -24,7 +24,7 @@ _LAGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @cases("random.distribution", over={f"shaped_{name}": (name,) for name in SHAPED})
-def shaped(context: Context, name: str) -> None:
+def shaped(context: CaseContext, name: str) -> None:
     """Samples are drawn for a large tensor, for a tensor of five dimensions and for square tensors, each of them
     contiguous, transposed and at storage offset 1. The samples are distributed as documented and contain no
     copied blocks, and a second draw gives different samples."""
@@ -56,7 +56,7 @@ def shaped(context: Context, name: str) -> None:
             )
 
 
-def _apart(context: Context, text: str, law: Law, drawn: torch.Tensor) -> None:
+def _apart(context: CaseContext, text: str, law: Law, drawn: torch.Tensor) -> None:
     """Checks that samples of a continuous distribution differ from nearby samples. Three equal numbers of 22
     random bits would have a probability of 2^-44."""
     if law.whole:
@@ -84,7 +84,7 @@ _STARTS = 4
 
 
 @cases("random.distribution", over={f"ends_{name}": (name,) for name in WAYS})
-def ends(context: Context, name: str) -> None:
+def ends(context: CaseContext, name: str) -> None:
     """Small tensors are drawn 400 times at several storage offsets. Each element is distributed as documented
     over the draws, and no element is a copy of another element."""
     draw, law = WAYS[name][0], KNOWN[WAYS[name][1]][1]
@@ -118,7 +118,7 @@ _FAR_TIMES = 64
 
 
 @cases("random.distribution", over={f"far_{name}": (name,) for name in SHAPED})
-def far(context: Context, name: str) -> None:
+def far(context: CaseContext, name: str) -> None:
     """A large tensor is drawn many times. Its first elements, its last elements and some in the middle are
     distributed as documented over the draws, and none of them is a copy of another element."""
     draw, law = SHAPED[name][0], KNOWN[SHAPED[name][1]][1]

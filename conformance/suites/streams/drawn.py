@@ -7,9 +7,10 @@ from functools import cache
 from typing import Any
 
 from conformance.checks.cases.cases import Cases, Drawn
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Operation, Trial, search
-from conformance.checks.cases.reach import Reach
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.program_coverage import Reach
+from conformance.checks.cases.random_programs import Operation, Trial, search
+from conformance.suites.streams.program_states import all_reached, steered_programs, table
 from conformance.suites.streams.programs import (
     BUFFERS,
     LONG,
@@ -30,7 +31,6 @@ from conformance.suites.streams.programs import (
     wait,
     wait_stream,
 )
-from conformance.suites.streams.reached import all_reached, steered_programs, table
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -45,7 +45,7 @@ _SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
 @cases("streams.wait", over={"drawn_more": (1, *_MORE)}, more=True, **_SLOW)
 @cases("streams.cross_device", over={"drawn": (2, *_FEW)}, indices=2, **_SLOW)
 @cases("streams.cross_device", over={"drawn_more": (2, *_MORE)}, indices=2, more=True, **_SLOW)
-def drawn(context: Context, indices: int, seed: int, programs: int) -> None:
+def drawn(context: CaseContext, indices: int, seed: int, programs: int) -> None:
     """Programs of kernels, copies, event records and waits on several streams are drawn at random. Running a
     program concurrently gives the same values as running its instructions one by one."""
     trial = Trial(context, _DRAWN)

@@ -23,8 +23,8 @@ from conformance.checks.behaviour.queued_work import (
     two,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import SOON, WaitingCall
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import SOON, WaitingCall
 from conformance.checks.clock import Clock, comes_to_be
 from devices.failure import Kind
 
@@ -40,12 +40,12 @@ class _Kind:
     stream: Callable[..., Any]
 
 
-def _own(context: Context) -> _Kind:
+def _own(context: CaseContext) -> _Kind:
     made = context.own("stream")
     return _Kind(context.own("event"), lambda index=0: made(device=context.at(index)))
 
 
-def _kinds(context: Context) -> Iterator[_Kind]:
+def _kinds(context: CaseContext) -> Iterator[_Kind]:
     """Yields functions that make objects of torch's generic classes and, if the descriptor names them, of the
     device's own classes."""
     yield _Kind(context.event, context.stream)
@@ -54,7 +54,7 @@ def _kinds(context: Context) -> Iterator[_Kind]:
 
 
 @cases("events.record")
-def later_work_is_not_in_it(context: Context) -> None:
+def later_work_is_not_in_it(context: CaseContext) -> None:
     """An event covers the work that was queued on its stream before record(), and no later work."""
     for kind in _kinds(context):
         event, stream, tensor = kind.event(), kind.stream(), filled(context, 1)
@@ -69,7 +69,7 @@ def later_work_is_not_in_it(context: Context) -> None:
 
 
 @cases("events.record")
-def behind_held_work(context: Context) -> None:
+def behind_held_work(context: CaseContext) -> None:
     """An event is recorded on a stream behind work that is blocked. The event does not complete while the work
     is blocked, and completes afterwards."""
     for kind in _kinds(context):
@@ -84,7 +84,7 @@ def behind_held_work(context: Context) -> None:
 
 
 @cases("events.record")
-def takes_the_point_of_the_call(context: Context) -> None:
+def takes_the_point_of_the_call(context: CaseContext) -> None:
     """An event marks the point of its stream at the time of record(), not the point at the time when the
     stream reaches the event."""
     for kind in _kinds(context):
@@ -101,7 +101,7 @@ def takes_the_point_of_the_call(context: Context) -> None:
 
 
 @cases("events.record")
-def moved_away(context: Context) -> None:
+def moved_away(context: CaseContext) -> None:
     """An event is recorded on a busy stream and again on an idle stream. Only the latest record counts: query()
     is True and synchronize() returns."""
     for kind in _kinds(context):
@@ -118,7 +118,7 @@ def moved_away(context: Context) -> None:
 
 
 @cases("events.record", over={"moved": (True,), "synchronize_waits": (False,)})
-def of_the_latest(context: Context, moved: bool) -> None:
+def of_the_latest(context: CaseContext, moved: bool) -> None:
     """query() and synchronize() of an event refer to the latest record of the event: synchronize() returns when
     the work before that record has finished, and not earlier."""
     for kind in _kinds(context):
@@ -138,7 +138,7 @@ def of_the_latest(context: Context, moved: bool) -> None:
 
 @cases("events.record", over={"on_the_default_stream": ("default",)})
 @cases("events.record", requires={"stream_priority"}, over={"on_a_priority_stream": ("priority",)})
-def on_other_kinds(context: Context, kind: str) -> None:
+def on_other_kinds(context: CaseContext, kind: str) -> None:
     """An event is recorded on the default stream or on a priority stream. Its query() is False and its
     synchronize() waits while the stream is busy, also if another stream waits for the event."""
     stream, waiting, event = special(context, kind), context.stream(), context.event()
@@ -157,7 +157,7 @@ def on_other_kinds(context: Context, kind: str) -> None:
 
 
 @cases("events.record")
-def never_recorded(context: Context) -> None:
+def never_recorded(context: CaseContext) -> None:
     """For an event that was never recorded, query() returns True, and synchronize() returns at once."""
     for kind in _kinds(context):
         event = kind.event()
@@ -169,7 +169,7 @@ def never_recorded(context: Context) -> None:
 
 
 @cases("events.record")
-def recorded_by_the_stream(context: Context) -> None:
+def recorded_by_the_stream(context: CaseContext) -> None:
     """Stream.record_event() records the given event, or a new event that it returns, at the current point of
     the stream."""
     stream, _ = two(context)
@@ -189,7 +189,7 @@ def recorded_by_the_stream(context: Context) -> None:
 
 
 @cases("events.record", own_process=True, slow=True, seconds=30.0)
-def again_after_its_wait(context: Context) -> None:
+def again_after_its_wait(context: CaseContext) -> None:
     """A stream records an event, waits for the event and records it again. The calls return, and the event
     completes."""
     for kind in _kinds(context):
@@ -209,7 +209,7 @@ def again_after_its_wait(context: Context) -> None:
 _APART = 0.03
 
 
-def _work(context: Context, milliseconds: float) -> None:
+def _work(context: CaseContext, milliseconds: float) -> None:
     """Queues work that takes about the given number of milliseconds on the current stream."""
     if context.descriptor.busy is not None:
         context.descriptor.busy(milliseconds)
@@ -220,7 +220,7 @@ def _work(context: Context, milliseconds: float) -> None:
 
 
 @cases("events.elapsed")
-def grows(context: Context) -> None:
+def grows(context: CaseContext) -> None:
     """elapsed_time() between two events is at least 0, and grows with the work between the events."""
     for kind in _kinds(context):
         first, second, third = (kind.event(enable_timing=True) for _ in range(3))
@@ -246,7 +246,7 @@ def grows(context: Context) -> None:
 
 
 @cases("events.elapsed")
-def in_milliseconds(context: Context) -> None:
+def in_milliseconds(context: CaseContext) -> None:
     """elapsed_time() returns milliseconds: the result agrees with the times that the host measured around the
     records of the two events."""
     for kind in _kinds(context):
@@ -268,7 +268,7 @@ def in_milliseconds(context: Context) -> None:
 
 
 @cases("events.elapsed", over={"untimed": (False,), "unrecorded": (True,)})
-def without_time(context: Context, timed: bool) -> None:
+def without_time(context: CaseContext, timed: bool) -> None:
     """elapsed_time() raises ValueError if one of the two events was made without timing or was never recorded."""
     kind_of_event = "was never recorded" if timed else "was made without timing"
     text = f"elapsed_time() with an event that {kind_of_event} did not raise ValueError"
@@ -284,7 +284,7 @@ def without_time(context: Context, timed: bool) -> None:
 
 
 @cases("events.elapsed", indices=2)
-def across_indices(context: Context) -> None:
+def across_indices(context: CaseContext) -> None:
     """elapsed_time() between events of two device indices raises RuntimeError or ValueError."""
     for kind in _kinds(context):
         events = [kind.event(enable_timing=True) for _ in range(2)]
@@ -297,7 +297,7 @@ def across_indices(context: Context) -> None:
 
 
 @cases("events.elapsed")
-def incomplete(context: Context) -> None:
+def incomplete(context: CaseContext) -> None:
     """elapsed_time() with an event that has not completed yet raises RuntimeError or waits for the event."""
     for kind in _kinds(context):
         start, end = kind.event(enable_timing=True), kind.event(enable_timing=True)
@@ -323,7 +323,7 @@ def incomplete(context: Context) -> None:
 
 
 @cases("events.identity")
-def distinct(context: Context) -> None:
+def distinct(context: CaseContext) -> None:
     """Events that are alive and recorded have distinct event_id values."""
     for kind in _kinds(context):
         stream = kind.stream()
@@ -340,7 +340,7 @@ def distinct(context: Context) -> None:
 
 
 @cases("events.identity")
-def index_is_set_by_the_record(context: Context) -> None:
+def index_is_set_by_the_record(context: CaseContext) -> None:
     """The device of an event has no index before the first record of the event. After the first record it has
     the index of the stream."""
     for index in context.indices:
@@ -369,7 +369,7 @@ def _file(folder: str, name: str, text: str = "") -> None:
     path.with_suffix(".new").rename(path)
 
 
-def _awaited(context: Context, folder: str, name: str) -> str:
+def _awaited(context: CaseContext, folder: str, name: str) -> str:
     """Waits until another process has written a file into the folder, and returns the text of the file."""
     path = Path(folder, name)
 
@@ -384,7 +384,7 @@ def _awaited(context: Context, folder: str, name: str) -> str:
     return path.read_text()
 
 
-def waiting_process(context: Context, folder: str) -> None:
+def waiting_process(context: CaseContext, folder: str) -> None:
     """Runs in the other process of an IPC case: opens an event by its handle, waits for the event on a new
     stream, and checks the result."""
     stream, tensor = context.own("stream")(device=context.device), filled(context, 1)
@@ -413,7 +413,7 @@ def waiting_process(context: Context, folder: str) -> None:
 
 
 @cases("events.ipc", slow=True)
-def orders_processes(context: Context) -> None:
+def orders_processes(context: CaseContext) -> None:
     """Another process opens an event by its IPC handle before the event is first recorded. A stream of that
     process waits for the event."""
     stream = context.own("stream")(device=context.device)
@@ -436,7 +436,7 @@ def orders_processes(context: Context) -> None:
 
 
 @cases("events.ipc")
-def handle_is_stable(context: Context) -> None:
+def handle_is_stable(context: CaseContext) -> None:
     """ipc_handle() of an interprocess event returns the same handle at every call. ipc_handle() of any other
     event raises an error."""
     event = context.own("event")(interprocess=True)
@@ -453,7 +453,7 @@ def handle_is_stable(context: Context) -> None:
 
 
 @cases("events.ipc")
-def works_in_its_process(context: Context) -> None:
+def works_in_its_process(context: CaseContext) -> None:
     """An interprocess event also orders two streams of its own process."""
     first, second = two(context, make=_own(context).stream)
     event, tensor = context.own("event")(interprocess=True), filled(context, 1)

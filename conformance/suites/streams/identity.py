@@ -18,14 +18,14 @@ from conformance.checks.behaviour.queued_work import (
     two,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
 
 
 @cases("streams.current")
-def round_trip(context: Context) -> None:
+def round_trip(context: CaseContext) -> None:
     """torch.accelerator.current_stream returns the stream that was passed to torch.accelerator.set_stream."""
     before, (first, second) = context.current_stream(), two(context)
     for stream in (first, second, before):
@@ -38,7 +38,7 @@ def round_trip(context: Context) -> None:
 
 
 @cases("streams.current", over={"restored": (False,), "restored_on_an_exception": (True,)})
-def restored(context: Context, raises: bool) -> None:
+def restored(context: CaseContext, raises: bool) -> None:
     """`with stream:` makes a stream current and restores the previous stream at the end of the block, also if
     the block raises an exception."""
     before, (stream, _) = context.current_stream(), two(context)
@@ -56,7 +56,7 @@ def restored(context: Context, raises: bool) -> None:
 
 
 @cases("streams.current")
-def nested(context: Context) -> None:
+def nested(context: CaseContext) -> None:
     """Each of two nested `with stream:` blocks restores the stream that was current before it."""
     before, (outer, inner) = context.current_stream(), two(context)
     with outer:
@@ -79,7 +79,7 @@ def nested(context: Context) -> None:
 
 
 @cases("streams.current")
-def entered_again(context: Context) -> None:
+def entered_again(context: CaseContext) -> None:
     """A stream can be entered with `with stream:` again inside its own block, directly or inside a block of
     another stream. Each block restores the stream that was current before it."""
     before, (stream, other) = context.current_stream(), two(context)
@@ -110,7 +110,7 @@ def entered_again(context: Context) -> None:
 
 
 @cases("streams.current", indices=2)
-def across_indices(context: Context) -> None:
+def across_indices(context: CaseContext) -> None:
     """Each device index has its own current stream. `with stream:` for a stream of one index does not change
     the current stream of the other index."""
     before = context.current_stream(0), context.current_stream(1)
@@ -145,7 +145,7 @@ def across_indices(context: Context) -> None:
 
 
 @cases("streams.current")
-def of_the_thread(context: Context) -> None:
+def of_the_thread(context: CaseContext) -> None:
     """A new thread starts with the default stream as its current stream. set_stream in the new thread does not
     change the current stream of other threads."""
     before, (mine, its) = context.current_stream(), two(context)
@@ -169,7 +169,7 @@ def of_the_thread(context: Context) -> None:
 
 
 @cases("streams.current")
-def takes_the_work(context: Context) -> None:
+def takes_the_work(context: CaseContext) -> None:
     """Work is queued on the current stream: inside a `with stream:` block on that stream, and after the block
     on the previous stream."""
     stream, other = two(context)
@@ -200,7 +200,7 @@ def _again(stream: Any) -> Any:
 
 
 @cases("streams.identity")
-def made_from_its_triple(context: Context) -> None:
+def made_from_its_triple(context: CaseContext) -> None:
     """A torch.Stream made from the stream_id, device_index and device_type of another stream equals that stream
     and has the same hash."""
     for stream in (context.stream(), context.current_stream()):
@@ -219,7 +219,7 @@ def made_from_its_triple(context: Context) -> None:
 
 
 @cases("streams.identity")
-def differs(context: Context) -> None:
+def differs(context: CaseContext) -> None:
     """Two new streams are not equal, and differ in stream_id, device_index or device_type."""
     first, second = context.stream(), context.stream()
     context.check(first != second, "two new streams are equal", found=(first, second))
@@ -230,7 +230,7 @@ def differs(context: Context) -> None:
 
 
 @cases("streams.identity")
-def read_again(context: Context) -> None:
+def read_again(context: CaseContext) -> None:
     """current_stream() returns equal streams with equal hashes at every call, so that the returned stream can
     be used as a dictionary key."""
     stream = context.stream()
@@ -254,7 +254,7 @@ def read_again(context: Context) -> None:
 
 
 @cases("streams.identity", indices=2)
-def of_its_index(context: Context) -> None:
+def of_its_index(context: CaseContext) -> None:
     """A stream reports the device index on which it was made, and streams of two device indices are not equal."""
     here, there = context.stream(0), context.stream(1)
     context.same(
@@ -269,7 +269,7 @@ def of_its_index(context: Context) -> None:
 
 
 @cases("streams.identity")
-def pool(context: Context) -> None:
+def pool(context: CaseContext) -> None:
     """Consecutive new streams are distinct. The number of streams made is the descriptor's stream_pool_size, or
     two if the descriptor declares none."""
     size = context.descriptor.stream_pool_size or 2
@@ -287,7 +287,7 @@ def pool(context: Context) -> None:
 
 
 @cases("streams.priority")
-def kept(context: Context) -> None:
+def kept(context: CaseContext) -> None:
     """The priority that a stream reports is the priority with which the stream was made."""
     make = context.own("stream")
     for priority in priorities(context):
@@ -300,7 +300,7 @@ def kept(context: Context) -> None:
 
 
 @cases("streams.priority", over={"too_high": (5,), "too_low": (-5,)})
-def out_of_range(context: Context, beyond: int) -> None:
+def out_of_range(context: CaseContext, beyond: int) -> None:
     """A priority out of range is clamped to the nearest valid priority, or raises ValueError or RuntimeError."""
     # On every known device a lower number means a higher priority. Only the distance from the range is used
     # here.
@@ -318,7 +318,7 @@ def out_of_range(context: Context, beyond: int) -> None:
 
 
 @cases("streams.priority")
-def works(context: Context) -> None:
+def works(context: CaseContext) -> None:
     """Streams of the least and of the greatest priority, made with torch.Stream, execute their work."""
     for priority in priorities(context):
         stream, tensor = context.stream(priority=priority), filled(context, 2)
@@ -329,7 +329,7 @@ def works(context: Context) -> None:
 
 
 @cases("streams.native_handle")
-def stable(context: Context) -> None:
+def stable(context: CaseContext) -> None:
     """native_handle of a stream returns the same value at every read, also through another torch.Stream object
     of the same stream."""
     stream = context.stream()
@@ -338,7 +338,7 @@ def stable(context: Context) -> None:
 
 
 @cases("streams.native_handle")
-def distinct(context: Context) -> None:
+def distinct(context: CaseContext) -> None:
     """native_handle of a stream that is not the default stream is not null, and differs between streams."""
     first, second = two(context)
     handles = first.native_handle, second.native_handle
@@ -349,7 +349,7 @@ def distinct(context: Context) -> None:
 
 
 @cases("streams.external", requires={"native_handle"})
-def orders_with_its_owner(context: Context) -> None:
+def orders_with_its_owner(context: CaseContext) -> None:
     """A stream is wrapped as an external stream. Work that is queued through the wrapper and work that is
     queued on the stream itself run in the order of the calls."""
     owner, _ = two(context)
@@ -375,7 +375,7 @@ def orders_with_its_owner(context: Context) -> None:
 
 
 @cases("streams.external", requires={"native_handle"})
-def does_not_own(context: Context) -> None:
+def does_not_own(context: CaseContext) -> None:
     """A stream keeps working after the external stream that wrapped it was deleted."""
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
@@ -400,7 +400,7 @@ def does_not_own(context: Context) -> None:
     "streams.cross_device", indices=2, over={"target_forth": (0, True), "target_back": (1, True)}
 )
 @cases("streams.cross_device", indices=2, over={"forth": (0, False), "back": (1, False)})
-def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
+def copied_in_order(context: CaseContext, mine: int, target_held: bool) -> None:
     """A non-blocking copy between two device indices waits for the current stream of the source's index, and
     runs in order on the current stream of the target's index."""
     giving, taking = context.stream(mine), context.stream(1 - mine)
@@ -420,7 +420,7 @@ def copied_in_order(context: Context, mine: int, target_held: bool) -> None:
 
 
 @cases("streams.cross_device", indices=2)
-def block_switches(context: Context) -> None:
+def block_switches(context: CaseContext) -> None:
     """`with stream:` makes the device index of the stream current, and restores the previous device index at
     the end of the block."""
     for start, other in ((0, 1), (1, 0)):
@@ -435,7 +435,7 @@ def block_switches(context: Context) -> None:
 
 
 @cases("streams.cross_device", indices=2)
-def set_stream_switches(context: Context) -> None:
+def set_stream_switches(context: CaseContext) -> None:
     """torch.accelerator.set_stream makes the device index of the given stream current."""
     for index in (1, 0, 1):
         torch.accelerator.set_stream(context.stream(index))
@@ -444,7 +444,7 @@ def set_stream_switches(context: Context) -> None:
 
 
 @cases("streams.cross_device", indices=2)
-def record_elsewhere(context: Context) -> None:
+def record_elsewhere(context: CaseContext) -> None:
     """Recording an event of one device index on a stream of another device index raises RuntimeError or
     ValueError, and leaves the event as it was."""
     event, there = context.event(0), context.stream(1)
@@ -456,7 +456,7 @@ def record_elsewhere(context: Context) -> None:
 
 
 @cases("streams.cross_device", indices=2)
-def waits_across(context: Context) -> None:
+def waits_across(context: CaseContext) -> None:
     """A stream of one device index waits for an event of another device index."""
     first, second = context.stream(0), context.stream(1)
     tensor = filled(context, 1, 1)

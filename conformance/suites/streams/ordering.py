@@ -23,8 +23,8 @@ from conformance.checks.behaviour.queued_work import (
     two,
 )
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import SOON, WaitingCall
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import SOON, WaitingCall
 from devices.failure import Kind
 
 cases = Cases(Kind.ORDER)
@@ -33,7 +33,7 @@ _NUMBERS = (5, -2, 7, 11, 1, 8, -9, 4, 6, 3)
 
 
 @cases("streams.in_order")
-def one_after_the_other(context: Context) -> None:
+def one_after_the_other(context: CaseContext) -> None:
     """Kernels that change one tensor are queued on one stream. They run in the order in which they were queued."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
@@ -49,7 +49,7 @@ def one_after_the_other(context: Context) -> None:
 
 
 @cases("streams.in_order")
-def from_tensor_to_tensor(context: Context) -> None:
+def from_tensor_to_tensor(context: CaseContext) -> None:
     """A chain of copies and kernels over three tensors is queued on one stream. The chain runs in the order in
     which it was queued."""
     stream, tensors = context.stream(), [filled(context, value) for value in (1, 2, 3)]
@@ -76,7 +76,7 @@ def _chain(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> No
 
 
 @cases("streams.in_order")
-def events_in_between(context: Context) -> None:
+def events_in_between(context: CaseContext) -> None:
     """Events are recorded between kernels of one stream. When an event has completed, all earlier events
     of the stream have completed."""
     stream, tensor = context.stream(), filled(context, 1)
@@ -96,7 +96,7 @@ def events_in_between(context: Context) -> None:
 
 
 @cases("streams.concurrent")
-def finish_first(context: Context) -> None:
+def finish_first(context: CaseContext) -> None:
     """While one stream is busy, launches on another stream finish. The descriptor's ``concurrent_launches`` is
     the number of launches (1 if it is not declared)."""
     count = context.descriptor.concurrent_launches or 1
@@ -117,7 +117,7 @@ def finish_first(context: Context) -> None:
 
 
 @cases("streams.concurrent")
-def none_is_the_default(context: Context) -> None:
+def none_is_the_default(context: CaseContext) -> None:
     """While the default stream is busy, work on each new stream finishes. The number of new streams is the size of
     the device's stream pool (4 if the descriptor does not declare it)."""
     pool = [context.stream() for _ in range(context.descriptor.stream_pool_size or 4)]
@@ -133,7 +133,7 @@ def none_is_the_default(context: Context) -> None:
 
 
 @cases("streams.concurrent")
-def host_goes_on(context: Context) -> None:
+def host_goes_on(context: CaseContext) -> None:
     """Launching kernels on a busy stream does not block the host: the calls return while the stream is still
     busy."""
     stream, tensor = context.stream(), filled(context, 1)
@@ -151,7 +151,7 @@ def host_goes_on(context: Context) -> None:
 
 
 @cases("streams.query")
-def false_in_flight(context: Context) -> None:
+def false_in_flight(context: CaseContext) -> None:
     """query() of a stream is False while work of the stream has not finished, and True after synchronize()."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
@@ -162,7 +162,7 @@ def false_in_flight(context: Context) -> None:
 
 
 @cases("streams.query")
-def never_early(context: Context) -> None:
+def never_early(context: CaseContext) -> None:
     """When query() of a stream returns True, every event that was recorded on the stream before the call
     has completed."""
     stream, tensor = context.stream(), filled(context, 1)
@@ -177,7 +177,7 @@ def never_early(context: Context) -> None:
 
 
 @cases("streams.query")
-def of_this_stream(context: Context) -> None:
+def of_this_stream(context: CaseContext) -> None:
     """query() of a stream refers only to that stream: it returns True while another stream is busy."""
     idle, busy = two(context)
     idle.synchronize()
@@ -191,7 +191,7 @@ _SPECIAL = ("priority", "least_priority")
 
 
 @cases("streams.synchronize")
-def waits(context: Context) -> None:
+def waits(context: CaseContext) -> None:
     """synchronize() of a stream returns when the work of the stream has finished, and not earlier."""
     stream, tensor = context.stream(), filled(context, 1)
     with held(context, stream) as hold:
@@ -203,7 +203,7 @@ def waits(context: Context) -> None:
 
 
 @cases("streams.synchronize")
-def for_no_other(context: Context) -> None:
+def for_no_other(context: CaseContext) -> None:
     """synchronize() of a stream does not wait for the work of another stream."""
     busy, stream, tensor = context.stream(), context.stream(), filled(context, 1)
     with context.hold(busy) as hold:
@@ -214,7 +214,7 @@ def for_no_other(context: Context) -> None:
 
 
 @cases("streams.synchronize", over={"device": (False,), "device_by_index": (True,)})
-def all_streams(context: Context, named: bool) -> None:
+def all_streams(context: CaseContext, named: bool) -> None:
     """torch.accelerator.synchronize, with and without an explicit device, waits for every stream of the
     device."""
     first, second = two(context)
@@ -244,7 +244,7 @@ def all_streams(context: Context, named: bool) -> None:
 
 
 @cases("streams.synchronize", indices=2)
-def device_that_is_current(context: Context) -> None:
+def device_that_is_current(context: CaseContext) -> None:
     """torch.accelerator.synchronize without an argument waits for the streams of the current device index, here
     the second index."""
     stream = context.stream(1)
@@ -269,7 +269,7 @@ def device_that_is_current(context: Context) -> None:
     requires={"stream_priority"},
     over={f"device_waits_for_{kind}": (kind,) for kind in _SPECIAL},
 )
-def other_kinds(context: Context, kind: str) -> None:
+def other_kinds(context: CaseContext, kind: str) -> None:
     """torch.accelerator.synchronize waits for the default stream and for streams with a priority."""
     stream, tensor = special(context, kind), filled(context, 1)
     with context.on(0), held(context, stream) as hold:
@@ -284,7 +284,7 @@ def other_kinds(context: Context, kind: str) -> None:
 
 
 @cases("streams.synchronize", indices=2)
-def of_that_index(context: Context) -> None:
+def of_that_index(context: CaseContext) -> None:
     """torch.accelerator.synchronize for one device index does not wait for streams of another index."""
     there = context.stream(1)
     with context.hold(there) as hold:
@@ -296,7 +296,7 @@ def of_that_index(context: Context) -> None:
 
 
 @cases("streams.synchronize")
-def results_are_there(context: Context) -> None:
+def results_are_there(context: CaseContext) -> None:
     """After synchronize() of a stream, the results of its work can be read on the default stream without
     another wait."""
     stream, tensor = context.stream(), filled(context, 1)
@@ -309,7 +309,7 @@ def results_are_there(context: Context) -> None:
 
 
 @cases("streams.wait", over={n: (n,) for n in ("wait_event", "event_wait", "wait_stream")})
-def sees_earlier_work(context: Context, way: str) -> None:
+def sees_earlier_work(context: CaseContext, way: str) -> None:
     """A stream waits for another stream. The wait is made by Stream.wait_event, Event.wait or Stream.wait_stream.
     Work queued after the wait sees the work that was queued on the other stream before the wait."""
     _sees(context, *two(context), way)
@@ -321,7 +321,7 @@ def sees_earlier_work(context: Context, way: str) -> None:
     requires={"stream_priority"},
     over={f"for_{kind}": (kind, False) for kind in _SPECIAL} | {"of_priority": ("priority", True)},
 )
-def of_other_kinds(context: Context, kind: str, waits: bool) -> None:
+def of_other_kinds(context: CaseContext, kind: str, waits: bool) -> None:
     """A stream waits for the default stream or for a stream with a priority, or such a stream waits for another
     stream. Work after the wait sees the earlier work of the other stream."""
     for way in ("wait_event", "wait_stream"):
@@ -330,7 +330,7 @@ def of_other_kinds(context: Context, kind: str, waits: bool) -> None:
         _sees(context, *((side, other) if waits else (other, side)), way)
 
 
-def _sees(context: Context, first: Any, second: Any, way: str) -> None:
+def _sees(context: CaseContext, first: Any, second: Any, way: str) -> None:
     source, target = filled(context, 1), filled(context, 0)
     learnt(context)
     with held(context, first) as hold:
@@ -354,7 +354,7 @@ def _sees(context: Context, first: Any, second: Any, way: str) -> None:
 
 
 @cases("streams.wait")
-def never_recorded(context: Context) -> None:
+def never_recorded(context: CaseContext) -> None:
     """Waiting for an event that was never recorded does nothing: the stream continues."""
     stream, _ = two(context)
     tensor = filled(context, 1)
@@ -368,7 +368,7 @@ def never_recorded(context: Context) -> None:
 
 
 @cases("streams.wait")
-def many_wait(context: Context) -> None:
+def many_wait(context: CaseContext) -> None:
     """Four streams wait for one event. Each stream sees the work that was queued before the event."""
     first = context.stream()
     others = [context.stream() for _ in range(4)]
@@ -389,7 +389,7 @@ def many_wait(context: Context) -> None:
 
 
 @cases("streams.wait")
-def later_record_is_not_waited_for(context: Context) -> None:
+def later_record_is_not_waited_for(context: CaseContext) -> None:
     """A stream waits for an event. The wait refers to the record that was the latest when the wait was queued:
     recording the event again on a busy stream does not prolong the wait."""
     busy, waiting = two(context)
@@ -408,7 +408,7 @@ def later_record_is_not_waited_for(context: Context) -> None:
 
 
 @cases("streams.wait")
-def earlier_record_is_waited_for(context: Context) -> None:
+def earlier_record_is_waited_for(context: CaseContext) -> None:
     """A stream waits for an event. The wait refers to the record that was the latest when the wait was queued:
     recording the event again on an idle stream does not end the wait."""
     busy, waiting = two(context)
@@ -430,7 +430,7 @@ def earlier_record_is_waited_for(context: Context) -> None:
 
 
 @cases("streams.wait")
-def later_work_is_not_waited_for(context: Context) -> None:
+def later_work_is_not_waited_for(context: CaseContext) -> None:
     """A stream waits for an event. The wait covers the work queued before the event was recorded, and no work
     that is queued later on the recording stream."""
     busy, waiting = two(context)
@@ -447,7 +447,7 @@ def later_work_is_not_waited_for(context: Context) -> None:
 
 
 @cases("streams.wait")
-def earlier_work_is_not_held_up(context: Context) -> None:
+def earlier_work_is_not_held_up(context: CaseContext) -> None:
     """A stream gets work and then waits for another stream. Work that was queued before the wait
     does not wait for the other stream; work that was queued after the wait does."""
     busy, waiting = two(context)
@@ -467,7 +467,7 @@ _THREADS, _STEPS = 6, 25
 
 
 @cases("streams.threads")
-def a_stream_each(context: Context) -> None:
+def a_stream_each(context: CaseContext) -> None:
     """Each of several threads queues work on a stream of its own. The work of each thread runs in the order in
     which the thread queued it."""
     learnt(context)
@@ -489,7 +489,7 @@ def a_stream_each(context: Context) -> None:
 
 
 @cases("streams.threads")
-def one_stream(context: Context) -> None:
+def one_stream(context: CaseContext) -> None:
     """Several threads queue work on one shared stream. Every launch runs exactly once."""
     learnt(context)
     stream, tensor = context.stream(), filled(context, 0)
@@ -510,7 +510,7 @@ def one_stream(context: Context) -> None:
 
 
 @cases("streams.threads")
-def hand_over(context: Context) -> None:
+def hand_over(context: CaseContext) -> None:
     """One thread queues work and records an event. Another thread makes its stream wait for the event. The
     stream sees the work, without a wait on the host."""
     learnt(context)
@@ -554,7 +554,7 @@ class _Noting(torch.autograd.Function):
         return grads[0] * 3, None, None
 
 
-def _noting(x: torch.Tensor, context: Context, seen: list[Any]) -> torch.Tensor:
+def _noting(x: torch.Tensor, context: CaseContext, seen: list[Any]) -> torch.Tensor:
     made: torch.Tensor = _Noting.apply(x, context.device, seen)  # type: ignore[no-untyped-call]
     return made
 
@@ -567,7 +567,7 @@ def _backward(output: torch.Tensor, given: torch.Tensor) -> None:
         output.backward(given)
 
 
-def _leaf(context: Context) -> torch.Tensor:
+def _leaf(context: CaseContext) -> torch.Tensor:
     """Returns a leaf tensor whose gradient was computed once and then removed."""
     made = filled(context, 1, dtype=torch.float32).requires_grad_()
     (made * 3).backward(filled(context, 1, dtype=torch.float32))
@@ -576,7 +576,7 @@ def _leaf(context: Context) -> torch.Tensor:
     return made
 
 
-def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _tripled(context: CaseContext, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a leaf tensor and a tensor that is three times the leaf, computed on the given stream."""
     x = _leaf(context)
     with stream:
@@ -586,7 +586,7 @@ def _tripled(context: Context, stream: Any) -> tuple[torch.Tensor, torch.Tensor]
 
 
 @cases("streams.autograd")
-def on_the_streams_of_forward(context: Context) -> None:
+def on_the_streams_of_forward(context: CaseContext) -> None:
     """Each node of backward runs on the stream on which its forward ran, not on the stream that is current when
     backward() is called."""
     first, second = two(context)
@@ -610,7 +610,7 @@ def on_the_streams_of_forward(context: Context) -> None:
 
 
 @cases("streams.autograd")
-def caller_waits_for_backward(context: Context) -> None:
+def caller_waits_for_backward(context: CaseContext) -> None:
     """Work that is queued on the caller's stream after backward() sees the gradients, although the stream of
     the forward pass was busy."""
     forward, caller = two(context)
@@ -633,7 +633,7 @@ def caller_waits_for_backward(context: Context) -> None:
 
 
 @cases("streams.autograd")
-def backward_waits_for_the_caller(context: Context) -> None:
+def backward_waits_for_the_caller(context: CaseContext) -> None:
     """The gradient that is passed to backward() is computed on the caller's stream, which is busy. Backward, on
     the stream of the forward pass, sees the final value of the gradient."""
     forward, caller = two(context)

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from conformance.checks.behaviour.queued_work import SIZE, priorities
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.drawing import Operation, operation, perform, settle, straight
-from conformance.checks.cases.in_flight import Hold
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import Hold
+from conformance.checks.cases.random_programs import Operation, operation, perform, settle, straight
 from conformance.checks.clock import comes_to_be
 from devices.descriptor import Descriptor
 
@@ -55,7 +55,7 @@ class Tables:
 class Running(Tables):
     """The streams, buffers, events and holds (which block streams) that the operations of a run use."""
 
-    context: Context
+    context: CaseContext
     stack: ExitStack
     holds: dict[int, Hold] = field(default_factory=dict)
 
@@ -333,12 +333,12 @@ def arange(factor: int, more: int) -> torch.Tensor:
     return torch.arange(SIZE, dtype=torch.int32) * factor + more
 
 
-def goes_on(context: Context, stream: Any, name: str) -> None:
+def goes_on(context: CaseContext, stream: Any, name: str) -> None:
     text = "a stream did not finish although no stream that it waits for is blocked"
     context.check(context.ends(stream, 5.0), text, at=name)
 
 
-def must_wait(context: Context, streams: Sequence[Any], held: str, seconds: float) -> None:
+def must_wait(context: CaseContext, streams: Sequence[Any], held: str, seconds: float) -> None:
     """Gives streams the given number of seconds to finish, and checks that none of them finishes."""
     early = comes_to_be(lambda: True in [stream.query() for stream in streams], seconds)
     for _ in streams:
@@ -406,7 +406,7 @@ def afterwards(program: Program) -> list[Operation]:
     return [*map(done, range(len(program.streams))), settle(), *ends_as]
 
 
-def run_once(context: Context, program: Program, seconds: float) -> None:
+def run_once(context: CaseContext, program: Program, seconds: float) -> None:
     """Queues a whole program while streams are blocked, unblocks the streams, and compares the buffers. Raises
     CheckFailed if the program fails."""
     before, held = before_and_while_held(program, context.descriptor.gate is not None, seconds)
@@ -416,7 +416,7 @@ def run_once(context: Context, program: Program, seconds: float) -> None:
     perform(run, afterwards(program))
 
 
-def replay(context: Context, *literal: Any) -> None:
+def replay(context: CaseContext, *literal: Any) -> None:
     """Runs a program five times, because a race may not show in one run."""
     for _ in range(5):
         run_once(context, program_of(*literal), LONG)
@@ -427,12 +427,12 @@ def source(descriptor: Descriptor, *literal: Any) -> str:
     program = program_of(*literal)
     before, held = before_and_while_held(program, descriptor.gate is not None, LONG)
     return (
-        "def once(context: Context) -> None:\n"
+        "def once(context: CaseContext) -> None:\n"
         + straight(before, _NAMES, 1)
         + "    with ExitStack() as stack:\n"
         + straight(held, _NAMES, 2)
         + straight(afterwards(program), _NAMES, 1)
-        + "\n\ndef program(context: Context) -> None:\n"
+        + "\n\ndef program(context: CaseContext) -> None:\n"
         + f'    """{program}"""\n'
         + "    for _ in range(5):  # a race may need more than one run to show\n        once(context)\n"
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
+from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 from opinfo.guarded import sliced_view
 from opinfo.layouts import Geometry
@@ -72,7 +72,7 @@ FORMS: Final = {
 }
 
 
-def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
+def view(context: CaseContext, base: torch.Tensor, form: Form) -> torch.Tensor:
     """Returns a view of a base tensor in the given layout. The view is made by as_strided if the base is on the
     CPU or the device declares strides, otherwise by slicing."""
     on_host = base.device.type == "cpu"
@@ -80,7 +80,7 @@ def view(context: Context, base: torch.Tensor, form: Form) -> torch.Tensor:
 
 
 def laid_out(
-    context: Context, values: torch.Tensor, form: Form, device: torch.device
+    context: CaseContext, values: torch.Tensor, form: Form, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a base tensor on a device, and a view of the base tensor that has the given layout and the given
     values of shape ``SHAPE``.
@@ -113,7 +113,7 @@ _CHANGES = (
 )
 
 
-def _takes(context: Context, *dtypes: torch.dtype) -> bool:
+def _takes(context: CaseContext, *dtypes: torch.dtype) -> bool:
     return all(str(each).removeprefix("torch.") in context.descriptor.dtypes for each in dtypes)
 
 
@@ -130,7 +130,7 @@ def _of_its_storage(tensor: torch.Tensor) -> torch.Tensor:
     return base.cpu().as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
+def _ends(context: CaseContext, way: str) -> tuple[torch.device, torch.device]:
     cpu = torch.device("cpu")
     return {
         "host_to_device": (cpu, context.device),
@@ -140,7 +140,7 @@ def _ends(context: Context, way: str) -> tuple[torch.device, torch.device]:
     }[way]
 
 
-def pairs(context: Context, way: str, changes: bool) -> None:
+def pairs(context: CaseContext, way: str, changes: bool) -> None:
     """Tensors are copied with copy_() between every pair of layouts. The destination has the values of the
     source, converted to the dtype of the destination."""
     start, end = _ends(context, way)
@@ -159,7 +159,7 @@ def pairs(context: Context, way: str, changes: bool) -> None:
                 context.equal(_values(base, other), want, text)
 
 
-def to_keeps(context: Context, way: str) -> None:
+def to_keeps(context: CaseContext, way: str) -> None:
     """to() of a dense, non-overlapping tensor returns a tensor with the same strides and the same values."""
     start, end = _ends(context, way)
     for given, taken in ((torch.float32, torch.float32), (torch.float32, torch.float16)):
@@ -185,7 +185,7 @@ for _way, _indices in _WAYS.items():
 
 
 @cases("transfer.strides")
-def special(context: Context) -> None:
+def special(context: CaseContext) -> None:
     """Tensors without dimensions, without elements and with one element are copied to the device, on the device
     and back. They keep their shape and values."""
     for values in (torch.tensor(7.0), torch.empty(0, 3), torch.ones(1, 1, 1)):
@@ -211,7 +211,7 @@ _VIEWS = {
     "transfer.view_destination",
     over={f"{view}_from_{at}": (view, at) for view in _VIEWS for at in ("host", "device")},
 )
-def exactly_the_view(context: Context, view: str, at: str) -> None:
+def exactly_the_view(context: CaseContext, view: str, at: str) -> None:
     """A copy into a view changes the elements of the view and no other element of the base tensor. The shape,
     the strides and the address of the view stay the same."""
     form, start = _VIEWS[view], torch.device("cpu") if at == "host" else context.device
@@ -238,7 +238,7 @@ def exactly_the_view(context: Context, view: str, at: str) -> None:
         context.same(now, place, "copy_() moved the memory of the destination")
 
 
-def _known(context: Context, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _known(context: CaseContext, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns a base tensor of known values on the CPU, its copy on the device, and a view of that copy."""
     want = torch.full((max(form.elements + 6, form.run),), -1.0)
     base = want.to(context.device, copy=True)
@@ -268,7 +268,7 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 
 @cases("transfer.view_destination", over={f"by_{name}": (name,) for name in _WRITES})
-def written(context: Context, name: str) -> None:
+def written(context: CaseContext, name: str) -> None:
     """fill_, zero_, in-place ops, `out=` and index assignment are applied to a view. They change the elements
     of the view and no other element of the base tensor, and the view sees later writes to the base tensor."""
     places = torch.tensor([1, 0])
@@ -289,7 +289,7 @@ def written(context: Context, name: str) -> None:
 
 
 @cases("transfer.view_destination", over={"from_host": ("cpu",), "from_device": ("",)})
-def broadcast_source(context: Context, where: str) -> None:
+def broadcast_source(context: CaseContext, where: str) -> None:
     """copy_() of a source that is broadcast repeats the elements of the source and never reads memory past
     the last element."""
     at = torch.device(where) if where else context.device
@@ -310,7 +310,7 @@ def broadcast_source(context: Context, where: str) -> None:
 
 
 @cases("transfer.view_destination")
-def mismatch_raises(context: Context) -> None:
+def mismatch_raises(context: CaseContext) -> None:
     """copy_() of a source that cannot be broadcast to the destination raises RuntimeError and does not change
     the destination."""
     base = torch.zeros(40, device=context.device)

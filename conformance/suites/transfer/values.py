@@ -12,8 +12,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from conformance.checks.cases.cases import Cases
-from conformance.checks.cases.context import Context
-from conformance.checks.cases.in_flight import value_behind
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.held_streams import value_behind
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -27,7 +27,7 @@ def _python_type(dtype: torch.dtype) -> type:
     return float if dtype.is_floating_point else int
 
 
-def _dtypes(context: Context) -> list[torch.dtype]:
+def _dtypes(context: CaseContext) -> list[torch.dtype]:
     return [getattr(torch, name) for name in sorted(context.descriptor.dtypes)]
 
 
@@ -37,12 +37,12 @@ def _here(values: Any, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32).to(dtype)
 
 
-def _there(context: Context, values: Any, dtype: torch.dtype) -> torch.Tensor:
+def _there(context: CaseContext, values: Any, dtype: torch.dtype) -> torch.Tensor:
     return context.to_device(_here(values, dtype))
 
 
 @cases("transfer.scalars")
-def item(context: Context) -> None:
+def item(context: CaseContext) -> None:
     """item() returns the value of a tensor with one element, in the Python type that fits the dtype (bool, int,
     float or complex)."""
     for dtype, value in product(_dtypes(context), (1.0, 2.0)):  # exact in every dtype, also e8m0fnu
@@ -52,7 +52,7 @@ def item(context: Context) -> None:
 
 
 @cases("transfer.scalars")
-def tolist(context: Context) -> None:
+def tolist(context: CaseContext) -> None:
     """tolist() returns nested lists with the values of the tensor, in the Python type that fits the dtype."""
     values = [[1.0, 2.0, 4.0], [2.0, 1.0, 1.0]]
     for dtype in _dtypes(context):
@@ -64,7 +64,7 @@ def tolist(context: Context) -> None:
 
 
 @cases("transfer.scalars")
-def from_a_view(context: Context) -> None:
+def from_a_view(context: CaseContext) -> None:
     """item() and tolist() of a view return the elements of the view."""
     base = context.to_device(torch.arange(12, dtype=torch.int64).reshape(3, 4))
     context.same(
@@ -77,7 +77,7 @@ def from_a_view(context: Context) -> None:
 
 
 @cases("transfer.scalars")
-def again_and_again(context: Context) -> None:
+def again_and_again(context: CaseContext) -> None:
     """item() is called 3,000 times for elements of a tensor, one call after the other. Each call returns the
     value of its element."""
     base = context.to_device(torch.arange(400, dtype=torch.float32).reshape(20, 20))
@@ -90,7 +90,7 @@ def again_and_again(context: Context) -> None:
 
 
 @cases("transfer.scalars")
-def truth(context: Context) -> None:
+def truth(context: CaseContext) -> None:
     """bool() of a tensor with one element is False for the value zero and True for the value one. bool() of a
     tensor with several elements raises RuntimeError."""
     for dtype in (torch.bool, torch.int64, torch.float32):
@@ -115,7 +115,7 @@ def truth(context: Context) -> None:
 
 
 @cases("transfer.scalars")
-def equality(context: Context) -> None:
+def equality(context: CaseContext) -> None:
     """torch.equal returns True if shapes and values are the same and False otherwise, in both cases as a bool."""
     for dtype in (torch.bool, torch.int64, torch.float32):
         several = [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]
@@ -132,7 +132,7 @@ def equality(context: Context) -> None:
 
 
 @cases("transfer.scalars")
-def printed(context: Context) -> None:
+def printed(context: CaseContext) -> None:
     """repr() of a device tensor shows the same values as repr() of the CPU tensor, and names the device unless
     it is the default device."""
     for dtype in _dtypes(context):
@@ -160,7 +160,7 @@ _READS: dict[str, tuple[Callable[[torch.Tensor], Any], Any]] = {
 
 
 @cases("transfer.scalars", over={f"{n}_behind_work": (n,) for n in _READS}, requires={"streams"})
-def behind_work(context: Context, name: str) -> None:
+def behind_work(context: CaseContext, name: str) -> None:
     """item(), tolist(), bool(), torch.equal and repr() are called on a stream after a fill that is blocked.
     Each of them returns the value after the fill."""
     read, want = _READS[name]
@@ -181,7 +181,7 @@ def behind_work(context: Context, name: str) -> None:
 
 
 @cases("transfer.scalars", over={f"{name}_after_work": (name,) for name in _READS})
-def after_work(context: Context, name: str) -> None:
+def after_work(context: CaseContext, name: str) -> None:
     """item(), tolist(), bool(), torch.equal and repr() are called right after several in-place kernels were
     queued. Each of them returns the value after the kernels."""
     read, want = _READS[name]
@@ -196,7 +196,7 @@ def after_work(context: Context, name: str) -> None:
 
 
 @cases("transfer.numpy_refused", over={"numpy": ("numpy",), "array": ("array",)})
-def refused(context: Context, way: str) -> None:
+def refused(context: CaseContext, way: str) -> None:
     """numpy() and numpy.asarray of a device tensor raise TypeError. If the device is the CPU, the array shares
     the memory of the tensor."""
     import numpy as np
@@ -226,7 +226,7 @@ def refused(context: Context, way: str) -> None:
 
 
 @cases("transfer.numpy_refused")
-def forced(context: Context) -> None:
+def forced(context: CaseContext) -> None:
     """numpy(force=True) returns an array with the values of the tensor. The array is a copy, unless the
     device is the CPU."""
     there = context.to_device(torch.arange(6.0).reshape(2, 3))
@@ -244,7 +244,7 @@ def forced(context: Context) -> None:
 
 
 @cases("transfer.dlpack")
-def same_memory(context: Context) -> None:
+def same_memory(context: CaseContext) -> None:
     """from_dlpack returns a tensor on the same device that shares the memory of the exported tensor. Writes to
     either tensor are visible in the other tensor."""
     for index in context.indices:
@@ -273,7 +273,7 @@ def same_memory(context: Context) -> None:
 
 
 @cases("transfer.dlpack", requires={"strides", "storage"})
-def views(context: Context) -> None:
+def views(context: CaseContext) -> None:
     """from_dlpack of a view returns a tensor with the strides and the elements of the view, without copying the
     view."""
     want = torch.arange(60.0)
@@ -296,7 +296,7 @@ def views(context: Context) -> None:
 
 
 @cases("transfer.dlpack")
-def dtypes(context: Context) -> None:
+def dtypes(context: CaseContext) -> None:
     """from_dlpack keeps the values and the dtype of a tensor, for every dtype that PyTorch and DLPack have in
     common."""
     common = (
@@ -313,7 +313,7 @@ def dtypes(context: Context) -> None:
 
 
 @cases("transfer.dlpack")
-def outlives(context: Context) -> None:
+def outlives(context: CaseContext) -> None:
     """The tensor that from_dlpack returned keeps its memory alive after the exported tensor was deleted."""
     got = from_dlpack(context.to_device(torch.full((500,), 7.0)))
     others = [torch.zeros(500, device=context.device) for _ in range(8)]
@@ -326,7 +326,7 @@ def outlives(context: Context) -> None:
 
 
 @cases("transfer.dlpack")
-def names_the_device(context: Context) -> None:
+def names_the_device(context: CaseContext) -> None:
     """__dlpack_device__ returns a device type and the device index of the tensor. from_dlpack accepts the
     capsule that __dlpack__ returns."""
     for index in context.indices:
@@ -346,7 +346,7 @@ def names_the_device(context: Context) -> None:
 
 
 @cases("transfer.dlpack")
-def grad_refused(context: Context) -> None:
+def grad_refused(context: CaseContext) -> None:
     """from_dlpack of a tensor that requires grad raises BufferError or RuntimeError. The detached tensor can be
     exported."""
     leaf, refusals = context.to_device(torch.ones(3)).requires_grad_(), (BufferError, RuntimeError)
@@ -368,7 +368,7 @@ _NAMED: dict[str, Any] = {"requires": {"streams", "native_handle"}}
 @cases(
     "transfer.dlpack", over={"consumer_waits_on_the_other_index": (1, False)}, indices=2, **_NAMED
 )
-def consumer_waits(context: Context, index: int, default: bool) -> None:
+def consumer_waits(context: CaseContext, index: int, default: bool) -> None:
     """__dlpack__(stream=…) is called while the producer's stream is blocked. Work that the consumer queues on
     the named stream waits for the producer's work and sees its result."""
     consumer = context.stream(index)
@@ -397,7 +397,7 @@ def consumer_waits(context: Context, index: int, default: bool) -> None:
 
 
 @cases("transfer.dlpack", **_NAMED)
-def consumer_is_the_producer(context: Context) -> None:
+def consumer_is_the_producer(context: CaseContext) -> None:
     """The stream that the consumer names is the stream of the producer. The exchange does not block, the work
     on that stream keeps its order, and no other stream waits."""
     stream, other = context.streams()

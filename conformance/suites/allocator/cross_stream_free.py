@@ -1,0 +1,155 @@
+"""Cases of the clause allocator.pending: a freed block that another stream still uses becomes available once
+that stream has passed the point at which the block was freed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.checks.behaviour.allocator_memory import (
+    KIB,
+    MIB,
+    fresh,
+    inside,
+    memory_info,
+    span,
+)
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotInFlight
+from devices.failure import Kind
+
+cases = Cases(Kind.MEMORY)
+
+
+def _comes_back(context: CaseContext, size: int, before: int, text: str) -> None:
+    """Checks that a freed block becomes available once the stream that it was marked for with record_stream has
+    finished, although other blocks, freed earlier, still wait for another stream. ``before`` is their number."""
+    mine, busy, free = context.streams(3)
+    fresh(context)
+    with mine:
+        others = [context.bytes_of(size) for _ in range(before)]
+        block = context.bytes_of(size)
+        place = span(block)
+        with context.hold(busy) as held, context.hold(free, released_first=True) as let_go:
+            for each in others:
+                each.record_stream(busy)
+            block.record_stream(free)
+            reserved = context.counters().reserved
+            del each, others
+            del block
+            let_go.release()
+            context.must(
+                context.ends(free),
+                "the stream did not finish after it was unblocked",
+                by="streams.query",
+            )
+            taken = [context.bytes_of(size) for _ in range(2)]
+            held.must_be_in_flight()
+            gone = context.counters().reserved < reserved
+            there = gone or any(inside(each, [place]) for each in taken)
+            context.check(there, text)
+        del taken
+    context.settle()
+    fresh(context)
+
+
+@cases(
+    "allocator.pending",
+    requires={"pointers", "allocator_statistics"},
+    over={
+        f"{name}_bytes_behind_{before}": (size, before)
+        for name, size in (("small", 64 * KIB), ("large", 5 * MIB))
+        for before in (1, 4)
+    },
+)
+def behind_others(context: CaseContext, size: int, before: int) -> None:
+    """Blocks are marked with record_stream, each for one of two blocked streams, and freed. When one stream has
+    finished, the block that was marked for it can be allocated again, although blocks that were freed earlier still
+    wait for the other stream."""
+    _comes_back(
+        context,
+        size,
+        before,
+        "a freed block was not reused after the stream that it was marked for had finished, "
+        "while blocks that were freed earlier waited for another stream",
+    )
+
+
+@cases("allocator.pending", requires={"allocator_statistics"})
+def in_use(context: CaseContext) -> None:
+    """Blocks are marked with record_stream, each for one of two blocked streams, and freed. When one stream has
+    finished, the blocks that were marked for it are no longer counted as active, although a block that was freed
+    earlier still waits for the other stream."""
+    size = 2 * MIB
+    mine, busy, free = context.streams(3)
+    fresh(context)
+    with mine, context.hold(busy) as held, context.hold(free, released_first=True) as let_go:
+        before = context.counters().active
+        waits, blocks = context.bytes_of(size), [context.bytes_of(size) for _ in range(3)]
+        waits.record_stream(busy)
+        for block in blocks:
+            block.record_stream(free)
+        del waits, block, blocks
+        let_go.release()
+        context.must(
+            context.ends(free),
+            "the stream did not finish after it was unblocked",
+            by="streams.query",
+        )
+        context.bytes_of(1)  # allocators check for finished streams when memory is requested
+        active = context.counters().active - before
+        held.must_be_in_flight()
+        text = "the bytes of freed blocks are still counted as active after the stream that they were marked for has finished"
+        context.check(active < 2 * size, text, found=active)
+    context.settle()
+    fresh(context)
+
+
+def _occupied(context: CaseContext, stream: Any) -> None:
+    """Queues long work on a stream. The work ends by itself: a gate, which the test would have to open, cannot be
+    used, because the test's thread waits inside the allocator."""
+    busy = context.descriptor.busy
+    with stream:
+        if busy is not None:
+            busy(4 * context.patience)
+            return
+        block = context.bytes_of(16 * MIB)
+        for _ in range(400):
+            block.fill_(0)
+
+
+@cases(
+    "allocator.pending",
+    requires={"allocator_statistics", "allocator_memory_info"},
+    alone=True,
+    over={"retry_on_its_stream": (True,), "retry_on_another_stream": (False,)},
+)
+def retry(context: CaseContext, same: bool) -> None:
+    """A request does not fit into memory because another stream still uses a freed block. The request waits for
+    that stream and then succeeds, instead of raising torch.OutOfMemoryError."""
+    mine, other, third = context.streams(3)
+    fresh(context)
+    free, _ = memory_info(context)
+    size = free * 6 // 10
+    with mine:
+        block = context.bytes_of(size)
+    context.must(block.numel() == size, "the block has the wrong size")
+    _occupied(context, other)
+    block.record_stream(other)
+    del block
+    if other.query():
+        raise NotInFlight("the other stream had already finished when the request was made")
+    try:
+        with mine if same else third:
+            again = context.bytes_of(size + MIB)
+        text = "a request did not wait for memory that another stream still used"
+        context.same(again.numel(), size + MIB, text)
+        del again
+    except torch.OutOfMemoryError as error:
+        text = "a request did not wait for memory that another stream still used"
+        context.same(f"torch.OutOfMemoryError: {error}"[:120], "no exception", text)
+    finally:
+        context.settle()
+        fresh(context)

@@ -1,0 +1,465 @@
+"""Cases of the clause allocator.steady: work that is repeated does not use more and more memory, neither on the
+device nor on the host.
+
+A *window* is a number of repetitions, after which all results are freed. Device memory leaks if it grows in
+each of three consecutive windows. A cache that fills once, or during the warm-up, is not a leak. If the device
+keeps statistics, its allocated bytes are compared exactly. Otherwise its free memory is compared, with a
+tolerance of one allocation granule per repetition.
+
+The module host_memory.py measures host memory and defines the bounds for its growth.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from conformance.checks.behaviour.allocator_memory import fresh, memory_info
+from conformance.checks.behaviour.graph_capture import new_graph
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import NotDeclared
+from conformance.suites.allocator import host_memory
+from conformance.suites.allocator.host_memory import FLOOR, MANY_FLOOR, Held, little_to_collect
+from devices.failure import Kind
+
+cases = Cases(Kind.MEMORY)
+
+_F = torch.nn.functional
+#: The length of a side of each operand, which takes 64 KiB.
+_SIDE = 128
+_CALLS = 4  # calls in a window of device memory
+_HOST_CALLS = 16  # calls in a window of host memory
+_WINDOWS = 3
+
+
+# Measuring
+
+
+def in_use(context: CaseContext) -> int | None:
+    """Returns the bytes of device memory in use on all indices together, or None if the device does not report
+    memory use."""
+    if context.has("allocator_statistics"):
+        return sum(context.counters(index).allocated for index in context.indices)
+    if context.has("allocator_memory_info"):
+        fresh(context)
+        free, total = memory_info(context)
+        return total - free
+    return None
+
+
+def _must_measure(context: CaseContext, *, host: bool = False) -> None:
+    """Raises NotDeclared if the use of device memory cannot be measured. With ``host``, a measurement of host
+    memory is enough."""
+    if in_use(context) is None and not (host and any(host_memory.held())):
+        raise NotDeclared(
+            "memory use was not checked: the descriptor declares neither allocator_statistics nor allocator_memory_info"
+        )
+
+
+def grows(context: CaseContext, repeat: Callable[[], None], calls: int) -> list[int]:
+    """Returns by how many bytes the device memory in use grew in each of three windows of ``calls``
+    repetitions, or an empty list if it did not grow in all of them. Two repetitions run before the first window
+    as a warm-up."""
+    step = 0 if context.has("allocator_statistics") else context.granularity * calls
+    found: list[int] = []
+    _window(context, repeat, 2)
+    before = in_use(context)
+    for _ in range(_WINDOWS):
+        _window(context, repeat, calls)
+        after = in_use(context)
+        if before is None or after is None or after - before <= step:
+            return []
+        found.append(after - before)
+        before = after
+    return found
+
+
+def _window(context: CaseContext, repeat: Callable[[], None], calls: int) -> None:
+    for _ in range(calls):
+        repeat()
+    context.settle()
+
+
+def host_bound(context: CaseContext, calls: int, floor: Held) -> Held:
+    """Returns how many bytes host memory may grow by in a window of ``calls`` repetitions, measured with a CPU
+    op that is known not to leak."""
+    x = torch.ones(_SIDE, _SIDE)
+
+    def repeat() -> None:
+        (x * 2 + 1).sum()
+
+    return host_memory.bound_of(partial(_window, context, repeat, calls), floor)
+
+
+def host_grows(
+    context: CaseContext, repeat: Callable[[], None], calls: int, bound: Held
+) -> Held | None:
+    """Returns by how many bytes host memory grew in 16 windows of ``calls`` repetitions if it grew beyond the
+    bound in each window, otherwise None."""
+    return host_memory.grown(partial(_window, context, repeat, calls), bound)
+
+
+def _host_stays(
+    context: CaseContext, repeat: Callable[[], None], calls: int, bound: Held, what: str
+) -> None:
+    """Checks that host memory does not grow beyond the bound while a function is called repeatedly."""
+    grown = host_grows(context, repeat, calls, bound)
+    text, windows = "host memory grew with repeated calls", f"in 16 windows of {calls:,} calls"
+    context.check(
+        grown is None,
+        text,
+        expected=f"at most {bound} per window",
+        found=f"{grown} {windows}",
+        at=what,
+    )
+
+
+# Ops
+
+
+def _square(context: CaseContext, first: int = 1, *, grad: bool = False) -> torch.Tensor:
+    values = ((torch.arange(_SIDE * _SIDE) * 37 + 11 * first) % 101).float() * (0.8 / 101) + 0.1
+    return context.to_device(values.reshape(_SIDE, _SIDE)).requires_grad_(grad)
+
+
+Op = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]
+
+#: Ops of two operands and an index tensor.
+_OPS: dict[str, Op] = {
+    **{
+        name: lambda x, y, i, name=name: getattr(torch, name)(x)  # type: ignore[misc]
+        for name in (
+            *("abs", "acos", "asinh", "atan", "ceil", "cos", "erf", "exp", "log", "neg", "relu"),
+            *("rsqrt", "sigmoid", "sin", "sqrt", "square", "tan", "tanh", "sum", "mean", "amax"),
+        )
+    },
+    **{
+        name: lambda x, y, i, name=name: getattr(torch, name)(x, y)  # type: ignore[misc]
+        for name in ("add", "mul", "div", "maximum", "atan2", "mm")
+    },
+    "addmm": lambda x, y, i: torch.addmm(x, x, y),
+    "bmm": lambda x, y, i: torch.bmm(x.view(4, 32, _SIDE), y.view(4, _SIDE, 32)),
+    "cat": lambda x, y, i: torch.cat([x, y]),
+    "clamp": lambda x, y, i: torch.clamp(x, 0.2, 0.6),
+    "cumsum": lambda x, y, i: torch.cumsum(x, 1),
+    "embedding": lambda x, y, i: _F.embedding(i, x),
+    "gelu": lambda x, y, i: _F.gelu(x),
+    "index_select": lambda x, y, i: torch.index_select(x, 0, i),
+    "layer_norm": lambda x, y, i: _F.layer_norm(x, (_SIDE,), y[0], y[1]),
+    "linear": lambda x, y, i: _F.linear(x, y),
+    "softmax": lambda x, y, i: torch.softmax(x, 1),
+    "softplus": lambda x, y, i: _F.softplus(x),
+    "sort": lambda x, y, i: torch.sort(x, 1)[0],
+    "transposed": lambda x, y, i: x.t().contiguous(),
+    "where": lambda x, y, i: torch.where(x > y, x, y),
+    "cross_entropy": lambda x, y, i: _F.cross_entropy(x, i),
+    "mse_loss": lambda x, y, i: _F.mse_loss(x, y),
+    "binary_cross_entropy": lambda x, y, i: _F.binary_cross_entropy(x, y.detach()),
+    "dropout": lambda x, y, i: _F.dropout(x, 0.5),
+}
+
+
+def _repeated(context: CaseContext, op: Op, *, backward: bool) -> Callable[[], None]:
+    """Returns a function that calls an op and frees the result. If ``backward`` is True, the function also
+    computes gradients."""
+    x, y = _square(context, 1, grad=backward), _square(context, 5, grad=backward)
+    indices = context.to_device(torch.arange(_SIDE).flip(0).contiguous())
+
+    def repeat() -> None:
+        made = op(x, y, indices)
+        if backward and made.requires_grad:
+            made.sum().backward()
+            x.grad = y.grad = None
+
+    return repeat
+
+
+@little_to_collect()
+def _judge(context: CaseContext, names: list[str], *, backward: bool) -> None:
+    _must_measure(context, host=True)
+    bound = host_bound(context, _HOST_CALLS, FLOOR)
+    refused = []
+    for name in names:
+        repeat = _repeated(context, _OPS[name], backward=backward)
+        try:
+            repeat()
+            context.settle()
+        except NotImplementedError:
+            refused.append(name)
+            continue
+        what = "forward and backward" if backward else "forward"
+        grown = grows(context, repeat, _CALLS)
+        context.same(
+            grown,
+            [],
+            f"{what} of {name}: the bytes of device memory in use grew in each window of repeated calls",
+        )
+        _host_stays(context, repeat, _HOST_CALLS, bound, f"{what} of {name}")
+    if refused:
+        context.note(f"not implemented: {', '.join(refused)}")
+
+
+_NAMES = list(_OPS)
+_GROUPS = {"first": _NAMES[:24], "second": _NAMES[24:]}
+
+
+@cases("allocator.steady", slow=True, over={f"forward_of_the_{n}_ops": (n,) for n in _GROUPS})
+def forward(context: CaseContext, group: str) -> None:
+    """About 20 common ops are each called repeatedly, and the results are freed. Neither device memory nor host
+    memory grows."""
+    _judge(context, _GROUPS[group], backward=False)
+
+
+@cases("allocator.steady", slow=True, over={f"backward_of_the_{n}_ops": (n,) for n in _GROUPS})
+def backward(context: CaseContext, group: str) -> None:
+    """The forward and the backward of about 20 common ops are each run repeatedly. Neither device memory nor
+    host memory grows."""
+    _judge(context, _GROUPS[group], backward=True)
+
+
+#: The ops that accept operands of four rows.
+_OF_ROWS = [name for name in _NAMES if name not in ("addmm", "bmm", "linear", "mm", "transposed")]
+_QUICK = ("mul", "binary_cross_entropy")
+
+
+@cases("allocator.steady", slow=True, over={f"many_calls_of_{name}": (name,) for name in _QUICK})
+@cases(
+    "allocator.steady",
+    over={f"many_calls_of_{name}": (name,) for name in _OF_ROWS if name not in _QUICK},
+    more=True,
+)
+@little_to_collect()
+def many_calls(context: CaseContext, name: str) -> None:
+    """An op is called 1,000 times in each measured window, with backward. Host memory grows by less than 16
+    bytes per call, which shows that no object of a call stays alive; device memory does not grow."""
+    calls = 1000
+    x, y = (_square(context, n)[:4].clone().requires_grad_() for n in (1, 5))
+    indices = context.to_device(torch.arange(4))
+    op = _OPS[name]
+
+    def repeat() -> None:
+        made: Any = op(x, y, indices)
+        if made.requires_grad:
+            made.sum().backward()
+            x.grad = y.grad = None
+
+    _must_measure(context, host=True)
+    _window(context, repeat, calls)
+    bound = host_bound(context, 50, MANY_FLOOR)
+    _host_stays(context, repeat, calls, bound, name)
+    context.same(
+        grows(context, repeat, 50),
+        [],
+        f"{name}: the bytes of device memory in use grew in each window of repeated calls",
+    )
+
+
+# New shapes
+
+
+@cases("allocator.steady")
+def new_shapes(context: CaseContext) -> None:
+    """Ops and their backward are called repeatedly, each time with a new shape. Device memory grows by at most
+    the descriptor's `cached_by_shape` bytes for each shape."""
+    _must_measure(context)
+    allowed, number = context.descriptor.cached_by_shape, 0
+    for name in ("asinh", "mul", "mm", "softmax", "layer_norm", "sum", "relu", "where"):
+        before, found = in_use(context), []
+        for _ in range(_WINDOWS + 1):
+            for _ in range(_CALLS):
+                number += 1
+                rows = 3 + number
+                x = _square(context)[:rows].clone().requires_grad_()
+                y = _square(context, 5)[:rows].clone()
+                if name == "mm":
+                    y = y.t().contiguous()
+                made: Any = _OPS[name](x, y if name != "layer_norm" else _square(context), x)
+                made.sum().backward()
+                del x, y, made
+            context.settle()
+            after = in_use(context)
+            if before is not None and after is not None:
+                found.append(after - before)
+            before = after
+        text = f"{name}: in each window of four new shapes, the bytes of device memory in use grew by more than {allowed} per shape"
+        more = [each for each in found[1:] if each > allowed * _CALLS]
+        context.check(len(more) < _WINDOWS, text, found=found)
+
+
+# Training
+
+
+def _net(context: CaseContext) -> torch.nn.Module:
+    layers = (
+        torch.nn.Linear(32, 64),
+        torch.nn.LayerNorm(64),
+        torch.nn.GELU(),
+        torch.nn.Linear(64, 8),
+    )
+    return torch.nn.Sequential(*layers).to(context.device)
+
+
+_OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+
+
+@cases(
+    "allocator.steady", slow=True, over={f"training_with_{name}": (name,) for name in _OPTIMISERS}
+)
+@little_to_collect()
+def training(context: CaseContext, name: str) -> None:
+    """A training step (forward, backward and optimizer) is repeated. Neither device memory nor host memory
+    grows."""
+    net = _net(context)
+    optimizer = _OPTIMISERS[name](net.parameters())
+    x, y = context.to_device(torch.ones(16, 32)), context.to_device(torch.zeros(16, 8))
+
+    def repeat() -> None:
+        optimizer.zero_grad()
+        loss = _F.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        kept = [each for state in optimizer.state.values() for each in state.values()]
+        context.opened.settle([*net.parameters(), *kept])  # a lazy device executes its work now
+
+    _must_measure(context, host=True)
+    bound = host_bound(context, _HOST_CALLS, FLOOR)
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "the bytes of device memory in use grew in each window of training steps",
+    )
+    _host_stays(context, repeat, _HOST_CALLS, bound, "a training step")
+
+
+@cases("allocator.steady")
+@little_to_collect()
+def whole_trainings(context: CaseContext) -> None:
+    """A network and its optimizer are repeatedly built, trained and deleted. Device memory does not grow."""
+    _must_measure(context)
+
+    def repeat() -> None:
+        net = _net(context)
+        optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(context.to_device(torch.ones(4, 32))).sum().backward()
+            optimizer.step()
+        del net, optimizer
+        gc.collect()
+
+    context.same(
+        grows(context, repeat, 2),
+        [],
+        "the memory of deleted networks stayed in use: the bytes of device memory in use grew in each window of repetitions",
+    )
+
+
+@cases("allocator.steady")
+@little_to_collect()
+def double_backward(context: CaseContext) -> None:
+    """Gradients of gradients are computed repeatedly. Device memory does not grow."""
+    _must_measure(context)
+    x, y = _square(context, 1, grad=True), _square(context, 5, grad=True)
+
+    def repeat() -> None:
+        first = torch.autograd.grad((torch.sin(x) * y).sum(), [x, y], create_graph=True)
+        second = torch.autograd.grad([(each**2).sum() for each in first], [x, y])
+        del first, second
+        gc.collect()
+
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "the bytes of device memory in use grew in each window of repetitions",
+    )
+
+
+@cases("allocator.steady")
+@little_to_collect()
+def raised(context: CaseContext) -> None:
+    """A backward pass in which a hook raises an exception is run repeatedly. Device memory does not grow."""
+    _must_measure(context)
+    x = _square(context, 1, grad=True)
+
+    def fails(grad: torch.Tensor) -> torch.Tensor:
+        raise KeyError("ours")
+
+    def repeat() -> None:
+        hidden = x.sin()
+        hidden.register_hook(fails)
+        with suppress(KeyError):
+            (hidden * hidden).sum().backward()
+        x.grad = None
+        del hidden
+        gc.collect()
+
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "the bytes of device memory in use grew in each window of repetitions",
+    )
+
+
+@cases("allocator.steady", requires={"graphs", "allocator_statistics"})
+@little_to_collect()
+def graphs(context: CaseContext) -> None:
+    """A graph is repeatedly captured, replayed and reset. Neither the allocated nor the reserved device memory
+    grows."""
+    x = _square(context)
+    reserved: list[int] = []
+
+    def repeat() -> None:
+        context.settle()
+        graph = new_graph(context)
+        with context.stream(), graph:
+            made = (x * 2).sum(1)
+        graph.replay()
+        context.settle()
+        graph.reset()
+        del made, graph
+        gc.collect()
+        fresh(context)
+        reserved.append(context.counters().reserved)
+
+    context.same(
+        grows(context, repeat, _CALLS),
+        [],
+        "the bytes of device memory in use grew in each window of repetitions",
+    )
+    ends = [reserved[1 + _CALLS * n] for n in range(1 + (len(reserved) - 2) // _CALLS)]
+    rising = len(ends) > _WINDOWS and all(a < b for a, b in pairwise(ends))
+    context.check(
+        not rising,
+        "the bytes of reserved device memory grew in each window of repetitions",
+        found=ends,
+    )
+
+
+@cases("allocator.steady", requires={"allocator_statistics"})
+def ahead(context: CaseContext) -> None:
+    """The host queues 400 ops without waiting for the device. The peak of allocated memory exceeds the peak for
+    40 ops by at most the size of eight operands."""
+    x, reserved = _square(context), []
+    for count in (40, 400, 400):
+        fresh(context)
+        torch.accelerator.memory.reset_peak_memory_stats(context.at(0))
+        before = context.counters().allocated
+        made = x
+        for _ in range(count):
+            made = made * 0.5 + 0.5
+        context.settle()
+        reserved.append(context.counters().peak - before)
+        del made
+    room = 8 * x.numel() * x.element_size()
+    text = "the peak of allocated bytes for 400 queued ops exceeds that for 40 ops by more than eight operands; found are the peaks for 40, 400 and 400 ops"
+    context.check(max(reserved[1:]) <= reserved[0] + room, text, found=reserved)

@@ -1,0 +1,365 @@
+"""The axis of handwritten calls, for ops of which the other axes make few calls. The arguments of such ops must fit
+each other, or their result is reliable only for some values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from opinfo.axes.axis_context import Axis, Basis, Variations
+from opinfo.axes.shapes import starting_at
+from opinfo.compare import UNSIGNED, Arguments
+from opinfo.samples import Sample
+
+Shape = tuple[int, ...]
+#: A function that makes a call from a sample and sizes; it returns None if it cannot use the sample.
+Make = Callable[..., Arguments | None]
+
+
+def _written(basis: Basis) -> Variations:
+    """Yields one call for each handwritten size. The call is made from the first sample for which the CPU accepts the
+    call and the result is numerically stable; stability is not tested for functions in ``_EXACT``. For each size, the
+    search starts three samples after the sample at which the search for the previous size started."""
+    bases = _by_arguments(basis)
+    for number, (make, sizes) in enumerate(recipes(basis.subject.id)):
+        for base in starting_at(bases, 3 * number):
+            call = make(basis, base, *sizes)
+            if call is None or basis.taken(call) is None:
+                continue
+            if make in _EXACT or basis.steady(call):
+                yield base, call
+                break
+
+
+def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
+    """Yields a pair (function that makes a call, sizes) for each handwritten recipe of an op."""
+    for pattern, (make, sizes) in _RECIPES.items():
+        if fnmatchcase(op, pattern):
+            yield from ((make, each) for each in sizes)
+            return
+
+
+def _by_arguments(basis: Basis) -> list[Sample]:
+    """Returns those of the database's samples that have the most tensors: one sample for each combination of tensor
+    ranks and other arguments."""
+    held = [base for base in basis.drawn if base.numel]
+    most = max((len(base.tensors) for base in held), default=0)
+    return [*{basis.arguments(s): s for s in held if len(s.tensors) == most}.values()]
+
+
+def _picked(basis: Basis, base: Sample, place: int, shape: Sequence[int]) -> torch.Tensor:
+    """Returns a tensor of the given shape. Its elements are picked at random from the values that the database uses for
+    tensor number ``place`` of a call. Unlike ``fill``, the function does not replace fractions by whole numbers."""
+    pool = basis.pool(base, place)
+    return pool[basis.choice(len(pool), shape)].contiguous()
+
+
+# -- normalisation, segments, sampling, losses
+
+
+def _normalised(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call of batch norm with an input of the given shape. The other tensors have one element for each
+    channel."""
+    others = range(1, len(base.tensors))
+    made = {place: _picked(basis, base, place, shape[1:2]) for place in others}
+    return basis.rebuilt(base, {0: basis.fill(base, 0, shape), **made})
+
+
+def _grouped(basis: Basis, base: Sample, groups: int, *shape: int) -> Arguments:
+    made = {place: _picked(basis, base, place, shape[1:2]) for place in (1, 2)}
+    call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), **made})
+    sizes = (*shape[:2], math.prod(shape[2:]), groups)
+    return Arguments((*call.args[:3], *sizes, *call.args[7:]), call.kwargs)
+
+
+def _segments(basis: Basis, base: Sample, shape: Shape, axis: int, count: int) -> Arguments:
+    """Returns a call with segments of random lengths, some of them empty, along a dimension of the data."""
+    size, batch = shape[axis], shape[:axis]
+    ends = basis.choice(size + 1, (*batch, count - 1)).sort(-1).values
+    first, last = torch.zeros(*batch, 1).long(), torch.full((*batch, 1), size)
+    offsets = torch.cat([first, ends, last], -1)
+    index = offsets if "offsets" in base.call.kwargs else offsets.diff(dim=-1)
+    call = basis.rebuilt(base, {0: _picked(basis, base, 0, shape), 1: index})
+    return Arguments(call.args, {**call.kwargs, "axis": axis})
+
+
+def _sampled(basis: Basis, base: Sample, shape: Shape, grid: Shape) -> Arguments:
+    places = (_picked(basis, base, 0, shape), _picked(basis, base, 1, (*grid, len(grid) - 1)))
+    return basis.rebuilt(base, dict(enumerate(places)))
+
+
+def _unpooled(basis: Basis, base: Sample, sides: Shape, *shape: int) -> Arguments:
+    """Returns a max-unpooling call with the maxima of windows that do not overlap, and their indices."""
+    pool = _POOLS[len(sides) - 1]
+    whole = basis.distinct(shape) if basis.kind.is_floating_point else basis.fill(base, 0, shape)
+    highest, places = pool(whole.float(), sides)
+    given = {"kernel_size": sides, "stride": None, "padding": 0, "output_size": torch.Size(shape)}
+    return Arguments((highest.to(basis.kind), places), {**base.call.kwargs, **given})
+
+
+#: The max-pooling ops for 1, 2 and 3 dimensions.
+_POOLS = [getattr(torch.ops.aten, f"max_pool{count}d_with_indices") for count in (1, 2, 3)]
+
+
+def _aligned(
+    basis: Basis, base: Sample, times: int, batch: int, classes: int, most: int
+) -> Arguments:
+    """Returns a call of CTC loss with ``batch`` sequences of at most ``most`` labels, each with at least one valid
+    alignment."""
+    scores = _picked(basis, base, 0, (times, batch, classes)).double().log_softmax(-1)
+    labels = 1 + basis.choice(classes - 1, (batch, most))
+    ends = (times - basis.choice(times // 3, (batch,)), most - basis.choice(most, (batch,)))
+    args: list[Any] = [scores.to(basis.kind), labels]
+    for given, lengths in zip(base.call.args[2:4], ends):
+        held = isinstance(given, torch.Tensor)
+        args.append(lengths.to(given.dtype) if held else lengths.tolist())
+    return Arguments((*args, *base.call.args[4:]), base.call.kwargs)
+
+
+def _labelled(basis: Basis, base: Sample, batch: int, classes: int) -> Arguments:
+    """Returns a call with rows of distinct labels, each row ended by -1."""
+    labels = torch.stack([basis.permutation(classes) for _ in range(batch)])
+    labels[:, classes // 3] = -1
+    return basis.rebuilt(base, {0: _picked(basis, base, 0, (batch, classes)), 1: labels})
+
+
+# -- distances, unique elements, steps
+
+
+def _between(basis: Basis, base: Sample, *shapes: Shape) -> Arguments:
+    filled = {place: basis.fill(base, place, shape) for place, shape in enumerate(shapes)}
+    return basis.rebuilt(base, filled)
+
+
+def _repeating(basis: Basis, base: Sample, *shape: int) -> Arguments | None:
+    """Returns a call with few different values that occur often. Returns None unless the sample compares all dimensions
+    together and sorts, because the order of the result is otherwise unspecified."""
+    if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
+        return None
+    step, counts = basis.pool(base, 0)[:1], basis.choice(7, shape)
+    # Dtypes without a multiplication kernel use the counts themselves.
+    values = counts.to(step.dtype) if step.dtype in UNSIGNED else step * counts
+    return basis.rebuilt(base, {0: values})
+
+
+def _stepped(basis: Basis, base: Sample, steps: int) -> Arguments:
+    start, end, _, *rest = base.call.args
+    return Arguments((start, end, steps, *rest), base.call.kwargs)
+
+
+# -- matrices
+
+
+def _dominant(basis: Basis, base: Sample, shape: Shape, turned: bool = True) -> torch.Tensor:
+    """Returns matrices with one large element in each row, each in a different column, so that a factorization is
+    numerically stable. If ``turned`` is true, the rows are permuted, so that the factorization has to pivot."""
+    *_, rows, columns = shape
+    made = _picked(basis, base, 0, shape)
+    order = basis.permutation(rows) if turned else torch.arange(rows)
+    for column, row in enumerate(order[:columns].tolist()):
+        made[..., row, column] = 2 * (rows + columns) + 1 + column % 3
+    return made
+
+
+def _factored(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    return basis.rebuilt(base, {0: _dominant(basis, base, shape)})
+
+
+def _unpacked(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call that unpacks an LU factorization with random valid pivots."""
+    *batch, rows, columns = shape
+    steps = torch.arange(min(rows, columns))
+    further = basis.choice(2**20, (*batch, len(steps))) % (rows - steps)
+    pivots = (steps + 1 + further).to(torch.int32)
+    return basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: pivots})
+
+
+def _symmetric(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Arguments:
+    """Returns a call with LDL factors of symmetric or hermitian matrices and right-hand sides. For an odd size, the
+    factors have 2x2 pivots."""
+    hermitian = bool(base.call.kwargs.get("hermitian"))
+    made = _dominant(basis, base, (*batch, rows, rows), turned=False)
+    made = made.flip(-1) if rows % 2 else made
+    made = made + (made.mH if hermitian else made.mT)
+    factors, pivots = torch.linalg.ldl_factor(made, hermitian=hermitian)
+    right = basis.fill(base, 2, (*batch, rows, columns))
+    return basis.rebuilt(base, {0: factors.contiguous(), 1: pivots, 2: right})
+
+
+def _systems(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call with a tensor that is invertible when viewed as a matrix, and a right-hand side of the given
+    shape."""
+    size = math.prod(shape)
+    matrix = _dominant(basis, base, (size, size)).view(*shape, size)
+    call = basis.rebuilt(base, {0: matrix, 1: basis.fill(base, 1, shape)})
+    return Arguments(call.args, {**call.kwargs, "dims": None})
+
+
+def _from_the_right(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Arguments:
+    """Returns a call that solves equations X A = B, in which the unknown is to the left of the matrix."""
+    matrix = _dominant(basis, base, (*batch, columns, columns))
+    right = basis.fill(base, 1, (*batch, rows, columns))
+    call = basis.rebuilt(base, {0: matrix, 1: right})
+    return Arguments(call.args, {**call.kwargs, "left": False})
+
+
+def _inverted(basis: Basis, base: Sample, first: Shape, last: Shape) -> Arguments:
+    size = math.prod(first)
+    matrix = _dominant(basis, base, (size, size)).view(*first, *last)
+    return Arguments((matrix,), {**base.call.kwargs, "ind": len(first)})
+
+
+def _windowed(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call with frames of a two-sided spectrum and a window as long as a frame. A shorter window would hide
+    errors at both ends."""
+    window = _picked(basis, base, 1, (shape[-2],))
+    call = basis.rebuilt(base, {0: basis.fill(base, 0, shape), 1: window})
+    given = {"n_fft": shape[-2], "win_length": None, "center": False, "return_complex": True}
+    return Arguments(call.args, {**call.kwargs, **given})
+
+
+def _fitted(
+    basis: Basis, base: Sample, batch: Shape, rows: int, columns: int, of: int
+) -> Arguments:
+    """Returns a call with least-squares problems whose columns are nearly orthogonal."""
+    matrix = _dominant(basis, base, (*batch, rows, columns))
+    return basis.rebuilt(base, {0: matrix, 1: _picked(basis, base, 1, (*batch, rows, of))})
+
+
+def _near_one(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call with matrices near the identity, whose powers stay small."""
+    noise = _picked(basis, base, 0, shape) / (16 * shape[-1])
+    return basis.rebuilt(base, {0: torch.eye(shape[-1], dtype=basis.kind) + noise})
+
+
+def _apart(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    """Returns a call with triangular matrices whose eigenvalues are well separated."""
+    steps = torch.arange(shape[-1], 0, -1).to(basis.kind)
+    return basis.rebuilt(base, {0: _picked(basis, base, 0, shape).triu(1) / 64 + torch.diag(steps)})
+
+
+def _any_matrix(basis: Basis, base: Sample, *shape: int) -> Arguments:
+    return basis.rebuilt(base, {0: _picked(basis, base, 0, shape)})
+
+
+_BATCH_NORMS = (
+    *((5, 3, 2, 3, 4), (517, 3), (2, 131, 17), (1, 2, 4099), (65, 33, 33), (8, 4, 2), (1, 17)),
+    (131, 149),
+)
+_GROUP_NORMS = (
+    *((2, 5, 4, 2, 3, 4), (3, 517, 3, 1), (1, 2, 131, 17), (2, 1, 2, 4099), (11, 2, 33, 1031)),
+    *((4, 8, 4, 2), (5, 7, 5, 7), (2, 1, 4, 131, 137)),
+)
+_GRIDS_2D = (
+    *(((1, 3, 4, 65), (1, 2, 33)), ((2, 2, 17, 19), (2, 19, 17)), ((1, 1, 1031, 3), (1, 5, 1))),
+    *(((3, 4, 131, 137), (3, 1, 17)), ((2, 3, 37, 41), (2, 37, 41)), ((1, 1, 2, 1), (1, 1, 1))),
+    *(((1, 1, 7, 7), (1, 7, 7)), ((331, 1, 3, 1), (331, 1, 2))),
+)
+_GRIDS_3D = (
+    *(((1, 3, 2, 4, 65), (1, 2, 3, 17)), ((2, 2, 7, 9, 5), (2, 5, 7, 9))),
+    *(((1, 1, 1031, 1, 3), (1, 5, 1, 1)), ((3, 2, 1, 131, 137), (3, 1, 1, 37))),
+    *(((1, 2, 17, 19, 13), (1, 13, 17, 19)), ((1, 1, 7, 7, 1), (1, 1, 7, 7))),
+)
+_LU = (
+    *((331, 3, 2), (131, 137), (2, 3, 1030), (1, 7), (17, 1), (2, 3, 1, 5, 4), (3, 33, 17)),
+    (300, 300),
+)
+_SEGMENTS = (
+    *(((1025,), 0, 7), ((37, 3, 2), 0, 17), ((3, 130), 1, 9), ((331, 2), 0, 300)),
+    *(((5, 17, 1), 1, 5), ((2, 33, 65), 1, 3), ((1, 17), 0, 2), ((131, 149), 0, 9)),
+)
+_SYMMETRIC = (
+    *(((), 65, 3), ((331,), 3, 2), ((), 130, 17), ((2,), 5, 1030), ((3, 2), 4, 1), ((), 1, 7)),
+    ((), 131, 137),
+)
+_FROM_THE_RIGHT = (((), 3, 5), ((2,), 7, 33), ((), 17, 17), ((331,), 1, 2))
+_NORMS = ((17, 17), (2, 65, 131), (1031, 3), (3, 300, 301), (331, 2, 3), (1, 5), (7, 1))
+_STEPS = ((7,), (17,), (65,), (300,), (1031,), (4099,), (65_551,))
+
+#: By op (with wildcards): the function that makes a call, and the sizes to make calls with.
+_RECIPES: dict[str, tuple[Make, Sequence[Any]]] = {
+    "*native_batch_norm*": (_normalised, _BATCH_NORMS),
+    "_batch_norm_with_update": (_normalised, _BATCH_NORMS),
+    "native_group_norm": (_grouped, _GROUP_NORMS),
+    "_segment_reduce.*": (_segments, _SEGMENTS),
+    "grid_sampler_2d": (_sampled, _GRIDS_2D),
+    "grid_sampler_3d": (_sampled, _GRIDS_3D),
+    "nn.functional.max_unpool1d*": (
+        _unpooled,
+        (((2,), 2, 3, 10), ((3,), 1, 2, 4099), ((2,), 331, 1, 4), ((1,), 1, 1, 17)),
+    ),
+    "nn.functional.max_unpool2d*": (
+        _unpooled,
+        (
+            *(((2, 3), 1, 2, 6, 200), ((3, 2), 331, 1, 3, 4), ((1, 1), 1, 1, 7, 7)),
+            *(((2, 1), 1, 1, 2100, 5), ((2, 2), 2, 1, 300, 302), ((1, 2), 1, 1, 131, 274)),
+        ),
+    ),
+    "nn.functional.max_unpool3d*": (
+        _unpooled,
+        (
+            *(
+                ((2, 3, 1), 1, 2, 4, 6, 65),
+                ((1, 2, 2), 331, 1, 1, 2, 4),
+                ((1, 1, 1), 1, 1, 1, 7, 7),
+            ),
+            *(((2, 1, 2), 1, 1, 2, 131, 274), ((2, 2, 2), 1, 2, 34, 38, 66)),
+        ),
+    ),
+    "nn.functional.ctc_loss": (
+        _aligned,
+        ((37, 3, 5, 7), (300, 1, 33, 17), (17, 331, 3, 2), (9, 2, 1030, 3), (19, 17, 9, 1)),
+    ),
+    "nn.functional.multilabel_margin_loss": (_labelled, ((3, 1031), (331, 4), (17, 17), (1, 300))),
+    "nn.functional.pdist": (_between, (((65, 3),), ((300, 2),), ((3, 1031),), ((17, 17),))),
+    "cdist": (
+        _between,
+        (
+            *(((65, 3), (7, 3)), ((2, 3, 1031), (2, 4, 1031)), ((331, 5), (2, 5))),
+            *(((131, 137), (3, 137)), ((17, 1), (17, 1)), ((2, 1, 5, 7), (3, 4, 7))),
+            ((1, 17), (300, 17)),
+        ),
+    ),
+    "unique": (
+        _repeating,
+        ((17,), (4099,), (331, 2), (131, 137), (2, 3, 1, 5, 4), (257, 257), (1, 65), (7, 1)),
+    ),
+    "linspace.tensor_overload": (_stepped, _STEPS),
+    "logspace.tensor_overload": (_stepped, _STEPS),
+    "linalg.lu": (_factored, _LU),
+    "lu_unpack": (_unpacked, _LU),
+    "linalg.ldl_solve": (_symmetric, _SYMMETRIC),
+    "linalg.solve": (_from_the_right, _FROM_THE_RIGHT),
+    "linalg.solve_ex": (_from_the_right, _FROM_THE_RIGHT),
+    "linalg.tensorsolve": (_systems, ((5, 13), (2, 129), (3, 11, 1), (17,))),
+    "linalg.tensorinv": (_inverted, (((5, 13), (65,)), ((131,), (131,)), ((17,), (1, 17)))),
+    "linalg.lstsq*": (
+        _fitted,
+        (((), 331, 3, 2), ((), 65, 17, 3), ((2,), 33, 33, 5), ((), 3, 7, 1031), ((331,), 3, 2, 1)),
+    ),
+    "linalg.matrix_power": (_near_one, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
+    "linalg.matrix_norm": (_any_matrix, _NORMS),
+    "istft": (_windowed, ((2, 10, 5), (17, 33), (331, 5, 2), (131, 4))),
+    "linalg.eig": (_apart, ((17, 17), (65, 65), (2, 33, 33), (331, 3, 3), (131, 131))),
+}
+
+#: Functions whose ops return elements unchanged. The check for steady results does not apply to them.
+_EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
+
+
+WRITTEN = Axis(
+    number=19,
+    name="written",
+    finds="The faults that the axes size, extent, rank and grown find, in ops for which these axes make few calls. The arguments of such ops must fit each other, or only few values have a reliable result.",
+    bugs=("pytorch/pytorch#27442", "pytorch/pytorch#1059", "pytorch/pytorch#36921"),
+    budget=8,
+    layouts=("contiguous", "transposed+step_outer+offset"),
+    applies=lambda basis: bool(basis.drawn),
+    vary=_written,
+    keeps_shapes=True,
+    family="axes.written",
+)
