@@ -24,7 +24,7 @@ STEPS = (
     "opinfo/layouts.py:covering",
     "conformance/run/isolation/watch.py:Watch.call",
     "opinfo/guarded.py:Guarded.__init__",
-    "conformance/checks/ops/context.py:ItemContext.call",
+    "conformance/checks/ops/context.py:OpContext.call",
     "conformance/checks/ops/evidence.py:collect_evidence",
     "conformance/suites/layout/reads.py:judge_values",
     "opinfo/reference.py:value_answer",

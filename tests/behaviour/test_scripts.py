@@ -166,8 +166,10 @@ def test_the_script_of_a_check_that_dies_says_how(
 
 def test_a_script_shows_the_check_and_what_it_uses_of_its_module() -> None:
     case = suites.case_of("device.async_error", "surfaces")
-    imports, source = shown(case.check.__module__, [case.check.__name__, *case.arguments])
+    name = case.check.__name__
+    imports, source, check = shown(case.check.__module__, [name, *case.arguments], name)
+    assert check.startswith(f"def {name}(context: CaseContext")
     names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    assert "_surfaces" in names and names[-1] == "fails"
+    assert "_surfaces" in names and name not in names
     assert "_later_results" not in names and "@cases" not in source
-    assert "import Context" in imports and "Cases" not in imports
+    assert "import CaseContext" in imports and "Cases" not in imports

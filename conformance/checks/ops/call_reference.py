@@ -47,7 +47,7 @@ NO_ANSWER = ValueAnswer(None)
 
 
 class Expecting(Protocol):
-    """The part of the ItemContext that a Reference needs: the op and dtype, what is known of them, and the references of
+    """The part of the OpContext that a Reference needs: the op and dtype, what is known of them, and the references of
     the CPU, the meta device and FakeTensor."""
 
     subject: Subject

@@ -35,7 +35,7 @@ from opinfo.subject import Subject
 
 
 class Setting(Protocol):
-    """The attributes of the ItemContext that this module uses: the op and its dtype. The function ``written``, which
+    """The attributes of the OpContext that this module uses: the op and its dtype. The function ``written``, which
     receives the same object, uses them too."""
 
     subject: Subject

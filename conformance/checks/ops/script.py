@@ -266,7 +266,7 @@ def written(
     carried: Carried | None = None,
     start: str = "main()",
 ) -> str:
-    """Returns the text of a script. ``setting`` is the ItemContext; ``head`` has the first lines of the docstring; ``main`` holds the lines that create the inputs,
+    """Returns the text of a script. ``setting`` is the OpContext; ``head`` has the first lines of the docstring; ``main`` holds the lines that create the inputs,
     make the call and judge the result; ``functions`` are the functions that these lines use."""
     descriptor, left = setting.device.descriptor, setting.device.left
     around, _, context = (descriptor.around or "").partition(":")
