@@ -282,7 +282,7 @@ class Child:
         return [json.loads(line) for line in lines if line]
 
     def allow(self, seconds: float) -> None:
-        """Sets the time limit: the child may run for so many seconds more."""
+        """Sets the time limit to this number of seconds from now."""
         self._end = self._clock.now() + seconds
 
     def is_late(self) -> bool:

@@ -29,7 +29,7 @@ Tells = Callable[[Any], bool]
 
 @dataclass(slots=True)
 class Member:
-    """What became of one process of a group. ``messages`` are those that it sent; the last one is its ``answer`` if it
+    """The result of one process of a group. ``messages`` are those that it sent; the last one is its ``answer`` if it
     has ``answered``. ``behind`` is True for a process that others waited for when the time was over."""
 
     rank: int
@@ -60,7 +60,7 @@ class Group:
         self._members = [Member(rank) for rank in range(len(children))]
 
     def run(self) -> list[Member]:
-        """Starts the subprocesses, waits until all have ended, and returns what became of each, in order.
+        """Starts the subprocesses, waits until all have ended, and returns the result of each, in order.
 
         All are ended as soon as one exceeds its limit, and soon after one has failed. Raises ConformError if a process
         cannot be started; those that were started are killed.
