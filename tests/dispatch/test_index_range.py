@@ -65,7 +65,7 @@ def test_every_op_of_the_families_is_given_calls() -> None:
 
 def calls(op: Op, dtype: str) -> Iterator[dict[str, Any]]:
     found: Any = SimpleNamespace(
-        op=op,
+        subject=op,
         common=choose(draw(op, dtype, limit=60), 6),
         traits=SimpleNamespace(families=exceptions().families_of(op.id)),
     )
@@ -204,6 +204,9 @@ def test_the_end_of_a_process_is_judged(script: str, right: bool) -> None:
 
 def test_the_ops_are_planned_once_each() -> None:
     traits: Any = SimpleNamespace(
-        op="gather", dtype="int64", families=exceptions().families_of("gather")
+        op="gather",
+        subject=catalogue()["gather"],
+        dtype="int64",
+        families=exceptions().families_of("gather"),
     )
     assert not once(traits) and not index_range.takes_index(traits)

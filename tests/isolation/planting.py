@@ -127,8 +127,10 @@ def _broken(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("device-side error, sticky")
 
 
-def _poisoned_call(self: OpContext, laid: Any, function: Callable[..., Any] | None = None) -> Any:
-    return _call(self, laid, _broken if Poison.on else function)
+def _poisoned_call(
+    self: OpContext, laid: Any, function: Callable[..., Any] | None = None, *mode: Any
+) -> Any:
+    return _call(self, laid, _broken if Poison.on else function, *mode)
 
 
 def _poisoned_preflight(device: Any) -> None:

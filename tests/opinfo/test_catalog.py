@@ -93,7 +93,7 @@ def test_the_adapter_reads_no_field_that_is_not_pinned() -> None:
     by_name = {
         ast.literal_eval(node.args[0])
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_Field[")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_field"
     }
     assert direct | by_name == {field for fields in _BY_CLASS.values() for field in fields}
 

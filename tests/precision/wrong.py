@@ -139,7 +139,9 @@ class Trial(OpContext):
         values, kind = sample.tensors, getattr(torch, self.dtype)
 
         def answer_to(tensors: list[torch.Tensor]) -> Any:
-            found = value_answer(self.op.function, sample.call.on, tensors, mutates=self.mutates)
+            found = value_answer(
+                self.subject.reference, sample.call.on, tensors, mutates=self.mutates
+            )
             return None if found.raises is not None else found.result
 
         if clause == EXACT:
