@@ -7,7 +7,7 @@ not have, or excludes a cell that would not have been planned anyway.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +58,7 @@ class Exceptions(
     frozen=True,
     forbid_unknown_fields=True,
     rename={"families": "family", "exclusions": "exclude"},
+    dict=True,  # for _index
 ):
     """The content of ``exceptions.toml``."""
 
@@ -66,9 +67,23 @@ class Exceptions(
 
     def families_of(self, *ops: str) -> frozenset[str]:
         """Returns the families of an op. ``ops`` are the names under which the file may list it."""
-        return frozenset(
-            f.name for f in self.families if any(names(p, op) for p in f.ops for op in ops)
-        )
+        exact, prefixes = self._index
+        found = {name for op in ops for name in exact.get(op, ())}
+        found |= {name for prefix, name in prefixes if any(op.startswith(prefix) for op in ops)}
+        return frozenset(found)
+
+    @cached_property
+    def _index(self) -> tuple[dict[str, set[str]], list[tuple[str, str]]]:
+        """The families by exact name of an op, and the pairs of prefix and family."""
+        exact: dict[str, set[str]] = {}
+        prefixes: list[tuple[str, str]] = []
+        for family in self.families:
+            for pattern in family.ops:
+                if pattern.endswith("*"):
+                    prefixes.append((pattern[:-1], family.name))
+                else:
+                    exact.setdefault(pattern, set()).add(family.name)
+        return exact, prefixes
 
     def about(self, op: str) -> Exceptions:
         """Returns the exclusions that name an op."""
