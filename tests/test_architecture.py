@@ -108,6 +108,16 @@ def test_no_suite_imports_another() -> None:
     assert wrong == []
 
 
+def test_only_the_database_source_asks_torchs_database_of_ops() -> None:
+    """Planner, workers and checks ask a source of samples, which need not be the database."""
+    asking = [
+        module.name
+        for module in modules().values()
+        if re.search(r"\bcatalogue\b\(", module.path.read_text(encoding="utf-8"))
+    ]
+    assert sorted(asking) == ["opinfo.catalog", "opinfo.database"]
+
+
 def test_every_module_of_conformance_is_in_a_room() -> None:
     rooms = {module.room for module in modules().values() if module.name.startswith("conformance.")}
     assert rooms <= {*ROOMS}

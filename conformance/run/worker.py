@@ -55,7 +55,6 @@ from opinfo.reference import ReferenceCache, StrideReference, forget_dispatches
 from opinfo.sample_source import SampleSource
 from opinfo.samples import Sample, Traits, choose, probe
 from opinfo.subject import Subject
-from opinfo.torch_private import load_forward_ad
 
 #: New objects before Python collects cycles: with its default of 700 the collector takes 5 % of a run.
 _YOUNG: Final = 5_000
@@ -145,8 +144,10 @@ def prepare(orders: WorkerOrders) -> None:
     the manifest. Raises ConformError if the manifest is not valid."""
     DATABASE.subjects()
     manifest_of(orders)
-    if any("autograd.forward_ad" in item.clauses for item in orders.items):
-        load_forward_ad()
+    wanted = {clause for item in orders.items for clause in item.clauses}
+    for check in planned_op_checks(load()):
+        if check.loads is not None and check.clause in wanted:
+            check.loads()
 
 
 class Worker:

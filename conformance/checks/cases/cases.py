@@ -106,6 +106,7 @@ class OpCheck:
     samples: int | None = None  # None: all
     more: int | None = None  # None: all
     seconds: float = 0.0
+    loads: Callable[[], None] | None = None  # loads code that all forks of a worker then share
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
         """Returns the most samples of an op that a plan takes for this check; None if it takes all."""

@@ -12,6 +12,7 @@ from conformance.suites.autograd import (
     transforms,
     version_counters,
 )
+from opinfo.torch_private import load_forward_ad
 
 SUITE = Suite(
     "autograd",
@@ -27,6 +28,11 @@ SUITE = Suite(
         OpCheck(higher_order.GRAD, first_order.applies, (higher_order.grad,), grad=True),
         OpCheck(first_order.FIRST, first_order.applies, (first_order.first,), grad=True),
         OpCheck(higher_order.SECOND, higher_order.has_second, (higher_order.second,), grad=True),
-        OpCheck(higher_order.FORWARD, higher_order.has_forward, (higher_order.forward,)),
+        OpCheck(
+            higher_order.FORWARD,
+            higher_order.has_forward,
+            (higher_order.forward,),
+            loads=load_forward_ad,
+        ),
     ),
 )
