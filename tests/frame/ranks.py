@@ -62,6 +62,13 @@ def fails(context: CaseContext, how: str, who: int, folder: str) -> None:
     distributed.barrier()
 
 
+def dies_alone(context: CaseContext, who: int) -> None:
+    """One rank dies; the others do not notice."""
+    if rank_of(context) == who:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 def refuses(context: CaseContext) -> None:
     """Every rank raises."""
     raise ValueError(f"refused by rank {rank_of(context)}")

@@ -16,6 +16,7 @@ import pytest
 from conformance.checks import child
 from conformance.checks.cases import context
 from conformance.checks.cases.context import DeviceLocator, Result, group_failure, in_processes
+from conformance.checks.child import Ended
 from devices.failure import Failure, Kind
 from tests.frame import ranks
 
@@ -95,6 +96,34 @@ def test_a_rank_that_never_starts_is_named(
     assert nothing_left(tmp_path)
 
 
+def test_the_others_are_ended_when_one_has_died() -> None:
+    results = ran(ranks.dies_alone, 2, seconds=30.0)
+    failure = group_failure(results)
+    assert failure is not None
+    assert failure.message == "rank 2: the process was killed by SIGKILL"
+    assert {each.ended.how for each in results} == {
+        "was killed by SIGKILL",
+        "was ended because another process of its group had failed",
+    }
+
+
+def test_the_limit_counts_from_the_moment_in_which_all_are_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[child.Child] = []
+
+    class Late(child.Child):
+        def __enter__(self) -> child.Child:
+            started.append(self)
+            self.preamble = "import time; time.sleep(8)" if len(started) == RANKS else ""
+            return super().__enter__()
+
+    monkeypatch.setattr(context, "Child", Late)
+    results = ran(ranks.adds_up, seconds=6.0)
+    assert group_failure(results) is None
+    assert [each.value for each in results] == [6.0] * RANKS
+
+
 def test_a_call_that_every_rank_refuses_is_left_to_the_case() -> None:
     results = ran(ranks.refuses)
     assert group_failure(results) is None
@@ -130,3 +159,26 @@ def test_the_rank_is_part_of_a_failure_and_of_its_message() -> None:
     failure = Failure(kind=Kind.STATE, subject="the sum is wrong").of_rank(3)
     assert failure.message == "rank 3: the sum is wrong"
     assert failure.of_rank(None) == Failure(kind=Kind.STATE, subject="the sum is wrong")
+
+
+@pytest.mark.parametrize(
+    ("one", "others", "said"),
+    [
+        ("raised", "behind", "rank 1: raised RuntimeError: no kernel"),
+        ("behind", "raised", "rank 1: the process had not ended after 9 s"),
+    ],
+)
+def test_the_rank_that_got_least_far_is_to_blame(one: str, others: str, said: str) -> None:
+    def result(how: str, rank: int) -> Result:
+        made = Result(ended=Ended(None, "had not ended after 9 s"), rank=rank)
+        made.steps, made.at = (1, 5.0) if rank == 1 else (2, float(rank))
+        if how == "behind":
+            made.behind = True
+        else:
+            made.ended, made.answered, made.raised = Ended(0), True, "RuntimeError: no kernel"
+            detail = "raised RuntimeError: no kernel"
+            made.failure = Failure(kind=Kind.RAISED, detail=detail, raises="RuntimeError")
+        return made
+
+    failure = group_failure([result(one if rank == 1 else others, rank) for rank in range(3)])
+    assert failure is not None and failure.message == said

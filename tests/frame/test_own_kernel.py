@@ -31,7 +31,15 @@ import torch
 def rms_norm(x, weight):
     assert weight.device.type == "DEVICE", "the kernel runs on the device alone"
     flat = weight.as_strided(weight.shape, (STRIDE,), weight.storage_offset())
-    return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * flat).contiguous()
+    return RESULT((x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * flat).contiguous())
+
+
+def contiguous(result):
+    return result
+
+
+def transposed(result):
+    return result.mT.contiguous().mT
 
 
 def reference(x, weight):
@@ -56,8 +64,9 @@ class RmsNorm(Subject):
             yield SimpleNamespace(**given, output_process_fn_grad=None)
 
 
-def kernels(path: Path, stride: str, device: str) -> ModuleType:
-    path.write_text(KERNELS.replace("STRIDE", stride).replace("DEVICE", device), encoding="utf-8")
+def kernels(path: Path, stride: str, device: str, result: str = "contiguous") -> ModuleType:
+    text = KERNELS.replace("STRIDE", stride).replace("DEVICE", device).replace("RESULT", result)
+    path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("kernels_of_the_test", path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -94,3 +103,10 @@ def test_a_kernel_that_ignores_the_strides_of_its_weight_fails_and_its_fix_passe
     assert {cell.outcome() for cell in cells.values()} == {Outcome.PASS}
     ran = fork.script(script)
     assert (ran.code, ran.text.strip()) == (0, "PASS")
+
+
+def test_the_strides_of_a_kernel_are_those_of_its_reference(tmp_path: Path) -> None:
+    """FakeTensor cannot run the kernel itself."""
+    cells = judged(kernels(tmp_path / "fused.py", RIGHT, "cpu", "transposed"), "cpu").cells
+    failed = {clause for clause, cell in cells.items() if cell.outcome() is Outcome.FAIL}
+    assert failed == {"layout.output_strides"}

@@ -124,3 +124,37 @@ def test_a_call_is_judged_in_the_strides_of_its_recording_alone(
     with planted("precision.truncate_mantissa"):
         found = failures_of(alone, "simulated")
     assert found == {("aten.mm.default", f"layout.{each}") for each in ("values", "fp32_precision")}
+
+
+def test_what_is_known_of_an_op_is_found_by_its_aten_name() -> None:
+    def known(packet: str) -> frozenset[str]:
+        return exceptions().families_of(*names_of_packet(packet))
+
+    assert "mutates.running_stats" in known("batch_norm")  # nn.functional.batch_norm
+    assert known("linalg_svd") == exceptions().families_of("linalg.svd") != frozenset()
+    assert "values.free" in known("uniform_") and known("no_such_op") == frozenset()
+
+
+def test_an_overload_that_writes_to_its_first_argument_mutates_it() -> None:
+    aten = torch.ops.aten
+    families = {
+        str(overload): AtenCall(overload).own_families
+        for overload in (aten.add_.Tensor, aten.add.Tensor, aten.add.out)
+    }
+    assert families == {
+        "aten.add_.Tensor": {"mutates.self"},
+        "aten.add.Tensor": frozenset(),
+        "aten.add.out": frozenset(),
+    }
+    both = AtenCall(aten.add.Tensor)
+    both.schemas += AtenCall(aten.add_.Tensor).schemas
+    assert both.own_families == frozenset()
+
+
+def test_a_recorded_tensor_may_repeat_its_elements_in_several_dimensions() -> None:
+    with Recording() as recorded:
+        torch.tensor([2.0, 3.0])[:1].expand(4, 3, 1).expand(4, 3, 5) * torch.ones(5)
+    calls = [(f, s) for f, s in recorded.calls if str(f) == "aten.mul.Tensor"]
+    ((_, sample),) = calls
+    assert sample.geometries is not None and sample.geometries[0].stride == (0, 0, 0)
+    assert failures_of(calls, "cpu") == set()

@@ -562,6 +562,7 @@ class Result(Attempt):
     raised: str = ""  # "Type: message" of an exception that is not a failed check
     rank: int | None = None  # in a group of processes
     behind: bool = False  # the others waited for it when the time was over
+    steps: int = 0  # how often it reported progress
     at: float = 0.0  # the time.time() at which the function returned or raised
 
 
@@ -628,6 +629,7 @@ def in_processes(
     for member in members:
         result = _unpacked(member.answer) if member.answered else Result()
         result.ended, result.rank, result.behind = member.ended, member.rank, member.behind
+        result.steps = len(member.messages) - member.answered
         results.append(result)
     return results
 
@@ -637,15 +639,17 @@ def _is_result(message: Any) -> bool:
 
 
 def _has_failed(message: Any) -> bool:
+    """Returns True if a rank has failed for good. An exception may be what the case expects of every rank."""
     result = _unpacked(message)
-    return result.failure is not None or bool(result.not_shown or result.undeclared)
+    failed = result.failure is not None and not result.raised
+    return failed or bool(result.not_shown or result.undeclared)
 
 
 def group_failure(results: Sequence[Result]) -> Failure | None:
     """Returns the failure of a group of processes, which names the rank that is to blame: one that died; otherwise one
-    that exited without a result; otherwise one that the others waited for; otherwise one whose check failed; otherwise
-    one that raised an exception while others were ended because of it. Returns None if the group has not failed. It has
-    not if every rank has a result, even that of an exception, which the case judges."""
+    that exited without a result; otherwise one whose check failed; otherwise, of those that raised an exception or did
+    not finish in time, the one that got least far. Returns None if the group has not failed. It has not if every rank has
+    a result, even that of an exception, which the case judges."""
     for result in results:
         if result.ended.status not in (None, 0):
             return _ended(result, str(result.ended))
@@ -653,14 +657,18 @@ def group_failure(results: Sequence[Result]) -> Failure | None:
         if result.ended.well and not result.answered:
             return _ended(result, "exited before its function returned")
     for result in results:
-        if result.behind:
-            return _ended(result, result.ended.how)
-    complete = all(result.answered and result.ended.well for result in results)
-    # The exception of one rank may be the cause of those of others, which then come later.
-    for result in sorted(results, key=lambda each: (bool(each.raised), each.at)):
-        if result.failure is not None and not (result.raised and complete):
+        if result.failure is not None and not result.raised:
             return result.failure.of_rank(result.rank)
-    return None
+    if all(result.answered and result.ended.well for result in results):
+        return None
+    # The others may wait for a rank that raised, or raise because a rank hangs: both have got further than that rank.
+    suspects = [each for each in results if each.raised or each.behind]
+    last = min(suspects, key=lambda each: (each.steps, not each.raised, each.at), default=None)
+    if last is None:
+        return None
+    if last.failure is not None:
+        return last.failure.of_rank(last.rank)
+    return _ended(last, last.ended.how)
 
 
 def _ended(result: Result, how: str) -> Failure:

@@ -240,8 +240,6 @@ class OpContext:
 
     def geometries(self, sample: Sample, case: LayoutCase) -> tuple[Geometry, ...]:
         """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a case."""
-        if case is RECORDED and sample.geometries is not None:
-            return sample.geometries
         return geometries_of(case, self._operands(sample))
 
     def _operands(self, sample: Sample) -> tuple[Operand, ...]:
