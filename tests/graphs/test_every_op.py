@@ -119,7 +119,6 @@ def test_an_op_that_cannot_be_captured_fails(device: Device) -> None:
 
 
 def test_a_capture_that_failed_leaves_nothing_to_the_next_op(device: Device) -> None:
-    """Until a capture succeeds, the device would refuse to draw random numbers."""
     everything = replace(device, descriptor=replace_not_captured(device.descriptor))
     for op, outcome in (("masked.sum", Outcome.FAIL), ("nn.functional.dropout", Outcome.PASS)):
         record = judged(op, everything)
