@@ -291,9 +291,10 @@ class Child:
         self._late = self._over() if late else self._late
         return late
 
-    def give_up(self, why: str) -> None:
-        """Ends the child when its block is left, for this reason, such as "was ended because another process failed"."""
-        self._late = self._late or why
+    def give_up(self, why: str = "") -> None:
+        """Ends the child when its block is left, for this reason, such as "was ended because another process failed"; by
+        default because of its time limit."""
+        self._late = self._late or why or self._over()
 
     def _has_said(self, seconds: float) -> bool:
         return bool(select.select([self._reader], [], [], seconds)[0])

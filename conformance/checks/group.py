@@ -86,6 +86,7 @@ class Group:
             if [rank for rank, child in running.items() if child.is_late()]:
                 for rank in self._last(running):
                     self._members[rank].behind = True
+                    running[rank].give_up()
                 break
         for rank, child in running.items():
             if not self._members[rank].behind:

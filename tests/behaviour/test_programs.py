@@ -219,7 +219,7 @@ def test_broken_order_is_found_and_shrunk(server: Server, fault: str, cell: str)
     assert seen.outcome is Outcome.FAIL
     program = seen.message.partition("]")[2].partition(" [unblocked")[0]
     assert 1 <= len(program.split(";")) <= 6, seen.message
-    assert "def once(context: Context)" in seen.script
+    assert "def once(context: CaseContext)" in seen.script
 
 
 @pytest.mark.slow

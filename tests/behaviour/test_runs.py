@@ -58,7 +58,7 @@ def test_a_fault_fails_the_run_with_a_repro(fork: ForkServer, tmp_path: Path) ->
     }
     repro = cells[CellKey("allocator.peaks", "reset", "")].repro
     assert repro == "repro/allocator.peaks/reset.py"
-    assert "def reset(context: Context) -> None:" in (tmp_path / "run" / repro).read_text()
+    assert "def reset(context: CaseContext) -> None:" in (tmp_path / "run" / repro).read_text()
 
 
 def test_ops_leave_cases_out_and_say_so(fork: ForkServer, tmp_path: Path) -> None:

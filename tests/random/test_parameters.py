@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.random import parameters
+from conformance.suites.random import per_element
 from conformance.suites.random.per_element import OF_EACH, into, of_each
 from tests.random.test_distribution import There
 
@@ -167,7 +167,7 @@ _FAULTS = (
     ("name", "fault"),
     [
         *((name, fault) for name, about in OF_EACH.items() if about.out for fault in _FAULTS),
-        *((name, "now and then where it grows") for name in parameters._GROWN),
+        *((name, "now and then where it grows") for name in per_element._GROWN),
     ],
 )
 def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
@@ -208,7 +208,7 @@ def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
 
 def test_neighbours_differ_in_their_parameters() -> None:
     for turn in (0, 1):
-        for values in (parameters._mixed(1000, turn), parameters._coins(turn)):
+        for values in (per_element._mixed(1000, turn), per_element._coins(turn)):
             for dim in (0, 1):
                 moved = (values != values.roll(1, dim)).double().mean()
                 assert moved > 0.3

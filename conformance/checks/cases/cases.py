@@ -136,7 +136,7 @@ class Cases(list[BehaviourCase]):
         cases = Cases(Kind.ORDER)
 
         @cases("streams.query")
-        def true_when_done(context: Context) -> None:
+        def true_when_done(context: CaseContext) -> None:
             ...
 
     The name of the case is the name of its function. ``over`` makes several cases of one function: it maps the name of
