@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
-from opinfo import reference, shipped
+from opinfo import bundled_references, reference
 
 
 def _other_strides(answer: Any) -> Any:
@@ -17,7 +17,7 @@ def _other_strides(answer: Any) -> Any:
 
 
 def _wrong(torch_build: str, torch_type: str, name: str) -> Mapping[str, Any]:
-    given = shipped.answers_for(torch_build, torch_type, name)
+    given = bundled_references.answers_for(torch_build, torch_type, name)
     return {key: _other_strides(answer) for key, answer in given.items()}
 
 
