@@ -81,9 +81,9 @@ def test_a_fault_below_the_compiler_fails_and_its_repro_is_compiled_too(
     assert record.smallest is not None and record.smallest.repro is not None
     text = record.smallest.script()
     assert "compiled(op, backend='aot_eager')" in text
-    switch = 'import os\nos.environ["SIMULATED_FAULTS"] = "inputs.overwritten"\n'
-    for head, code in ((switch, 1), ("", 0)):
-        script = tmp_path / f"exits_{code}.py"
-        script.write_text(head + text, encoding="utf-8")
-        ran = fork.script(script)
+    script = tmp_path / "repro.py"
+    script.write_text(text, encoding="utf-8")
+    for faults, code, said in (("inputs.overwritten", 1, "FAIL: "), ("", 0, "PASS")):
+        ran = fork.script(script, SIMULATED_FAULTS=faults)
+        assert said in ran.text
         assert ran.code == code, ran.text
