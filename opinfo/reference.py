@@ -148,7 +148,7 @@ def forget_dispatches() -> None:
 _ELSEWHERE = torch.device("maia", 0)
 _META = torch.device("meta")
 
-#: StrideOracle a stride answer comes from. "device": FakeTensor with the device under test. "elsewhere": FakeTensor with a device
+#: Where a stride answer comes from. "device": FakeTensor with the device under test. "elsewhere": FakeTensor with a device
 #: that has no vendor code. "meta": torch's meta kernels, which take a third of the time and are wrong for some ops.
 StrideOracle: TypeAlias = Literal["device", "elsewhere", "meta"]
 

@@ -65,7 +65,7 @@ class Server:
     ) -> dict[CellKey, Seen]:
         """These cells with a fault on, or none (""), on a device ``without`` some fields of its descriptor. A cell
         after one that killed the process, or that took too long, is not in the answer; the guilty one is a crash or a
-        hang. DeviceLocator ``enough`` cells of a clause have failed, its others are left out."""
+        hang. Where ``enough`` cells of a clause have failed, its others are left out."""
         return {
             CellKey(*key): Seen(Outcome(outcome), checks, message, script, frozenset(reached))
             for key, outcome, checks, message, script, reached in self._ask(

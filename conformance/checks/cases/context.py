@@ -49,7 +49,7 @@ START_SECONDS = 120.0
 #: The name under which a fresh process imports a repro script.
 SCRIPT = "conform_repro"
 
-#: DeviceLocator a device can only be kept busy for a fixed time: the hold that is released first is shorter by this
+#: Where a device can only be kept busy for a fixed time: the hold that is released first is shorter by this
 #: factor.
 _SHORTER = 8.0
 

@@ -22,7 +22,7 @@ from opinfo.torch_private import negated
 
 
 def lazy_bits(ctx: OpContext) -> None:
-    """Invocation a view op on inputs with the conj or neg bit set. The bits and the values of the result must be those of the
+    """Call a view op on inputs with the conj or neg bit set. The bits and the values of the result must be those of the
     CPU."""
     for turn, sample in product(_turns(ctx), ctx.common):
         first = sample.call.args[0]
@@ -31,7 +31,7 @@ def lazy_bits(ctx: OpContext) -> None:
 
 
 def lazy_operands(ctx: OpContext) -> None:
-    """Invocation an op that is not a view op, first with the conj or neg bit set on one operand at a time, then on all
+    """Call an op that is not a view op, first with the conj or neg bit set on one operand at a time, then on all
     operands. A kernel that ignores the bits gives wrong values. One sample for each number of operands is enough,
     because a kernel resolves the bits before it uses other properties of the sample."""
     if ctx.cases[:1] != covering_set().cases[:1]:

@@ -74,7 +74,7 @@ def _expanded_self(ctx: OpContext, sample: Sample) -> _Attempt | None:
 
 
 def called_on_expanded(call: Invocation, geometry: Geometry) -> Evidence:
-    """Invocation the in-place variant on a ``self`` that has the given geometry, which is expanded."""
+    """Call the in-place variant on a ``self`` that has the given geometry, which is expanded."""
     target = call.guarded(call.values[0], geometry, call.move)
     return called_and_warned(replace(call, inputs=[target, *copies(call)[1:]]), [target])
 

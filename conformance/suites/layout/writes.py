@@ -82,7 +82,7 @@ _TURNS = 3
 
 
 def out_kept(ctx: OpContext) -> None:
-    """Invocation the op with ``out=`` tensors of the right shape in many layouts."""
+    """Call the op with ``out=`` tensors of the right shape in many layouts."""
     if not ctx.traits.has_out or not ctx.traits.returns_tensors:
         return
     judges = {OUT_KEPT: judge_kept, BOUNDS: judge_target_bounds}
@@ -366,7 +366,7 @@ def _must_refuse(ctx: OpContext, laid: Laid, how: str) -> bool:
 
 
 def in_place(ctx: OpContext) -> None:
-    """Invocation the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
+    """Call the in-place variant on every sample in every layout in which no dimension of ``self`` is expanded."""
     variant = ctx.subject.inplace
     if variant is None or not ctx.traits.writes_self:
         return
