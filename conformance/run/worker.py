@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from conformance.checks.cases.cases import BehaviourCase, OpCheck
-from conformance.checks.cases.context import START_SECONDS, DeviceLocator
 from conformance.checks.cases.execution import PATIENCE
+from conformance.checks.cases.processes import START_SECONDS, DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks

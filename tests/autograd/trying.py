@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from conformance import suites
-from conformance.checks.cases.context import Attempt, DeviceLocator
 from conformance.checks.cases.execution import attempt
+from conformance.checks.cases.processes import DeviceLocator
+from conformance.checks.cases.results import Attempt
 from devices import registry
 from opinfo.device import open_device
 

@@ -186,7 +186,7 @@ def _trial(
     from dataclasses import replace
 
     from conformance import suites
-    from conformance.checks.cases.context import DeviceLocator
+    from conformance.checks.cases.processes import DeviceLocator
     from conformance.checks.cases.run_case import run_case
     from conformance.checks.cells import CellRecord
     from devices import registry

@@ -11,9 +11,10 @@ import torch
 
 from conformance import contract, suites
 from conformance.checks.cases.cases import BehaviourCase, Cases, gathered, not_here
-from conformance.checks.cases.context import CaseContext, DeviceLocator
+from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotDeclared, NotShown
 from conformance.checks.cases.execution import PATIENCE
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.suites import planned_cases

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.context import CaseContext, DeviceLocator, Result, in_process
+from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.cases.processes import DeviceLocator, in_process
+from conformance.checks.cases.results import Result
 from devices import registry
 from opinfo.device import Device
 from opinfo.guarded import identity

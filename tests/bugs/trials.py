@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from conformance import contract
 from conformance.checks.call_hooks import Guard
-from conformance.checks.cases.context import DeviceLocator
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.contract.bugs import Bug, is_planned

@@ -9,7 +9,8 @@ import pytest
 
 from conformance import contract
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.context import CaseContext, DeviceLocator
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import NOTED, CellRecord, Failed, Recorder
 from conformance.plan.planner import untried, untried_with

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from conformance import contract, suites
 from conformance.checks.cases import execution, random_programs
 from conformance.checks.cases.cases import BehaviourCase, Drawn
-from conformance.checks.cases.context import CaseContext, DeviceLocator
+from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotInFlight, NotShown
 from conformance.checks.cases.execution import PATIENCE, Attempt
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.random_programs import Search, Trial, search
 from conformance.plan.selection import Item
 from conformance.search.explore import search_worker

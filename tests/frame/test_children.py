@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from conformance.checks import child
-from conformance.checks.cases import context
-from conformance.checks.cases.context import DeviceLocator, Result, group_failure, in_processes
+from conformance.checks.cases import processes
+from conformance.checks.cases.processes import DeviceLocator, in_processes
+from conformance.checks.cases.results import Result, group_failure
 from conformance.checks.child import Ended
 from devices.failure import Failure, Kind
 from tests.frame import ranks
@@ -92,8 +93,8 @@ def test_a_rank_that_never_starts_is_named(
                 self.preamble = preamble
             return super().__enter__()
 
-    monkeypatch.setattr(context, "Child", Late)
-    monkeypatch.setattr(context, "START_SECONDS", 30.0)
+    monkeypatch.setattr(processes, "Child", Late)
+    monkeypatch.setattr(processes, "START_SECONDS", 30.0)
     failure = group_failure(ran(ranks.fails, "waits for the last rank", 9, str(tmp_path)))
     assert failure is not None and failure.rank == 3
     assert failure.message.startswith(said)
@@ -123,7 +124,7 @@ def test_the_limit_counts_from_the_moment_in_which_all_are_ready(
             self.preamble = "import time; time.sleep(20)" if len(started) == RANKS else ""
             return super().__enter__()
 
-    monkeypatch.setattr(context, "Child", Late)
+    monkeypatch.setattr(processes, "Child", Late)
     results = ran(ranks.adds_up, seconds=15.0)
     assert group_failure(results) is None
     assert [each.value for each in results] == [6.0] * RANKS

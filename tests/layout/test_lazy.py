@@ -109,7 +109,7 @@ def test_a_late_error_is_told_once_and_blames_no_later_op(fork: ForkServer, tmp_
 _ONE_AFTER_THE_OTHER = """
 import torch, warnings
 from conformance.checks.cases.execution import here
-from conformance.checks.cases.context import DeviceLocator
+from conformance.checks.cases.processes import DeviceLocator
 from devices import registry
 from opinfo.device import open_device
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from conformance import contract
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.context import DeviceLocator
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from conformance.checks.cases.context import DeviceLocator
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.suites import case_of

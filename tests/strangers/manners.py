@@ -13,7 +13,7 @@ from pathlib import Path
 
 from conformance import contract, suites
 from conformance.checks.cases.cases import not_here
-from conformance.checks.cases.context import DeviceLocator
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord
 from conformance.plan.planner import undeclared_clauses

@@ -7,17 +7,11 @@ contains it.
 
 from __future__ import annotations
 
-import ast
-import base64
-import importlib
-import pickle
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
-from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -27,63 +21,23 @@ from conformance.checks.cases.exceptions import (
     Blocked,
     CheckFailed,
     NotDeclared,
-    NotInFlight,
     NotShown,
-    failure_of,
     shown,
 )
 from conformance.checks.cases.held_streams import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
-from conformance.checks.child import Child, ChildLimits, Ended, Tell, ask
-from conformance.checks.group import Group, rendezvous
+from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
+from conformance.checks.cases.results import Result, group_failure
 from devices.descriptor import Descriptor
-from devices.errors import ConformError
 from devices.failure import Difference, Failure, Kind
 from opinfo.compare import bit_equal, raw_bytes
-from opinfo.device import Device, open_device
+from opinfo.device import Device
 
 _NOTHING: Any = object()
 
-#: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
-START_SECONDS = 120.0
-
-#: The name under which a fresh process imports a repro script.
-SCRIPT = "conform_repro"
 
 #: Where a device can only be kept busy for a fixed time: the hold that is released first is shorter by this
 #: factor.
 _SHORTER = 8.0
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLocator:
-    """The location of the device's descriptor and of the modules that a check uses. A fresh process loads them from there."""
-
-    device: str = ""  # a registered name
-    path: str = ""  # or the path of a descriptor
-    module: str = ""  # or the module that defines DESCRIPTOR, in a repro script
-    script: str = ""  # the path of the repro script, which contains the modules
-
-    @property
-    def preamble(self) -> str:
-        """Python code that makes the modules of the repro script importable in a fresh process; empty without a script."""
-        if not self.script:
-            return ""
-        return (
-            "import importlib.util\n"
-            f"spec = importlib.util.spec_from_file_location({SCRIPT!r}, {self.script!r})\n"
-            "module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)\n"
-            "spec.loader.exec_module(module)\n"
-        )
-
-    def described(self) -> Descriptor:
-        """Returns the descriptor of the device. Raises ConformError if it cannot be found."""
-        if self.module:
-            found = importlib.import_module(self.module).DESCRIPTOR
-        else:
-            registry = importlib.import_module("devices.registry")
-            found = registry.load_file(Path(self.path)) if self.path else registry.get(self.device)
-        assert isinstance(found, Descriptor)
-        return found
 
 
 class ProgramSearch(Protocol):
@@ -132,22 +86,6 @@ class Counters:
     def peak(self) -> int:
         """The largest number of allocated bytes since the peak was last reset."""
         return self.all["allocated_bytes.all.peak"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through which
-    they find each other. ``tell`` tells the parent that the process has got one step further."""
-
-    index: int
-    count: int
-    rendezvous: str
-    tell: Callable[[Any], None]
-
-    def reached(self, step: str) -> None:
-        """Reports progress. Call it before each step that waits for other ranks: if the group takes too long, the ranks
-        that made the fewest reports are to blame."""
-        self.tell({"reached": step})
 
 
 @dataclass
@@ -518,189 +456,3 @@ def _at(found: str, at: str) -> str:
 
 
 # -- functions in a subprocess
-
-
-@dataclass(slots=True)
-class Attempt:
-    """The outcome of one attempt at a check. ``checks`` is the number of comparisons made."""
-
-    checks: int = 0
-    failure: Failure | None = None
-    not_shown: str = ""  # why nothing could be judged
-    undeclared: str = ""  # what the check needs and the descriptor does not declare
-    blocked_by: str = ""  # the clause that must pass before this check can be made
-    too_soon: bool = False  # True if the work finished before it could be observed
-    refused: str | None = None  # the message of the device's NotImplementedError
-    program: tuple[Any, ...] | None = None  # the drawn program that failed, as Python literals
-    notes: Sequence[str] = ()
-    reached: str = ""  # what the drawn programs covered, for the report
-
-    @property
-    def passes(self) -> bool:
-        shown = not self.not_shown and not self.undeclared
-        return shown and self.failure is None and self.refused is None
-
-    def end(self, error: BaseException) -> None:
-        if isinstance(error, NotDeclared):
-            self.undeclared = str(error)
-        elif isinstance(error, (NotShown, ConformError)):
-            self.not_shown, self.too_soon = str(error), isinstance(error, NotInFlight)
-            self.blocked_by = error.by if isinstance(error, Blocked) else ""
-        elif isinstance(error, NotImplementedError):
-            self.refused = str(error)
-        else:
-            self.failure = failure_of(error)
-
-
-@dataclass(slots=True)
-class Result(Attempt):
-    """The result of a function that ran in a subprocess, and how the process ended."""
-
-    ended: Ended = field(default_factory=lambda: Ended(None))
-    answered: bool = False  # the function returned, raised or failed a check
-    value: Any = None  # the function's return value
-    raised: str = ""  # "Type: message" of an exception that is not a failed check
-    rank: int | None = None  # in a group of processes
-    behind: bool = False  # the others waited for it when the time was over
-    steps: int = 0  # how often it reported progress
-    at: float = 0.0  # the time.time() at which the function returned or raised
-
-
-def in_process(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    where: DeviceLocator,
-    seed: str,
-    default: Kind = Kind.STATE,
-    environment: Mapping[str, str] | None = None,
-    seconds: float = 60.0,
-    patience: float = 50.0,
-    fresh: bool = False,
-    spawned: bool = False,
-    first_time: Callable[[float], float] = float,
-) -> Result:
-    """Runs ``function(context, *arguments)`` in a subprocess and returns its result; see ``Context.child``.
-    ``first_time`` is the descriptor's function of that name, which extends a time limit for the first use of the
-    device.
-
-    Waits until the process ends, even if the result has arrived, because a case may check that the process exits
-    cleanly.
-    """
-    module = SCRIPT if function.__module__ == "__main__" else function.__module__
-    name = function.__qualname__
-    orders = (module, name, arguments, where, seed, default, patience, fresh)
-    target = "conformance.checks.cases.context:serve"
-    total = first_time(seconds)
-    limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
-    given = environment or {}
-    child = Child(target, _packed(orders), limits, given, where.preamble, copied=not spawned)
-    answer, ended = ask(child)
-    result = Result() if answer is None else _unpacked(answer)
-    assert isinstance(result, Result)
-    result.ended = ended
-    return result
-
-
-def in_processes(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    ranks: int,
-    seconds: float,
-    where: DeviceLocator,
-    seed: str,
-    default: Kind = Kind.STATE,
-    patience: float = 50.0,
-    first_time: Callable[[float], float] = float,
-) -> list[Result]:
-    """Runs a function in several subprocesses and returns their results in order; see ``Context.children``."""
-    module = SCRIPT if function.__module__ == "__main__" else function.__module__
-    total = first_time(seconds)
-    limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
-    about = module, function.__qualname__, arguments
-    with rendezvous() as path:
-        orders = [
-            (*about, where, seed, default, patience, False, Rank(index, ranks, path, print))
-            for index in range(ranks)
-        ]
-        target = "conformance.checks.cases.context:serve"
-        children = [Child(target, _packed(each), limits, {}, where.preamble) for each in orders]
-        members = Group(children, _is_result, _has_failed).run()
-    results = []
-    for member in members:
-        result = _unpacked(member.answer) if member.answered else Result()
-        result.ended, result.rank, result.behind = member.ended, member.rank, member.behind
-        result.steps = len(member.messages) - member.answered
-        results.append(result)
-    return results
-
-
-def _is_result(message: Any) -> bool:
-    return isinstance(message, str)
-
-
-def _has_failed(message: Any) -> bool:
-    """Returns True if a rank has failed for good. An exception may be what the case expects of every rank."""
-    result = _unpacked(message)
-    failed = result.failure is not None and not result.raised
-    return failed or bool(result.not_shown or result.undeclared)
-
-
-def group_failure(results: Sequence[Result]) -> Failure | None:
-    """Returns the failure of a group of processes, which names the rank that is to blame: one that died; otherwise one
-    that exited without a result; otherwise one whose check failed; otherwise, of those that raised an exception or did
-    not finish in time, the one that got least far. Returns None if the group has not failed. It has not if every rank has
-    a result, even that of an exception, which the case judges."""
-    for result in results:
-        if result.ended.status not in (None, 0):
-            return _ended(result, str(result.ended))
-    for result in results:
-        if result.ended.well and not result.answered:
-            return _ended(result, "exited before its function returned")
-    for result in results:
-        if result.failure is not None and not result.raised:
-            return result.failure.of_rank(result.rank)
-    if all(result.answered and result.ended.well for result in results):
-        return None
-    # The others may wait for a rank that raised, or raise because a rank hangs: both have got further than that rank.
-    suspects = [each for each in results if each.raised or each.behind]
-    last = min(suspects, key=lambda each: (each.steps, not each.raised, each.at), default=None)
-    if last is None:
-        return None
-    if last.failure is not None:
-        return last.failure.of_rank(last.rank)
-    return _ended(last, last.ended.how)
-
-
-def _ended(result: Result, how: str) -> Failure:
-    return Failure(kind=Kind.ENDED, detail=f"the process {how}", rank=result.rank)
-
-
-def serve(given: str, tell: Tell) -> None:
-    """Runs in the subprocess: calls the function with a new context and reports the result."""
-    module, name, arguments, where, seed, default, patience, fresh, *ranks = _unpacked(given)
-    try:
-        opened = open_device(where.described(), unused=fresh)
-    except ConformError as error:
-        tell(_packed(Result(not_shown=f"the device cannot be opened: {error}")))
-        return
-    rank = replace(ranks[0], tell=tell) if ranks else None
-    context = CaseContext(opened, seed, patience, where, default=default, rank=rank)
-    function = attrgetter(name)(importlib.import_module(module))
-    result = Result(answered=True)
-    tell.ready()  # from now on the time limit of the function counts
-    try:
-        result.value = ast.literal_eval(repr(function(context, *arguments)))
-    except Exception as error:  # the case in the parent process judges the exception
-        result.end(error)
-        if not isinstance(error, (CheckFailed, NotShown)):
-            result.raised = f"{type(error).__name__}: {error}"
-    result.checks, result.notes, result.at = context.checks, tuple(context.notes), time.time()
-    tell(_packed(result))
-
-
-def _packed(value: Any) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode()
-
-
-def _unpacked(text: str) -> Any:
-    return pickle.loads(base64.b64decode(text))

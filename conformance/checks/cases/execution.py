@@ -13,13 +13,9 @@ from typing import Any
 import torch
 
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.context import (
-    Attempt,
-    CaseContext,
-    DeviceLocator,
-    ProgramSearch,
-    in_process,
-)
+from conformance.checks.cases.context import CaseContext, ProgramSearch
+from conformance.checks.cases.processes import DeviceLocator, in_process
+from conformance.checks.cases.results import Attempt
 from devices.failure import Failure, Kind
 from opinfo.device import Device, DeviceUnusable, open_device, seed_directly
 from opinfo.reference import ieee

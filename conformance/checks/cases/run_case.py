@@ -8,8 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from conformance.checks.cases.cases import BehaviourCase, not_here
-from conformance.checks.cases.context import Attempt, DeviceLocator
 from conformance.checks.cases.execution import attempt, here
+from conformance.checks.cases.processes import DeviceLocator
+from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import CellRecord, Failed
 from devices.failure import Failure

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.checks.cases.cases import BehaviourCase
+from conformance.checks.cases.processes import SERVED
 from conformance.checks.failure_lines import expected_and_found, in_docstring
 from conformance.checks.source import bound, names_of, text_of
 from devices.descriptor import Descriptor
@@ -126,7 +127,7 @@ exec(zlib.decompress(base64.b85decode(packed)), {{}})
 if __name__ == "__main__":
     from conformance.checks.cases.execution import reproduce
     from conformance.checks.cases.cases import BehaviourCase
-    from conformance.checks.cases.context import DeviceLocator
+    from conformance.checks.cases.processes import DeviceLocator
     from devices.failure import Kind
 
     CASE = BehaviourCase({arguments})
@@ -176,7 +177,7 @@ def script_of_case(
             each for each in arguments if isinstance(each, str)
         ]  # helper functions that an argument names
         imports, source, check = shown(case.check.__module__, [name, *helpers], name)
-    roots = [*_imported(imports), "conformance.checks.cases.execution"]
+    roots = [*_imported(imports), "conformance.checks.cases.execution", SERVED]
     described = _module_of(file)
     if described:
         sources = dict(carried((*roots, described)))

@@ -10,7 +10,7 @@ import msgspec
 
 from conformance.checks.call_hooks import Guard
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.context import DeviceLocator
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import record_failure, run_program
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext

@@ -19,10 +19,11 @@ import msgspec
 import torch
 
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.context import Attempt, DeviceLocator
 from conformance.checks.cases.exceptions import failure_of
 from conformance.checks.cases.execution import attempt
+from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.random_programs import Program, Search
+from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import Failed
 from conformance.checks.child import Tell

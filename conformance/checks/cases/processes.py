@@ -1,0 +1,191 @@
+"""Runs functions of cases in subprocesses, one or several that work together, and returns their results.
+
+The module imports only what repro scripts contain.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.checks.cases.results import Result
+from conformance.checks.child import Child, ChildLimits, ask
+from conformance.checks.group import Group, rendezvous
+from devices.descriptor import Descriptor
+from devices.failure import Kind
+
+#: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
+START_SECONDS = 120.0
+
+
+#: The name under which a fresh process imports a repro script.
+SCRIPT = "conform_repro"
+
+#: What a subprocess runs. A script must contain the module, although nothing imports it.
+SERVED = "conformance.checks.cases.served"
+TARGET = f"{SERVED}:serve"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLocator:
+    """The location of the device's descriptor and of the modules that a check uses. A fresh process loads them from there."""
+
+    device: str = ""  # a registered name
+    path: str = ""  # or the path of a descriptor
+    module: str = ""  # or the module that defines DESCRIPTOR, in a repro script
+    script: str = ""  # the path of the repro script, which contains the modules
+
+    @property
+    def preamble(self) -> str:
+        """Python code that makes the modules of the repro script importable in a fresh process; empty without a script."""
+        if not self.script:
+            return ""
+        return (
+            "import importlib.util\n"
+            f"spec = importlib.util.spec_from_file_location({SCRIPT!r}, {self.script!r})\n"
+            "module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)\n"
+            "spec.loader.exec_module(module)\n"
+        )
+
+    def described(self) -> Descriptor:
+        """Returns the descriptor of the device. Raises ConformError if it cannot be found."""
+        if self.module:
+            found = importlib.import_module(self.module).DESCRIPTOR
+        else:
+            registry = importlib.import_module("devices.registry")
+            found = registry.load_file(Path(self.path)) if self.path else registry.get(self.device)
+        assert isinstance(found, Descriptor)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through which
+    they find each other. ``tell`` tells the parent that the process has got one step further."""
+
+    index: int
+    count: int
+    rendezvous: str
+    tell: Callable[[Any], None] = print  # replaced in the process
+
+    def reached(self, step: str) -> None:
+        """Reports progress. Call it before each step that waits for other ranks: if the group takes too long, the ranks
+        that made the fewest reports are to blame."""
+        self.tell({"reached": step})
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a subprocess is told: the function, by its module and name, its arguments, and what its context needs. With
+    ``fresh``, the device has not been used before the function starts."""
+
+    module: str
+    function: str
+    arguments: tuple[Any, ...]
+    where: DeviceLocator
+    seed: str
+    default: Kind = Kind.STATE
+    patience: float = 50.0
+    fresh: bool = False
+    rank: Rank | None = None
+
+    @classmethod
+    def to_run(
+        cls, function: Callable[..., Any], arguments: tuple[Any, ...], *about: Any, **more: Any
+    ) -> Orders:
+        """Returns the orders to run a function, which may be one of a repro script."""
+        module = SCRIPT if function.__module__ == "__main__" else function.__module__
+        return cls(module, function.__qualname__, arguments, *about, **more)
+
+
+def _child(
+    orders: Orders,
+    seconds: float,
+    first_time: Callable[[float], float],
+    environment: Mapping[str, str] | None = None,
+    copied: bool = False,
+) -> Child:
+    total = first_time(seconds)
+    limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
+    preamble = orders.where.preamble
+    return Child(TARGET, packed(orders), limits, environment or {}, preamble, copied=copied)
+
+
+def in_process(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    where: DeviceLocator,
+    seed: str,
+    default: Kind = Kind.STATE,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = 60.0,
+    patience: float = 50.0,
+    fresh: bool = False,
+    spawned: bool = False,
+    first_time: Callable[[float], float] = float,
+) -> Result:
+    """Runs ``function(context, *arguments)`` in a subprocess and returns its result; see ``CaseContext.child``.
+    ``first_time`` is the descriptor's function of that name, which extends a time limit for the first use of the
+    device.
+
+    Waits until the process ends, even if the result has arrived, because a case may check that the process exits
+    cleanly.
+    """
+    orders = Orders.to_run(function, arguments, where, seed, default, patience, fresh)
+    answer, ended = ask(_child(orders, seconds, first_time, environment, not spawned))
+    result = Result() if answer is None else unpacked(answer)
+    assert isinstance(result, Result)
+    result.ended = ended
+    return result
+
+
+def in_processes(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    ranks: int,
+    seconds: float,
+    where: DeviceLocator,
+    seed: str,
+    default: Kind = Kind.STATE,
+    patience: float = 50.0,
+    first_time: Callable[[float], float] = float,
+) -> list[Result]:
+    """Runs a function in several subprocesses and returns their results in order; see ``CaseContext.children``."""
+    orders = Orders.to_run(function, arguments, where, seed, default, patience)
+    with rendezvous() as path:
+        children = [
+            _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time)
+            for index in range(ranks)
+        ]
+        members = Group(children, _is_result, _has_failed).run()
+    results = []
+    for member in members:
+        result = unpacked(member.answer) if member.answered else Result()
+        result.ended, result.rank, result.behind = member.ended, member.rank, member.behind
+        result.steps = len(member.messages) - member.answered
+        results.append(result)
+    return results
+
+
+def _is_result(message: Any) -> bool:
+    return isinstance(message, str)
+
+
+def _has_failed(message: Any) -> bool:
+    """Returns True if a rank has failed for good. An exception may be what the case expects of every rank."""
+    result = unpacked(message)
+    failed = result.failure is not None and not result.raised
+    return failed or bool(result.not_shown or result.undeclared)
+
+
+def packed(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def unpacked(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))
