@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from opinfo.catalog import catalogue
 from opinfo.samples import RECIPE, SEED, Sample, draw
@@ -12,8 +11,6 @@ from opinfo.subject import Subject
 
 class Database:
     """Torch's database of ops as a :class:`opinfo.sample_source.SampleSource`."""
-
-    name: ClassVar[str] = "database"
 
     def subjects(self) -> Mapping[str, Subject]:
         """Returns all ops by id, in the database's order. The first call takes seconds. Raises UnsupportedTorch if the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from opinfo.samples import Sample
 from opinfo.subject import Subject
@@ -12,8 +12,6 @@ from opinfo.subject import Subject
 class SampleSource(Protocol):
     """Where subjects and their samples come from. Planner, workers, the minimiser and the search ask a source, and know
     nothing else of torch's op database."""
-
-    name: ClassVar[str]
 
     def subjects(self) -> Mapping[str, Subject]:
         """Returns all subjects by id, in a fixed order. The first call may take seconds."""

@@ -326,8 +326,9 @@ class Worker:
             return found
         try:
             script = shown.script()
-        except NotCarried as error:  # a fault of the suite, for which no outcome is lost
-            without = f"no script could be written: {error}"
+        except Exception as error:  # a fault of the suite, for which no outcome is lost
+            what = "" if isinstance(error, NotCarried) else f"{type(error).__name__}: "
+            without = f"no script could be written: {what}{error}"
             return msgspec.structs.replace(
                 found, note="; ".join(filter(None, (found.note, without)))
             )

@@ -1,5 +1,7 @@
-"""Judges the evidence of a file again, in a process that has not loaded the device: ``python -m tests.frame.judged_elsewhere
-FILE`` prints the faults of each judgement as JSON."""
+"""Judges the evidence in a file again, without the device.
+
+``python -m tests.frame.judged_elsewhere FILE`` prints the faults of each judgement as JSON.
+"""
 
 from __future__ import annotations
 

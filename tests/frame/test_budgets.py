@@ -28,8 +28,6 @@ SLOW, SLOWER, USUAL = "layout.values", "layout.views", "layout.bounds"
 class OneOp(Database):
     """A source with one op."""
 
-    name = "one op"
-
     def subjects(self) -> Mapping[str, Subject]:
         return {"add": super().subjects()["add"]}
 

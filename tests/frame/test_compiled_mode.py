@@ -81,6 +81,7 @@ def test_a_fault_below_the_compiler_fails_and_its_repro_is_compiled_too(
     assert record.smallest is not None and record.smallest.repro is not None
     text = record.smallest.script()
     assert "compiled(op, backend='aot_eager')" in text
+    assert "torch.atan2(t[0], t[1])  # executed as compiled(op, backend='aot_eager')" in text
     script = tmp_path / "repro.py"
     script.write_text(text, encoding="utf-8")
     for faults, code, said in (("inputs.overwritten", 1, "FAIL: "), ("", 0, "PASS")):

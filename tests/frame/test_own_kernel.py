@@ -9,11 +9,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
+from conformance.checks.cases.cases import Suite
 from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
-from conformance.suites import layout
+from conformance.suites import layout, precision
 from devices import registry
 from devices.cell import Outcome
 from opinfo.device import open_device
@@ -74,14 +76,14 @@ def kernels(path: Path, stride: str, device: str, result: str = "contiguous") ->
     return module
 
 
-def judged(module: ModuleType, device: str) -> Recorder:
+def judged(module: ModuleType, device: str, suite: Suite = layout.SUITE) -> Recorder:
     descriptor, known, subject = registry.get(device), exceptions(), RmsNorm(module)
     samples = draw(subject, "float32")
     traits = probe(subject, "float32", samples, known)
-    recorder = Recorder(subject.id, "float32", [*layout.SUITE.applying(traits)])
+    recorder = Recorder(subject.id, "float32", [*suite.applying(traits)])
     about = (subject, "float32", traits, samples, open_device(descriptor))
     strides = StrideReference(descriptor.torch_type, None)
-    run_checks(OpContext(*about, strides, recorder, known), layout.SUITE.op_checks)
+    run_checks(OpContext(*about, strides, recorder, known), suite.op_checks)
     return recorder
 
 
@@ -96,6 +98,9 @@ def test_a_kernel_that_ignores_the_strides_of_its_weight_fails_and_its_fix_passe
     assert shown is not None and shown.repro is not None
     script = tmp_path / "repro.py"
     script.write_text(shown.script(), encoding="utf-8")
+    assert (
+        "Needs only torch, the files from which functions are loaded, and devices" in shown.script()
+    )
     ran = fork.script(script)
     assert (ran.code, "FAIL" in ran.text) == (1, True), ran.text
 
@@ -110,3 +115,13 @@ def test_the_strides_of_a_kernel_are_those_of_its_reference(tmp_path: Path) -> N
     cells = judged(kernels(tmp_path / "fused.py", RIGHT, "cpu", "transposed"), "cpu").cells
     failed = {clause for clause, cell in cells.items() if cell.outcome() is Outcome.FAIL}
     assert failed == {"layout.output_strides"}
+
+
+@pytest.mark.parametrize("result", ["contiguous", "transposed"])
+def test_a_check_that_calls_one_function_on_device_and_cpu_says_that_it_was_not_made(
+    result: str, tmp_path: Path
+) -> None:
+    module = kernels(tmp_path / "fused.py", RIGHT, "simulated", result)
+    cell = judged(module, "simulated", precision.SUITE).cells["precision.trust"]
+    assert (cell.outcome(), cell.checks) == (Outcome.UNSUPPORTED, 0)
+    assert "fresh_answers() needs a function that runs on the CPU too" in cell.told().message

@@ -554,9 +554,18 @@ def test_what_a_clause_calls_fits_into_one_script_with_all_that_references_are_m
     assert tried > 20
 
 
-def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome() -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NotCarried("one is in a and in b"), "one is in a and in b"),
+        (KeyError("stride"), "KeyError: 'stride'"),
+    ],
+)
+def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome(
+    error: Exception, said: str
+) -> None:
     def repro() -> str:
-        raise NotCarried("one is in a and in b")
+        raise error
 
     failed = CellOutcome(
         cell=CellKey("layout.values", "add", "float32"), outcome=Outcome.FAIL, note="seen"
@@ -567,7 +576,7 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome() -> None:
     worker: Any = SimpleNamespace(watch=SimpleNamespace(noted=lambda told: told))
     found = Worker._outcome(worker, record)
     assert found.outcome is Outcome.FAIL and found.repro is None
-    assert found.note == "seen; no script could be written: one is in a and in b"
+    assert found.note == f"seen; no script could be written: {said}"
 
 
 def needs_another_name() -> object:

@@ -129,9 +129,12 @@ class CallScript:
             several = len(targets) > 1
             lines.append(f"out = ({', '.join(targets)})" if several else f"out = {targets[0]}")
             call = call.replace("out=…", "out=out")
+        comments = []
+        if self.mode.wrap is not None:
+            comments.append(f"executed as {self.mode.source('op')[0]}")
         if self.procedure.__module__ != called.__module__:  # it does more than one call
-            call += f"  # and more: see {self.procedure.__name__}() below"
-        return [*lines, call]
+            comments.append(f"and more: see {self.procedure.__name__}() below")
+        return [*lines, f"{call}  # {', '.join(comments)}" if comments else call]
 
     def _targets(self) -> list[tuple[torch.dtype, Geometry]]:
         """Returns the dtype and geometry of each ``out=`` target."""

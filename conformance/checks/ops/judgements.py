@@ -112,5 +112,5 @@ def read_judgements(path: Path) -> list[Judgement]:
         *(ImportError, zlib.error, RecursionError),
     ) as error:
         raise ConformError(
-            f"{path} does not hold judgements of this version of the suite ({type(error).__name__}: {error})"
+            f"{path} is damaged, or another version of the suite wrote it: {type(error).__name__}: {error}"
         ) from error

@@ -98,7 +98,7 @@ def replayed(function: Any, own: str) -> Any:
             try:
                 with stream, graph:
                     result = function(*args, **kwargs)
-            except Exception:
+            except Exception:  # raised again, after the device can capture again
                 torch.accelerator.synchronize()
                 end_capture(own, device)
                 raise

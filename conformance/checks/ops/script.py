@@ -30,7 +30,7 @@ from conformance.checks.source import bound, names_of, text_of
 from opinfo.compare import Arguments, Wrong, raised, replace_tensors
 from opinfo.module_side_effects import LeftBehind
 from opinfo.reference import IEEE
-from opinfo.subject import Subject
+from opinfo.subject import Subject, loaded
 
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 
@@ -271,6 +271,8 @@ def written(
     descriptor, left = setting.device.descriptor, setting.device.left
     around, _, context = (descriptor.around or "").partition(":")
     apart = bool(around or (left and left.sorting))
+    functions = [*functions]
+    needs = ", the files from which functions are loaded," if loaded in functions else ""
     carried = (carried or Carried()).take_all([*functions, *([LeftBehind] if apart else [])])
     lines = ["torch.set_num_threads(1)", f"torch.set_grad_enabled({setting.grad})"]
     lines += [*IEEE, 'warnings.simplefilter("ignore")']
@@ -291,7 +293,7 @@ def written(
     return _SCRIPT.format(
         head=head,
         torch=torch.__version__,
-        needs=f" and {descriptor.module}" if descriptor.module else "",
+        needs=f"{needs} and {descriptor.module}" if descriptor.module else needs,
         imports="\n".join(sorted(imports, key=_place)),
         device=str(setting.device.torch_device),
         main=textwrap.indent("\n".join(lines), "    "),

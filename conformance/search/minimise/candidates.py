@@ -169,11 +169,16 @@ class CandidateRunner:
         """Returns the OpContext for checks of the given clauses. The layouts are those of the plan unless ``cases``
         and ``targets`` are given."""
         if cases is not None:  # the given layouts replace those of the samples
-            samples = [replace(each, layouts=None) for each in samples]
+            samples = [replace(each, layouts=None, geometries=None) for each in samples]
         return OpContext(
-            *(self.subject, self.dtype, self.traits, samples, self.device, self.strides),
-            Recorder(self.subject.id, self.dtype, clauses),
-            self.known,
+            subject=self.subject,
+            dtype=self.dtype,
+            traits=self.traits,
+            samples=samples,
+            device=self.device,
+            strides=self.strides,
+            recorder=Recorder(self.subject.id, self.dtype, clauses),
+            known=self.known,
             cases=cases or covering_set().cases,
             targets=targets or covering_set().targets,
         )
