@@ -175,12 +175,12 @@ def serve(given: object, tell: Tell) -> None:
     tell.ready()
     for each in orders.tasks:
         text, case = "", find_case(each.cell)
+        failure = Failure(kind=Kind.ENDED, detail=each.message)
         if case is not None and has_source(device.descriptor):
             case = replace(case, seconds=each.seconds)
-            failure = Failure(kind=Kind.ENDED, detail=each.message)
             text = script_of_case(case, device.descriptor, failure, dies=True)
         elif each.call is not None:
             runner = CandidateRunner.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
             given = each.cell.clause, each.call, each.seconds
-            text = runner.script_of(*given, judged=each.judged)
+            text = runner.script_of(*given, judged=each.judged, failure=failure)
         tell(text)

@@ -56,6 +56,9 @@ def test_the_script_of_a_crash_exits_1_exactly_while_the_device_crashes(
     on, off = (fork.script(crashed / result.repro, **faults) for faults in (CRASHES, SOUND))
     assert (on.code, off.code) == (1, 0), on.text + off.text
     assert "FAIL: the process was killed by SIGSEGV" in on.text
+    if cell == CALLS:  # the script of one call, which shows it and how it ended
+        head = (crashed / result.repro).read_text(encoding="utf-8").partition("Written by")[0]
+        assert "torch.exp(t[0])" in head and "Found:    " in head and "SIGSEGV" in head
 
 
 def test_a_clause_whose_every_call_dies_is_blocked_by_that_of_the_first(crashed: Path) -> None:

@@ -22,7 +22,6 @@ from devices.failure import Kind
 #: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
 START_SECONDS = 120.0
 
-
 #: The name under which a fresh process imports a repro script.
 SCRIPT = "conform_repro"
 
@@ -94,13 +93,10 @@ class Orders:
     fresh: bool = False
     rank: Rank | None = None
 
-    @classmethod
-    def to_run(
-        cls, function: Callable[..., Any], arguments: tuple[Any, ...], *about: Any, **more: Any
-    ) -> Orders:
-        """Returns the orders to run a function, which may be one of a repro script."""
-        module = SCRIPT if function.__module__ == "__main__" else function.__module__
-        return cls(module, function.__qualname__, arguments, *about, **more)
+
+def _module_of(function: Callable[..., Any]) -> str:
+    """Returns the name of the module from which a subprocess takes a function, which may be one of a repro script."""
+    return SCRIPT if function.__module__ == "__main__" else function.__module__
 
 
 def _child(
@@ -136,7 +132,10 @@ def in_process(
     Waits until the process ends, even if the result has arrived, because a case may check that the process exits
     cleanly.
     """
-    orders = Orders.to_run(function, arguments, where, seed, default, patience, fresh)
+    name = function.__qualname__
+    orders = Orders(
+        _module_of(function), name, arguments, where, seed, default, patience=patience, fresh=fresh
+    )
     answer, ended = ask(_child(orders, seconds, first_time, environment, not spawned))
     result = Result() if answer is None else unpacked(answer)
     assert isinstance(result, Result)
@@ -156,7 +155,8 @@ def in_processes(
     first_time: Callable[[float], float] = float,
 ) -> list[Result]:
     """Runs a function in several subprocesses and returns their results in order; see ``CaseContext.children``."""
-    orders = Orders.to_run(function, arguments, where, seed, default, patience)
+    name = function.__qualname__
+    orders = Orders(_module_of(function), name, arguments, where, seed, default, patience=patience)
     with rendezvous() as path:
         children = [
             _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time)

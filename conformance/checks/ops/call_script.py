@@ -92,15 +92,18 @@ class CallScript:
         given: dict[str, Any] = {"carried": carried, "start": start}
         return written(self.setting, self._head(failure), lines, [*functions, report], **given)
 
-    def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
+    def until_it_ends(
+        self, seconds: float, *, judged: bool = False, failure: Failure | None = None
+    ) -> str:
         """Returns the script for a call that did not finish. The script makes the call in a subprocess, also judges the
         result if ``judged``, and reports how the process ended. ``seconds`` is the time limit of the subprocess."""
         start = f"main() if sys.argv[1:] else report_end({seconds!r})"
         if judged:
-            return self._judged([report_end], start)
+            return self._judged([report_end], start, failure)
         functions: list[Any] = []
         lines = self._call(functions)
-        return written(self.setting, self._head(), lines, [*functions, report_end], start=start)
+        head = self._head(failure)
+        return written(self.setting, head, lines, [*functions, report_end], start=start)
 
     def _head(self, failure: Failure | None = None) -> str:
         title = (

@@ -39,6 +39,7 @@ from conformance.checks.ops.modes import EAGER, Mode
 from conformance.checks.ops.roundings import exact_answer
 from devices.cell import CallKey
 from devices.errors import in_a_line
+from devices.failure import Failure
 from opinfo.compare import DEFAULT_TOLERANCES
 from opinfo.determinate_calls import all_differ
 from opinfo.device import Device
@@ -530,6 +531,7 @@ def script_for_call(
     *,
     seconds: float,
     judged: bool = False,
+    failure: Failure | None = None,
 ) -> str:
     """Returns the script for a call that ended its process in the checks of a clause. The script makes only that call,
     also judges its result if ``judged``, and reports how its process ends. Returns an empty string if the checks make
@@ -537,7 +539,10 @@ def script_for_call(
     ctx.guard, ctx.scripts, ctx.makes = _One(call), {}, False
     run_checks(ctx, checks)
     found = ctx.scripts.get(clause)
-    return found.until_it_ends(seconds, judged=judged) if found is not None else ""
+    if found is None:
+        return ""
+    script: str = found.until_it_ends(seconds, judged=judged, failure=failure)
+    return script
 
 
 #: Returns the most samples of an op that a plan takes for a check; None if it takes all.

@@ -174,10 +174,13 @@ class DirectedScript:
             name = self.layout or self.check.__name__
             record.fail(failed(wrong, self.layout, size, self, self.complete, name))
 
-    def until_it_ends(self, seconds: float, *, judged: bool = False) -> str:
+    def until_it_ends(
+        self, seconds: float, *, judged: bool = False, failure: Failure | None = None
+    ) -> str:
         """Returns the script for a check that did not finish. The script makes the check in a subprocess and reports
         how the process ended. ``seconds`` is the time limit of the subprocess."""
-        return self._script([report_end], f"main() if sys.argv[1:] else report_end({seconds!r})")
+        start = f"main() if sys.argv[1:] else report_end({seconds!r})"
+        return self._script([report_end], start, failure)
 
     def __call__(self, failure: Failure | None = None) -> str:
         """Returns the text of the script. Its first lines show the failure, if it is given."""

@@ -152,12 +152,16 @@ class CandidateRunner:
         run_checks(context, SUITE.op_checks)
         return context.recorder.cells[clause]
 
-    def script_of(self, clause: str, call: CallKey, seconds: float, *, judged: bool) -> str:
+    def script_of(
+        self, clause: str, call: CallKey, seconds: float, *, judged: bool, failure: Failure
+    ) -> str:
         """Returns the script that makes one call in a child process, for at most ``seconds``; empty if no script can be
         written."""
         checks = load(suite_of(clause)).op_checks
         context = self._context(self.samples, [clause])
-        return script_for_call(context, checks, clause, call, seconds=seconds, judged=judged)
+        return script_for_call(
+            context, checks, clause, call, seconds=seconds, judged=judged, failure=failure
+        )
 
     def _context(
         self,

@@ -15,7 +15,12 @@ from conformance.suites.allocator import (
 SUITE = Suite(
     "allocator",
     cases=gathered(
-        *(counters.cases, blocks.cases, limits.cases, pools.cases, drawn.cases),
-        *(leaks.cases, cross_stream_free.cases),
+        counters.cases,
+        blocks.cases,
+        limits.cases,
+        pools.cases,
+        drawn.cases,
+        leaks.cases,
+        cross_stream_free.cases,
     ),
 )
