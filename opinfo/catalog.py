@@ -77,6 +77,7 @@ class Op(Subject):
     id = _field("full_name")
     function = _field("op")
     reference = _field("op")
+    runs_on_cpu = True
     method = _field("method_variant")
     operator = _field("operator_variant")
     inplace = _field("inplace_variant")

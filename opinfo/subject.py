@@ -53,6 +53,11 @@ class Subject:
     takes_neg_view: bool = False
 
     @property
+    def runs_on_cpu(self) -> bool:
+        """True if ``function`` runs on the CPU as well as on the device. Some checks compare it with itself there."""
+        return self.reference is self.function
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names under which ``exceptions.toml`` may list properties of the function."""
         return (self.id,)

@@ -80,7 +80,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a subprocess is told: the function, by its module and name, its arguments, and what its context needs. With
+    """What a subprocess is to do: the function, by its module and name, its arguments, and what its context needs. With
     ``fresh``, the device has not been used before the function starts."""
 
     module: str

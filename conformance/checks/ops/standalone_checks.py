@@ -142,13 +142,11 @@ class DirectedScript:
 
     def may_run(self) -> bool:
         """Announces the check to the guard, and returns True if the check may run. Returns False if the check ended its
-        process in an earlier attempt, if only the script of the check is wanted, or if the subject has a reference of its
-        own: the check calls one function on the device and on the CPU, so it would compare a kernel with itself."""
-        subject = self.ctx.subject
-        if subject.reference is not subject.function:
+        process in an earlier attempt, if only the script of the check is wanted, or if the function under test runs on the
+        device alone: the check calls one function on the device and on the CPU."""
+        if not self.ctx.subject.runs_on_cpu:
             self.ctx.recorder.cells[self.clause].pass_over(
-                "the subject has a reference of its own, and "
-                f"{self.check.__name__}() needs a function that runs on the CPU too"
+                f"{self.check.__name__}() calls the function on the CPU too, and it runs on the device alone"
             )
             return False
         number = self.number if self.sample is None else self.sample.index
