@@ -1,0 +1,209 @@
+"""The definitions and imports of a module, and the names of the module that a statement uses."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class NotCarried(Exception):
+    """The exception raised if a function uses a name whose definition cannot be copied into a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What an import binds to a name: ``original`` of a module, or a module if ``original`` is empty."""
+
+    module: str
+    original: str
+    name: str
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+    @property
+    def value(self) -> tuple[str, str]:
+        """The module and the name in it that are bound. ``import a.b`` binds the module ``a``."""
+        is_plain = not self.original and self.name == self.package
+        return self.package if is_plain else self.module, self.original
+
+    def line(self, name: str) -> str:
+        """Returns the statement that binds the value to another name."""
+        if self.original:
+            line, own = f"from {self.module} import {self.original}", self.original
+        else:
+            line, own = f"import {self.module}", self.value[0]
+        if name == own and (self.original or self.name == self.package):
+            return line
+        if self.value[0] != self.module:
+            raise NotCarried(f"{line} binds {self.package}, which means something else in a script")
+        return f"{line} as {name}"
+
+
+@dataclass(eq=False)
+class Module:
+    """The statements of a module and its imports, by the names that they bind. ``others`` are the statements that bind no
+    name, such as calls. Of a ``shared`` module, only those methods of a class are copied that are used."""
+
+    name: str
+    text: str
+    shared: bool
+    defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    imported: dict[str, list[Import]] = field(default_factory=dict)
+    others: list[ast.stmt] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for node in ast.parse(self.text).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                for each in imports_of(node):
+                    self.imported.setdefault(each.name, []).append(each)
+            elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+                names = {*bound_in([node])}
+                for name in names:
+                    self.defined.setdefault(name, []).append(node)
+                if not names and not isinstance(getattr(node, "value", None), ast.Constant):
+                    self.others.append(node)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines as bytes, as the columns of a syntax tree count bytes."""
+        return [line.encode() for line in self.text.splitlines()]
+
+
+@cache
+def given_module(name: str, text: str) -> Module:
+    """Returns the definitions and imports of a text."""
+    return Module(name, text, shared=False)
+
+
+@cache
+def read_module(name: str) -> Module:
+    """Returns the definitions and imports of a module that can be imported."""
+    # Python may call methods that no text of a suite mentions.
+    shared = not name.startswith(("conformance.suites.", "tests."))
+    return Module(name, inspect.getsource(importlib.import_module(name)), shared)
+
+
+@cache
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # what stands before the last dot is no package
+        return False
+
+
+def imports_of(node: ast.AST) -> Iterator[Import]:
+    """Yields what an import statement binds; nothing for other nodes."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, "", alias.asname or alias.name.partition(".")[0])
+    elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        source = "." * node.level + (node.module or "")
+        for alias in node.names:
+            yield Import(source, alias.name, alias.asname or alias.name)
+
+
+def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names that statements bind in their own scope."""
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not isinstance(node, (ast.Lambda, *_COMPREHENSIONS)):
+            yield from (each.name for each in imports_of(node))
+            if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+                yield node.name
+            yield from bound_in(ast.iter_child_nodes(node))
+
+
+def attributes_in(node: ast.AST) -> Iterator[str]:
+    """Yields the names of attributes that a statement may use: also those in texts, which ``attrgetter`` may get."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield from each.value.split(".") if re.fullmatch(r"[\w.]+", each.value) else ()
+
+
+def globals_in(node: ast.AST) -> list[ast.Name]:
+    """Returns the uses of names of the module in one of its statements, also those that bind such a name. Annotations
+    are left out, because a script does not evaluate them."""
+    found = _Globals()
+    found.visit(node)
+    return found.names
+
+
+@dataclass
+class _Globals(ast.NodeVisitor):
+    names: list[ast.Name] = field(default_factory=list)
+    scopes: list[set[str]] = field(default_factory=list)  # of functions and comprehensions
+    of_class: set[str] | None = None  # bound so far in the class whose body is visited
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if self.of_class is not None and (
+            isinstance(node.ctx, ast.Store) or node.id in self.of_class
+        ):
+            return
+        if not any(node.id in scope for scope in self.scopes):
+            self.names.append(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._visit_function(node, node.decorator_list, node.body)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._visit_function(node, node.decorator_list, node.body)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._visit_function(node, (), [node.body])
+
+    def _visit_function(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
+        decorators: Iterable[ast.expr],
+        body: Sequence[ast.AST],
+    ) -> None:
+        given = node.args
+        for each in (*decorators, *given.defaults, *filter(None, given.kw_defaults)):
+            self.visit(each)
+        local = {each.arg for each in ast.walk(given) if isinstance(each, ast.arg)}
+        local |= {*bound_in(body)}
+        for inner in (inner for each in body for inner in ast.walk(each)):
+            local -= {*inner.names} if isinstance(inner, ast.Global) else set()
+        self._visit_inside(local, body)
+
+    def _visit_inside(self, local: set[str], nodes: Iterable[ast.AST]) -> None:
+        of_class, self.of_class = self.of_class, None
+        self.scopes.append(local)
+        for each in nodes:
+            self.visit(each)
+        self.scopes.pop()
+        self.of_class = of_class
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for each in (*node.decorator_list, *node.bases, *node.keywords):
+            self.visit(each)
+        of_class, self.of_class = self.of_class, set()
+        for statement in node.body:
+            self.visit(statement)
+            self.of_class |= {*bound_in([statement])}
+        self.of_class = of_class
+
+    def _visit_comprehension(self, node: ast.ListComp | ast.DictComp) -> None:
+        targets = [each.target for each in node.generators]
+        self._visit_inside({*bound_in(targets)}, ast.iter_child_nodes(node))
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        for each in filter(None, (node.target, node.value)):
+            self.visit(each)
