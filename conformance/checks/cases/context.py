@@ -24,7 +24,15 @@ from conformance.checks.cases.exceptions import (
     NotShown,
     shown,
 )
-from conformance.checks.cases.held_streams import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
+from conformance.checks.cases.held_streams import (
+    CALL,
+    LIMIT,
+    NOTHING_HELD,
+    SOON,
+    Hold,
+    ends,
+    together,
+)
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
 from conformance.checks.cases.results import Result, group_failure
 from devices.descriptor import Descriptor
@@ -392,7 +400,10 @@ class CaseContext:
 
     # -- threads and processes
 
-    together = staticmethod(together)
+    @staticmethod
+    def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
+        """Calls all functions at the same time, each in its own thread; see ``held_streams.together``."""
+        return together(*functions, seconds=seconds)
 
     def child(
         self,

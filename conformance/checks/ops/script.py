@@ -106,6 +106,8 @@ def report_end(seconds: Any) -> None:
         fault = f"the call did not return within {seconds} seconds"
     elif child.returncode < 0:
         fault = f"the process was killed by {signal.Signals(-child.returncode).name}"
+    elif child.returncode == 2:  # the call was not made, as the process has printed
+        sys.exit(2)
     elif child.returncode:
         fault = f"the process ended with status {child.returncode}"
     print(f"FAIL: {fault}" if fault else "PASS: the call returned")

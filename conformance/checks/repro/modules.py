@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from typing import TypeAlias
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class NotCarried(Exception):
@@ -38,15 +39,13 @@ class Import:
 
     def line(self, name: str) -> str:
         """Returns the statement that binds the value to another name."""
-        if self.original:
-            line, own = f"from {self.module} import {self.original}", self.original
-        else:
-            line, own = f"import {self.module}", self.value[0]
-        if name == own and (self.original or self.name == self.package):
-            return line
-        if self.value[0] != self.module:
-            raise NotCarried(f"{line} binds {self.package}, which means something else in a script")
-        return f"{line} as {name}"
+        original = self.original or self.module
+        if self.original or self.value[0] == self.module:
+            bound = f"{original} as {name}" if name != original else original
+            return f"from {self.module} import {bound}" if self.original else f"import {bound}"
+        if name != self.package:
+            raise NotCarried(f"{self.package} means something else in a script")
+        return f"import {self.module}"
 
 
 @dataclass(eq=False)
@@ -119,7 +118,7 @@ def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        elif not isinstance(node, (ast.Lambda, *_COMPREHENSIONS)):
+        elif not isinstance(node, ast.Lambda | _Comprehension):
             yield from (each.name for each in imports_of(node))
             if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
                 yield node.name
@@ -198,7 +197,7 @@ class _Globals(ast.NodeVisitor):
             self.of_class |= {*bound_in([statement])}
         self.of_class = of_class
 
-    def _visit_comprehension(self, node: ast.ListComp | ast.DictComp) -> None:
+    def _visit_comprehension(self, node: _Comprehension) -> None:
         targets = [each.target for each in node.generators]
         self._visit_inside({*bound_in(targets)}, ast.iter_child_nodes(node))
 

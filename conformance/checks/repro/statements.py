@@ -166,7 +166,7 @@ def evaluated_first(node: ast.FunctionDef) -> list[ast.Name]:
     head = copy(node)
     head.body = []
     head.decorator_list = [each for each in node.decorator_list if not _is_case(each)]
-    return [each for each in globals_in(head)]
+    return globals_in(head)
 
 
 def _is_case(decorator: ast.expr) -> bool:
@@ -199,7 +199,7 @@ def text_of(statement: Statement, kept: Collection[Piece], names: Mapping[Thing,
     """Returns the source of a statement with these pieces only, and with the names that definitions have in the script."""
     node, module = statement.node, statement.module
     if _is_read_from_file(module, node):
-        return "\n".join(_values(module, node))
+        return "\n".join(_values(module, node, names))
     first = _first_line(module, node)
     edits = _Edits(module.lines[first - 1 : node.end_lineno], first)
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -243,9 +243,9 @@ class _Edits:
         return self._starts[line - self._first] + column
 
     def replace(self, node: ast.expr, text: str) -> None:
-        assert node.end_lineno is not None and node.end_col_offset is not None
         start = self._place(node.lineno, node.col_offset)
-        self._changes.add((start, self._place(node.end_lineno, node.end_col_offset), text.encode()))
+        end = self._place(node.end_lineno or 0, node.end_col_offset or 0)
+        self._changes.add((start, end, text.encode()))
 
     def rename(self, node: ast.FunctionDef | ast.ClassDef, name: str) -> None:
         start = self._text.index(node.name.encode(), self._place(node.lineno, node.col_offset))
@@ -253,8 +253,8 @@ class _Edits:
 
     def drop(self, first: int, last: ast.stmt | ast.expr) -> None:
         """Removes the lines from the number ``first`` to the end of a node."""
-        assert last.end_lineno is not None
-        self._changes.add((self._place(first, 0), self._place(last.end_lineno + 1, 0), b""))
+        end = self._place((last.end_lineno or 0) + 1, 0)
+        self._changes.add((self._place(first, 0), end, b""))
 
     def applied(self) -> str:
         text = self._text + b"\n"
@@ -281,7 +281,7 @@ def _is_read_from_file(module: Module, node: ast.stmt) -> bool:
     )
 
 
-def _values(module: Module, node: ast.stmt) -> Iterator[str]:
+def _values(module: Module, node: ast.stmt, names: Mapping[Thing, str]) -> Iterator[str]:
     """Yields assignments of the values that names of a module have now."""
     for name in bound_in([node]):
         value = getattr(importlib.import_module(module.name), name)
@@ -291,4 +291,4 @@ def _values(module: Module, node: ast.stmt) -> Iterator[str]:
             ast.literal_eval(re.sub(r"^frozenset\((.*)\)$", r"\1", text, flags=re.DOTALL))
         except ValueError as error:
             raise NotCarried(f"{name} of {module.name} is read from a file: {error}") from error
-        yield f"{name} = {text}"
+        yield f"{names[Definition(module, name)]} = {text}"
