@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import pprint
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -114,8 +115,6 @@ def _module_of_program(module: str, source: str) -> Module:
 
 
 def _module_of_descriptor(file: Path) -> Module:
-    """Returns the module of a descriptor. Its statements that bind no name, such as calls, belong to DESCRIPTOR."""
-    module = given_module(f"{file.parent.name}.descriptor", file.read_text(encoding="utf-8"))
-    module.defined["DESCRIPTOR"][:0] = module.others
-    module.others.clear()
-    return module
+    """Returns the module of a descriptor, with the path of its file as it is now."""
+    text = re.sub(r"\b__file__\b", lambda _: repr(str(file)), file.read_text(encoding="utf-8"))
+    return given_module(f"the descriptor {file}", text, "DESCRIPTOR")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.checks.repro.modules import Import, NotCarried, read_module
+from conformance.checks.repro.modules import Import, Module, NotCarried, read_module
 from conformance.checks.repro.statements import (
     Definition,
     Piece,
@@ -126,26 +126,31 @@ class Bundle:
             and each.value.id == name
         }
 
-    def texts(self) -> list[tuple[Definition, str]]:
-        """Returns the text of each definition. It comes after those that it uses."""
-        found: list[tuple[Definition, str]] = []
-        done: set[ast.stmt] = set()
+    def texts(self) -> dict[ast.stmt, str]:
+        """Returns the text of each statement: the modules in the order of their imports, each as it was written."""
+        of_module: dict[Module, dict[Statement, list[Piece]]] = {}
+        for statement in self._statements.values():
+            kept = [each for each in statement.pieces if each.node in self._kept]
+            of_module.setdefault(statement.module, {})[statement] = kept
+        done: dict[Module, None] = {}  # in order
 
-        def follow(definition: Definition) -> None:
-            for statement in statements_of(definition):
-                if statement.node in done:
-                    continue
-                done.add(statement.node)
-                kept = [each for each in statement.pieces if each.node in self._kept]
-                used = {use.thing for piece in kept for use in piece.uses}
-                for each in sorted(
-                    (each for each in used if isinstance(each, Definition)),
-                    key=lambda each: (each.name, each.module.name),
-                ):
-                    follow(each)
-                found.append((definition, text_of(statement, kept, self.names)))
+        def follow(module: Module, above: tuple[Module, ...] = ()) -> None:
+            if module in done or module in above:
+                return
+            uses = (
+                use for kept in of_module[module].values() for each in kept for use in each.uses
+            )
+            for thing in (use.thing for use in uses):
+                if isinstance(thing, Definition):
+                    follow(thing.module, (*above, module))
+            done[module] = None
 
-        for thing in [*self.names]:
-            if isinstance(thing, Definition):
-                follow(thing)
-        return found
+        for module in of_module:
+            follow(module)
+        return {
+            statement.node: text_of(statement, kept, self.names)
+            for module in done
+            for statement, kept in sorted(
+                of_module[module].items(), key=lambda each: each[0].node.lineno
+            )
+        }

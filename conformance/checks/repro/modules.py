@@ -50,27 +50,25 @@ class Import:
 
 @dataclass(eq=False)
 class Module:
-    """The statements of a module and its imports, by the names that they bind. ``others`` are the statements that bind no
-    name, such as calls. Of a ``shared`` module, only those methods of a class are copied that are used."""
+    """The statements of a module and its imports, by the names that they bind. Statements that bind no name, such as calls,
+    count as part of the definition ``owner``. Of a ``shared`` module, only those methods of a class are copied that are
+    used."""
 
     name: str
     text: str
     shared: bool
+    owner: str = ""
     defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
     imported: dict[str, list[Import]] = field(default_factory=dict)
-    others: list[ast.stmt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for node in ast.parse(self.text).body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 for each in imports_of(node):
                     self.imported.setdefault(each.name, []).append(each)
-            elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
-                names = {*bound_in([node])}
-                for name in names:
+            elif not _is_left_out(node):
+                for name in sorted({*bound_in([node])}) or [self.owner]:
                     self.defined.setdefault(name, []).append(node)
-                if not names and not isinstance(getattr(node, "value", None), ast.Constant):
-                    self.others.append(node)
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -78,10 +76,17 @@ class Module:
         return [line.encode() for line in self.text.splitlines()]
 
 
+def _is_left_out(node: ast.stmt) -> bool:
+    """Returns True for docstrings, and for blocks that are for type checkers or run if the module is the program."""
+    if isinstance(node, ast.If):
+        return re.search("TYPE_CHECKING|__name__", ast.unparse(node.test)) is not None
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
 @cache
-def given_module(name: str, text: str) -> Module:
+def given_module(name: str, text: str, owner: str = "") -> Module:
     """Returns the definitions and imports of a text."""
-    return Module(name, text, shared=False)
+    return Module(name, text, False, owner)
 
 
 @cache

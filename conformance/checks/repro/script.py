@@ -16,7 +16,7 @@ import torch
 
 from conformance.checks.repro.bundle import Bundle
 from conformance.checks.repro.modules import attributes_in
-from conformance.checks.repro.statements import Definition
+from conformance.checks.repro.statements import Definition, statements_of
 from devices.failure import Failure
 
 #: The width of a line, and the most lines of an expected or found value.
@@ -72,8 +72,9 @@ def script_text(
     bundle.mention(attributes_in(ast.parse("\n".join([*main, below]))))
     imports = {*bundle.imports, "import sys", "import torch", "import traceback"}
     texts = bundle.texts()
-    first = [top, *(text for each, text in texts if each in above)]
-    rest = [below, *(text for each, text in texts if each not in above)]
+    leading = {each.node for definition in above for each in statements_of(definition)}
+    first = [top, *(text for node, text in texts.items() if node in leading)]
+    rest = [below, *(text for node, text in texts.items() if node not in leading)]
     return _SCRIPT.format(
         head=head,
         torch=torch.__version__,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +31,10 @@ from conformance.checks.repro.modules import (
 _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 #: What a script carries in the place of a module or a function.
 _STAND_INS = {"msgspec": "msgspec", "devices.descriptor.check": "unchecked"}
+
+
+#: What stands before the name of a definition.
+_KEYWORD = re.compile(rb"(async\s+)?(def|class)\s+")
 
 
 class Definition(NamedTuple):
@@ -101,7 +105,7 @@ def _imported(each: Import) -> Iterator[Thing]:
 def _uses_in(module: Module, node: ast.AST) -> Iterator[Use]:
     for each in (each for inner in ast.walk(node) for each in imports_of(inner)):
         if each.package in _OURS:
-            raise NotCarried(f"{module.name} imports {each.module} in a function; import it above")
+            raise NotCarried(f"{module.name} imports {each.module}, but not at its top")
     holders = {id(each.value): each for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     for name in globals_in(node):
         for thing in defined_as(module, name.id):
@@ -150,7 +154,8 @@ def statement_of(module: Module, node: ast.stmt) -> Statement:
             for each in node.body
             if isinstance(each, ast.FunctionDef) and not re.fullmatch("_.*_", each.name)
         ]
-        rest.body = [each for each in node.body if each not in methods]
+        rest.body = [each for each in node.body if each not in methods] or node.body
+        methods = [each for each in methods if each not in rest.body]
     pieces = [_piece(module, node, rest), *(_piece(module, each, each) for each in methods)]
     return Statement(module, node, tuple(pieces))
 
@@ -202,7 +207,7 @@ def text_of(statement: Statement, kept: Collection[Piece], names: Mapping[Thing,
         return "\n".join(_values(module, node, names))
     first = _first_line(module, node)
     edits = _Edits(module.lines[first - 1 : node.end_lineno], first)
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         edits.rename(node, names[Definition(module, node.name)])
         for decorator in filter(_is_case, node.decorator_list):
             edits.drop(decorator.lineno, decorator)
@@ -214,15 +219,16 @@ def text_of(statement: Statement, kept: Collection[Piece], names: Mapping[Thing,
         edits.replace(use.node, names[use.thing])
     left_out = {piece.node for piece in statement.pieces if piece not in kept}
     if isinstance(node, ast.ClassDef):
-        for before, each in pairwise(node.body):
+        for before, each in zip([None, *node.body], node.body):
             if each in left_out:
-                edits.drop((before.end_lineno or 0) + 1, each)
+                start = (before.end_lineno or 0) + 1 if before else _first_line(module, each)
+                edits.drop(start, each)
     return edits.applied()
 
 
 def _first_line(module: Module, node: ast.stmt) -> int:
     """Returns the line in which a definition begins with its decorators, or an assignment with the comment above."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return min([node.lineno, *(each.lineno for each in node.decorator_list)])
     first = node.lineno
     while first > 1 and module.lines[first - 2].startswith(b"#"):
@@ -247,8 +253,11 @@ class _Edits:
         end = self._place(node.end_lineno or 0, node.end_col_offset or 0)
         self._changes.add((start, end, text.encode()))
 
-    def rename(self, node: ast.FunctionDef | ast.ClassDef, name: str) -> None:
-        start = self._text.index(node.name.encode(), self._place(node.lineno, node.col_offset))
+    def rename(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str
+    ) -> None:
+        keyword = _KEYWORD.match(self._text, self._place(node.lineno, node.col_offset))
+        start = keyword.end() if keyword else 0
         self._changes.add((start, start + len(node.name.encode()), name.encode()))
 
     def drop(self, first: int, last: ast.stmt | ast.expr) -> None:
