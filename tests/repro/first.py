@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import devices.errors
 from devices import machine
 from devices.errors import ConformError as Refused
-from tests.repro.second import SIZES, Counter, helper
+from tests.repro.second import SIZES, Counter, changes_another_global, helper
 from tests.repro.second import scaled as enlarged
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def takes_a_module() -> Any:
 
 def changes_a_global() -> int:
     global _calls
-    _calls += 1
+    _calls = changes_another_global()
     return _calls
 
 

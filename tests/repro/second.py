@@ -28,3 +28,12 @@ class Counter:
 
     def reset(self) -> None:
         self.number = 0
+
+
+_calls = 100
+
+
+def changes_another_global() -> int:
+    global FACTOR, _calls
+    _calls += FACTOR
+    return _calls

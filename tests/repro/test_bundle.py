@@ -40,7 +40,6 @@ def executed(bundle: Bundle) -> dict[str, Any]:
         (first.hides_names, (5,)),
         (first.uses_a_table, (5,)),
         (first.uses_classes, ()),
-        (first.changes_a_global, ()),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -55,6 +54,13 @@ def test_two_definitions_of_a_name_get_two_names() -> None:
     bundle = Bundle().take([first.uses_two_of_a_name])
     names = executed(bundle)
     assert (names["_own"](5), names["_own_second"](5)) == (6, 4)
+
+
+def test_a_global_that_is_assigned_gets_a_name_of_its_own_too() -> None:
+    names = executed(Bundle().take([first.changes_a_global]))
+    assert names["changes_a_global"]() == 110
+    assert (names["_calls"], names["_calls_second"]) == (110, 110)
+    assert names["changes_a_global"]() == 120
 
 
 def test_what_a_function_adds_must_keep_its_name() -> None:

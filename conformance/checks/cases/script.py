@@ -22,7 +22,7 @@ from conformance.checks.child import Child, serve
 from conformance.checks.repro.bundle import Bundle
 from conformance.checks.repro.modules import Import, Module, given_module, globals_in, read_module
 from conformance.checks.repro.script import headed, script_text
-from conformance.checks.repro.statements import Definition, evaluated_first
+from conformance.checks.repro.statements import Definition, evaluates
 from devices.descriptor import Descriptor
 from devices.failure import Failure, Kind
 
@@ -103,7 +103,7 @@ def _written(case: BehaviourCase, check: str, arguments: tuple[Any, ...]) -> str
 def _may_lead(check: Callable[..., Any]) -> bool:
     """Returns True if a function may be defined before all others: nothing is evaluated when it is defined."""
     [node] = read_module(check.__module__).defined[check.__name__]
-    return isinstance(node, ast.FunctionDef) and not evaluated_first(node)
+    return isinstance(node, ast.FunctionDef) and not evaluates(node)
 
 
 def _module_of_program(module: str, source: str) -> Module:

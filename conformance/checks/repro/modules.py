@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TypeAlias
 
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -139,75 +140,48 @@ def attributes_in(node: ast.AST) -> Iterator[str]:
             yield from each.value.split(".") if re.fullmatch(r"[\w.]+", each.value) else ()
 
 
-def globals_in(node: ast.AST) -> list[ast.Name]:
-    """Returns the uses of names of the module in one of its statements, also those that bind such a name. Annotations
-    are left out, because a script does not evaluate them."""
-    found = _Globals()
-    found.visit(node)
-    return found.names
-
-
-@dataclass
-class _Globals(ast.NodeVisitor):
-    names: list[ast.Name] = field(default_factory=list)
-    scopes: list[set[str]] = field(default_factory=list)  # of functions and comprehensions
-    of_class: set[str] | None = None  # bound so far in the class whose body is visited
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if self.of_class is not None and (
-            isinstance(node.ctx, ast.Store) or node.id in self.of_class
-        ):
-            return
-        if not any(node.id in scope for scope in self.scopes):
-            self.names.append(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._visit_function(node, node.decorator_list, node.body)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self._visit_function(node, node.decorator_list, node.body)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._visit_function(node, (), [node.body])
-
-    def _visit_function(
-        self,
-        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
-        decorators: Iterable[ast.expr],
-        body: Sequence[ast.AST],
-    ) -> None:
-        given = node.args
-        for each in (*decorators, *given.defaults, *filter(None, given.kw_defaults)):
-            self.visit(each)
-        local = {each.arg for each in ast.walk(given) if isinstance(each, ast.arg)}
-        local |= {*bound_in(body)}
-        for inner in (inner for each in body for inner in ast.walk(each)):
-            local -= {*inner.names} if isinstance(inner, ast.Global) else set()
-        self._visit_inside(local, body)
-
-    def _visit_inside(self, local: set[str], nodes: Iterable[ast.AST]) -> None:
-        of_class, self.of_class = self.of_class, None
-        self.scopes.append(local)
-        for each in nodes:
-            self.visit(each)
-        self.scopes.pop()
-        self.of_class = of_class
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+def globals_in(node: ast.AST, local: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+    """Yields the uses of names of the module in one of its statements, also those that bind such a name; ``local`` are
+    those that mean something else. Annotations are left out, because a script does not evaluate them."""
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Name):
+        children = ()
+        if node.id not in local:
+            yield node
+    elif isinstance(node, ast.AnnAssign):
+        children = filter(None, (node.target, node.value))
+    elif isinstance(node, ast.ClassDef):
         for each in (*node.decorator_list, *node.bases, *node.keywords):
-            self.visit(each)
-        of_class, self.of_class = self.of_class, set()
-        for statement in node.body:
-            self.visit(statement)
-            self.of_class |= {*bound_in([statement])}
-        self.of_class = of_class
+            yield from globals_in(each, local)
+        yield from _globals_of_class(node, local)
+        children = ()
+    elif isinstance(node, _Function | _Comprehension):
+        inside: Sequence[ast.AST]
+        if isinstance(node, _Function):
+            for each in (*getattr(node, "decorator_list", ()), *_defaults(node)):
+                yield from globals_in(each, local)
+            inside = node.body if isinstance(node.body, list) else [node.body]
+            arguments = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+            every = (inner for each in inside for inner in ast.walk(each))
+            outer = {n for each in every if isinstance(each, ast.Global) for n in each.names}
+            local = (local | arguments | {*bound_in(inside)}) - outer
+        else:
+            inside = [*ast.iter_child_nodes(node)]
+            local = local | {*bound_in(each.target for each in node.generators)}
+        children = inside
+    for child in children:
+        yield from globals_in(child, local)
 
-    def _visit_comprehension(self, node: _Comprehension) -> None:
-        targets = [each.target for each in node.generators]
-        self._visit_inside({*bound_in(targets)}, ast.iter_child_nodes(node))
 
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
+def _defaults(node: _Function) -> Iterable[ast.expr]:
+    return (*node.args.defaults, *filter(None, node.args.kw_defaults))
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        for each in filter(None, (node.target, node.value)):
-            self.visit(each)
+
+def _globals_of_class(node: ast.ClassDef, local: frozenset[str]) -> Iterator[ast.Name]:
+    """Yields the uses in the body of a class, of which methods do not see the names."""
+    own: frozenset[str] = frozenset()
+    for statement in node.body:
+        seen = local if isinstance(statement, _Function) else local | own
+        found = globals_in(statement, seen)
+        yield from (each for each in found if isinstance(each.ctx, ast.Load))
+        own |= {*bound_in([statement])}

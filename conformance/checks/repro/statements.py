@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import importlib
 import pprint
 import re
@@ -11,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,8 +32,7 @@ _OURS = ("conformance", "opinfo", "devices", "reports", "tests")
 _STAND_INS = {"msgspec": "msgspec", "devices.descriptor.check": "unchecked"}
 
 
-#: What stands before the name of a definition.
-_KEYWORD = re.compile(rb"(async\s+)?(def|class)\s+")
+_Named: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Definition(NamedTuple):
@@ -166,12 +164,12 @@ def _piece(module: Module, node: ast.stmt, part: ast.stmt) -> Piece:
     return Piece(node, uses, attributes, method)
 
 
-def evaluated_first(node: ast.FunctionDef) -> list[ast.Name]:
-    """Returns the names of the module that are evaluated when a function is defined."""
+def evaluates(node: ast.FunctionDef) -> bool:
+    """Returns True if names of the module are evaluated when a function is defined."""
     head = copy(node)
     head.body = []
     head.decorator_list = [each for each in node.decorator_list if not _is_case(each)]
-    return globals_in(head)
+    return any(True for _ in globals_in(head))
 
 
 def _is_case(decorator: ast.expr) -> bool:
@@ -180,21 +178,8 @@ def _is_case(decorator: ast.expr) -> bool:
 
 def _may_shrink(module: Module, node: ast.ClassDef) -> bool:
     """Returns True if no base of a class is of another project, which may call any of its methods."""
-    return module.shared and all(_is_plain_base(module, each) for each in node.bases)
-
-
-def _is_plain_base(module: Module, base: ast.expr) -> bool:
-    uses = [*_uses_in(module, base)]
-    if not uses:
-        return issubclass(getattr(builtins, ast.unparse(base), object), BaseException)
-    return all(
-        isinstance(use.thing, Definition)
-        and all(
-            isinstance(each, ast.ClassDef) and _may_shrink(use.thing.module, each)
-            for each in use.thing.module.defined[use.thing.name]
-        )
-        for use in uses
-    )
+    uses = (use for base in node.bases for use in _uses_in(module, base))
+    return module.shared and not any(isinstance(use.thing, Import) for use in uses)
 
 
 # -- text
@@ -206,70 +191,39 @@ def text_of(statement: Statement, kept: Collection[Piece], names: Mapping[Thing,
     if _is_read_from_file(module, node):
         return "\n".join(_values(module, node, names))
     first = _first_line(module, node)
-    edits = _Edits(module.lines[first - 1 : node.end_lineno], first)
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        edits.rename(node, names[Definition(module, node.name)])
-        for decorator in filter(_is_case, node.decorator_list):
-            edits.drop(decorator.lineno, decorator)
-    for inner in ast.walk(node):
-        for name in inner.names if isinstance(inner, ast.Global) else ():
-            if names.get(Definition(module, name), name) != name:
-                raise NotCarried(f"{name} of {module.name} means something else in a script")
-    for use in (use for piece in kept for use in piece.uses):
-        edits.replace(use.node, names[use.thing])
-    left_out = {piece.node for piece in statement.pieces if piece not in kept}
-    if isinstance(node, ast.ClassDef):
-        for before, each in zip([None, *node.body], node.body):
-            if each in left_out:
-                start = (before.end_lineno or 0) + 1 if before else _first_line(module, each)
-                edits.drop(start, each)
-    return edits.applied()
+    lines = dict(enumerate(module.lines[first - 1 : node.end_lineno], first))
+    renamed = {node.lineno: [node.name]} if isinstance(node, _Named) else {}
+    renamed |= {each.lineno: each.names for each in ast.walk(node) if isinstance(each, ast.Global)}
+    for number, name in ((number, name) for number in renamed for name in renamed[number]):
+        new = names.get(Definition(module, name), name).encode()
+        pattern = rf"((?:def|class|global|,)\s+){name}\b".encode()
+        lines[number] = re.sub(pattern, rb"\1" + new, lines[number], count=1)
+    uses = {(use.node.lineno, use.node.col_offset): use for piece in kept for use in piece.uses}
+    for (number, start), use in sorted(uses.items(), key=itemgetter(0), reverse=True):
+        line = lines[number]
+        lines[number] = line[:start] + names[use.thing].encode() + line[use.node.end_col_offset :]
+    for each in filter(_is_case, getattr(node, "decorator_list", ())):
+        _drop(lines, each.lineno, each)
+    for before, each in zip([node, *getattr(node, "body", ())], getattr(node, "body", ())):
+        if any(piece.node is each and piece not in kept for piece in statement.pieces):
+            after = (before.end_lineno or 0) + 1
+            _drop(lines, after if before is not node else _first_line(module, each), each)
+    return b"\n".join(lines.values()).decode()
+
+
+def _drop(lines: dict[int, bytes], first: int, last: ast.AST) -> None:
+    for number in range(first, getattr(last, "end_lineno", first) + 1):
+        del lines[number]
 
 
 def _first_line(module: Module, node: ast.stmt) -> int:
     """Returns the line in which a definition begins with its decorators, or an assignment with the comment above."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(node, _Named):
         return min([node.lineno, *(each.lineno for each in node.decorator_list)])
     first = node.lineno
     while first > 1 and module.lines[first - 2].startswith(b"#"):
         first -= 1
     return first
-
-
-class _Edits:
-    """Changes of a text of several lines, of which the first has the number ``first``."""
-
-    def __init__(self, lines: list[bytes], first: int) -> None:
-        self._text = b"\n".join(lines)
-        self._starts = [0, *accumulate(len(line) + 1 for line in lines)]
-        self._first = first
-        self._changes: set[tuple[int, int, bytes]] = set()
-
-    def _place(self, line: int, column: int) -> int:
-        return self._starts[line - self._first] + column
-
-    def replace(self, node: ast.expr, text: str) -> None:
-        start = self._place(node.lineno, node.col_offset)
-        end = self._place(node.end_lineno or 0, node.end_col_offset or 0)
-        self._changes.add((start, end, text.encode()))
-
-    def rename(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str
-    ) -> None:
-        keyword = _KEYWORD.match(self._text, self._place(node.lineno, node.col_offset))
-        start = keyword.end() if keyword else 0
-        self._changes.add((start, start + len(node.name.encode()), name.encode()))
-
-    def drop(self, first: int, last: ast.stmt | ast.expr) -> None:
-        """Removes the lines from the number ``first`` to the end of a node."""
-        end = self._place((last.end_lineno or 0) + 1, 0)
-        self._changes.add((self._place(first, 0), end, b""))
-
-    def applied(self) -> str:
-        text = self._text + b"\n"
-        for start, end, new in sorted(self._changes, reverse=True):
-            text = text[:start] + new + text[end:]
-        return text.decode().rstrip()
 
 
 # -- constants that are read from a file, which a script does not have
