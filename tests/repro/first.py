@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import path as place
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from tests.repro.second import scaled as enlarged
 if TYPE_CHECKING:
     from pathlib import Path
 
-TABLE = {
+TABLE: dict[str, Callable[[int], int]] = {
     "doubled": lambda value: helper(value) * 2,  # é: columns count bytes
     "enlarged": lambda value: enlarged(value),
 }

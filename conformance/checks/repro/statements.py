@@ -192,9 +192,9 @@ def text_of(statement: Statement, kept: Collection[Piece], names: Mapping[Thing,
         return "\n".join(_values(module, node, names))
     first = _first_line(module, node)
     lines = dict(enumerate(module.lines[first - 1 : node.end_lineno], first))
-    renamed = {node.lineno: [node.name]} if isinstance(node, _Named) else {}
-    renamed |= {each.lineno: each.names for each in ast.walk(node) if isinstance(each, ast.Global)}
-    for number, name in ((number, name) for number in renamed for name in renamed[number]):
+    renamed = [(node.lineno, node.name)] if isinstance(node, _Named) else []
+    every = (each for each in ast.walk(node) if isinstance(each, ast.Global))
+    for number, name in [*renamed, *((each.lineno, name) for each in every for name in each.names)]:
         new = names.get(Definition(module, name), name).encode()
         pattern = rf"((?:def|class|global|,)\s+){name}\b".encode()
         lines[number] = re.sub(pattern, rb"\1" + new, lines[number], count=1)
