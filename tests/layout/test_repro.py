@@ -26,7 +26,6 @@ from conformance.checks.ops.context import OpContext, run_checks, script_for_cal
 from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.repro.bundle import Bundle
 from conformance.checks.repro.modules import NotCarried
-from conformance.plan.selection import is_case
 from conformance.run.worker import Worker
 from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE
@@ -73,7 +72,7 @@ def run(request: pytest.FixtureRequest) -> WholeRun:
 @pytest.fixture(scope="module")
 def scripts(run: WholeRun) -> list[Path]:
     """Every script that the run wrote for a cell of an op."""
-    return sorted(path for key, path in written(run).items() if not is_case(key))
+    return sorted(path for key, path in written(run).items() if not key.is_case)
 
 
 def written(run: WholeRun) -> dict[CellKey, Path]:
@@ -125,12 +124,12 @@ def test_every_failing_case_s_script_fails_as_the_run_did(
     whole_run: WholeRun, fork: ForkServer
 ) -> None:
     """Scripts of cases bring the suite's modules along: see ``tests/behaviour/test_scripts.py``."""
-    cases = {key: path for key, path in written(whole_run).items() if is_case(key)}
+    cases = {key: path for key, path in written(whole_run).items() if key.is_case}
     for key, path in cases.items():
         ran = fork.script(path)
         assert ran.code == 1 and ran.text.startswith("FAIL: "), ran.text
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        assert text is not None and text.startswith(f"{key.clause}::{key.op} on cpu\n")
+        assert text is not None and text.startswith(f"{key.clause}::{key.unit} on cpu\n")
 
 
 def imported(text: str) -> set[str]:
