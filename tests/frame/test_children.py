@@ -26,8 +26,10 @@ RANKS = 4
 #: A program that does what a process of the group does.
 SERVES = """
 import json, sys
+given = json.load(sys.stdin)
+sys.path[:] = given["path"]
 from conformance.checks.child import serve
-serve(json.load(sys.stdin), int(sys.argv[1]))
+serve(given, int(sys.argv[1]))
 """
 
 
