@@ -151,7 +151,7 @@ class Child:
         child.ended.how
 
     Leaving the block kills a child that still runs; ``wait()`` inside the block waits for the end of the child.
-    ``script`` is the path of a repro script that the child runs, with the number of a pipe as its argument.
+    ``script`` is the path of a repro script that the child runs, with ``serve`` and the number of a pipe as arguments.
     ``copied=True`` allows the child to be forked instead of started as a fresh interpreter, if it has neither a script nor
     an environment.
     """
@@ -184,7 +184,11 @@ class Child:
 
     def _fresh(self, given: Mapping[str, Any], writer: int) -> Process:
         process = subprocess.Popen(
-            [sys.executable, *([self.script] if self.script else ["-c", _START]), str(writer)],
+            [
+                sys.executable,
+                *([self.script, "serve"] if self.script else ["-c", _START]),
+                str(writer),
+            ],
             stdin=subprocess.PIPE,
             stdout=self._printed,
             stderr=self._printed,

@@ -29,7 +29,7 @@ import json, sys
 given = json.load(sys.stdin)
 sys.path[:] = given["path"]
 from conformance.checks.child import serve
-serve(given, int(sys.argv[1]))
+serve(given, int(sys.argv[2]))
 """
 
 

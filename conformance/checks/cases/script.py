@@ -70,7 +70,8 @@ def script_of_case(
     start = "main()"
     if bundle.has(Child):
         bundle.take([serve, serve_case]).add([Import("json", "", "json")])
-        start = "serve(json.load(sys.stdin), int(sys.argv[1])) if sys.argv[1:] else main()"
+        serves = "serve(json.load(sys.stdin), int(sys.argv[2]))"
+        start = f'{serves} if sys.argv[1:2] == ["serve"] else main()'
     seen = failure or Failure(kind=Kind.ENDED, detail="the check did not finish")
     return script_text(
         bundle,
