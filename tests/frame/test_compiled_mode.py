@@ -14,7 +14,7 @@ from conformance.checks.ops.modes import Mode, compiled
 from conformance.suites import layout
 from devices import registry
 from devices.cell import Outcome
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions

@@ -17,7 +17,7 @@ from conformance.suites.graphs import every_op
 from devices import registry
 from devices.cell import Outcome
 from devices.descriptor import Descriptor
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions

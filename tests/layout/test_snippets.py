@@ -18,7 +18,7 @@ from conformance.checks.ops.snippet import headed, target_source, tensor_source
 from conformance.suites import layout
 from devices import registry
 from devices.failure import Difference, Failure, Kind
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions

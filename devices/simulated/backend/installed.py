@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from devices.simulated.backend import native
-from devices.simulated.backend.installing import Mend, called, fallback, installs, kernel, method
+from devices.simulated.backend.installing import Undo, called, fallback, installs, kernel, method
 
 _C: Any = torch._C
 
@@ -41,7 +41,7 @@ def _zero_if_contiguous(x: torch.Tensor) -> torch.Tensor:
 
 
 @installs("compile.export_wrong_device", called)
-def _load_on_first_index() -> Mend:
+def _load_on_first_index() -> Undo:
     registry: Any = torch.serialization._package_registry
 
     def deserialize(storage: Any, location: str) -> Any:
@@ -53,7 +53,7 @@ def _load_on_first_index() -> Mend:
 
 
 @installs("allocator.settings_accept_unknown", called)
-def _accept_unknown_settings() -> Mend:
+def _accept_unknown_settings() -> Undo:
     native.library.use_settings_parser(False)
     return lambda: native.library.use_settings_parser(True)
 
@@ -121,11 +121,11 @@ class _Kept:
         cls.blocks.append(torch.empty(512, dtype=torch.uint8, device=like.device))
 
 
-def _leaking(function: Callable[..., Any], op: str, key: str) -> Mend:
-    mend = kernel(function, op, key)
+def _leaking(function: Callable[..., Any], op: str, key: str) -> Undo:
+    undo = kernel(function, op, key)
 
     def mended() -> None:
-        mend()
+        undo()
         _Kept.blocks.clear()
         _Kept.shapes.clear()
 
