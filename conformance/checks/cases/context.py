@@ -410,7 +410,11 @@ class CaseContext:
         child may be forked from a process that has loaded torch but has not used the device.
         """
         result = in_process(
-            *(function, arguments, self.where, self.seed, self.default),
+            function,
+            arguments,
+            self.where,
+            self.seed,
+            default=self.default,
             first_time=self.descriptor.first_time,
             patience=self.patience,
             fresh=fresh,

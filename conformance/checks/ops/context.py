@@ -325,9 +325,14 @@ class OpContext:
         sample, device, mode = laid.sample, self.device, mode or self.mode
         eager = function or self.subject.function
         return Invocation(
-            mode.applied(eager),
-            *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
-            *(self.place, device.from_device, device.settle),
+            function=mode.applied(eager),
+            arguments=sample.call.on,
+            values=sample.tensors,
+            inputs=laid.inputs,
+            device=device.torch_device,
+            move=self.place,
+            back=device.from_device,
+            settle=device.settle,
             guarded=self.guarded,
             strides=self.device.lays_out,
             storage=self._storage,

@@ -172,7 +172,13 @@ class Hunt:
         except NotEncodable as error:
             call, layouts, unpinnable = {}, {}, str(error)
         finding = Finding(
-            *(*sign, number, found.example, found.script, call, layouts, unpinnable),
+            *sign,
+            number=number,
+            example=found.example,
+            script=found.script,
+            call=call,
+            layouts=layouts,
+            unpinnable=unpinnable,
             raises=failure.raises,
         )
         self.send(Found(finding))
@@ -232,7 +238,8 @@ class Hunt:
         if held and has_source(self.device.descriptor):
             script = script_of_case(case, self.device.descriptor, failure, program)
         return Finding(
-            *(*sign, number),
+            *sign,
+            number=number,
             script=script,
             unpinnable=unpinnable,
             text=failure.message,

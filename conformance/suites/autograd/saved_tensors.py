@@ -105,7 +105,7 @@ OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "max": lambda x: x.square().max(1).values,
     "sort": lambda x: x.square().sort(1).values * beside(x, 4, 6),
     "gather": lambda x: x.square().gather(1, places(x, [0, 5], [1, 1], [2, 0], [3, 4])),
-    "index_select": lambda x: x.square().index_select(0, places(x, *[0, 2, 2])),
+    "index_select": lambda x: x.square().index_select(0, places(x, 0, 2, 2)),
     "masked_select": lambda x: x.square()[:, [True, False, True, False, False, True]],
     # several of these
     "matmul": lambda x: x @ x.mT,
@@ -114,7 +114,7 @@ OPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "layer_norm": lambda x: functional.layer_norm(x, (6,), beside(x, 6), beside(x, 6)) * beside(x, 4, 6),
     "batch_norm": lambda x: functional.batch_norm(x, None, None, beside(x, 6), training=True) * beside(x, 4, 6),
     "group_norm": lambda x: functional.group_norm(x, 2) * beside(x, 4, 6),
-    "cross_entropy": lambda x: functional.cross_entropy(x.square() * 5, places(x, *[0, 5, 2, 2])),
+    "cross_entropy": lambda x: functional.cross_entropy(x.square() * 5, places(x, 0, 5, 2, 2)),
     "binary_cross_entropy": lambda x: functional.binary_cross_entropy(x, beside(x, 4, 6).round()),
     "max_pool2d": lambda x: functional.max_pool2d(x.square(), 2),
     "adaptive_avg_pool2d": lambda x: functional.adaptive_avg_pool2d(x.square(), 2),

@@ -78,7 +78,12 @@ def _turned(
         return  # the CPU cannot read its own result: complex32 with both bits set
     exact = ctx.exact_for(sample, turned_and_resolved, turn, group)
     reference = Reference(
-        *(ctx, ctx.first(sample)), turn=turn, lazy=lazy, resolved=resolved, resolved_exact=exact
+        ctx,
+        ctx.first(sample),
+        turn=turn,
+        lazy=lazy,
+        resolved=resolved,
+        resolved_exact=exact,
     )
     ctx.judge(judges, procedure, (turn, group), reference, layout=turn)
 

@@ -229,7 +229,9 @@ def sizes(context: CaseContext, queries: int, keys: int, head: int, channels: in
     attend(context, query, key, channels, poisoned=True, cotangent="scalar", at="contiguous")
     attend(
         context,
-        *(query, key, channels),
+        query,
+        key,
+        channels,
         layouts=(PERMUTED, PERMUTED, PERMUTED),
         cotangent=PERMUTED,
         at="permuted",
@@ -314,7 +316,9 @@ def rows_without_keys(context: CaseContext) -> None:
         for queries in (DENSE, PERMUTED):
             attend(
                 context,
-                *((2, 3, 6, 64), (2, 3, 9, 64), 64),
+                query=(2, 3, 6, 64),
+                key=(2, 3, 9, 64),
+                channels=64,
                 mask=mask,
                 layouts=(queries, DENSE, DENSE),
                 at="a row whose keys are all masked",
@@ -354,7 +358,9 @@ def grouped_queries(context: CaseContext, heads: int, of_keys: int) -> None:
     for head, causal in ((16, False), (64, True)):
         attend(
             context,
-            *((2, heads, 12, head), (2, of_keys, 19, head), head),
+            query=(2, heads, 12, head),
+            key=(2, of_keys, 19, head),
+            channels=head,
             at=f"head_dim {head}",
             is_causal=causal,
             enable_gqa=True,
