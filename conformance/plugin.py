@@ -138,7 +138,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     _check_command_line(config)
     from conformance.plan.selection import find_descriptor
     from conformance.run.isolation.controller import useful_workers
-    from conformance.run.session import known
+    from conformance.run.session import collect_facts
 
     config.stash[_AUTO] = True
     _begin_loading(config)
@@ -146,7 +146,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         request = pytest_.request_of(config)
         found = find_descriptor(request.device, request.descriptor)
         server = config.stash.get(_SERVER, None)
-        return useful_workers(known(found, request.descriptor, server).descriptor)
+        return useful_workers(collect_facts(found, request.descriptor, server).descriptor)
     except ConformError:
         return None  # pytest_cmdline_main and pytest_configure report what is wrong
 

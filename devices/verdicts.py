@@ -181,7 +181,7 @@ _MISSING: Final = Judgement(Verdict.MISSING, "planned, but not run: the run is i
 _RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
 
-def judge(
+def judge_cell(
     expectation: Expectation | None,
     observed: Observed,
     *,
@@ -273,15 +273,15 @@ def judge_flaky(
 ) -> Judgement:
     """Judges a flaky cell by several runs: first each run alone, then the share of runs that passed.
 
-    A single run does not show a share, so it is judged by ``judge``. Runs without an outcome are not counted.
+    A single run does not show a share, so it is judged by ``judge_cell``. Runs without an outcome are not counted.
     """
     for each in seen:
-        if (alone := judge(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
+        if (alone := judge_cell(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
             return alone
     made = [each for each in seen if each.outcome is not Outcome.NOT_RUN]
     floor = expectation.min_pass_rate
     if len(made) < 2 or floor is None or expired:
-        return judge(expectation, (made or seen)[0], expired=expired)
+        return judge_cell(expectation, (made or seen)[0], expired=expired)
     passed = sum(each.outcome is Outcome.PASS for each in made)
     share = f"passes in {passed} of {len(made)} runs"
     if passed / len(made) < floor:

@@ -247,7 +247,7 @@ def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geome
     if layout.step == "outer" and stepped > 1:
         steps = (*[1] * (stepped - 1), 2)
     order = _memory_order(layout.memory, len(shape))
-    return _laid(shape, order, steps, expanded, OFFSET if layout.offset else 0)
+    return _strided_geometry(shape, order, steps, expanded, OFFSET if layout.offset else 0)
 
 
 @cache
@@ -258,10 +258,10 @@ def _free_geometry(layout: FreeLayout, shape: tuple[int, ...], may_expand: bool)
     expanded = layout.expand if may_expand else None
     if expanded is not None and (expanded >= rank or shape[expanded] < 2):
         expanded = None
-    return _laid(shape, order, layout.steps, expanded, layout.offset)
+    return _strided_geometry(shape, order, layout.steps, expanded, layout.offset)
 
 
-def _laid(
+def _strided_geometry(
     shape: Sequence[int],
     order: Sequence[int],
     steps: Sequence[int],
@@ -313,10 +313,12 @@ Placed: TypeAlias = tuple[LayoutCase, tuple[Geometry, ...]]
 def geometries_of(case: LayoutCase, operands: Sequence[Operand]) -> tuple[Geometry, ...]:
     """Returns the geometry of each tensor of a call in a layout case. The geometry of a tensor that is not strided has no
     strides."""
-    return tuple([_placed(case.layout(place), each) for place, each in enumerate(operands)])
+    return tuple(
+        [_operand_geometry(case.layout(place), each) for place, each in enumerate(operands)]
+    )
 
 
-def _placed(layout: AnyLayout, operand: Operand) -> Geometry:
+def _operand_geometry(layout: AnyLayout, operand: Operand) -> Geometry:
     if not operand.strided:
         return interned(Geometry(operand.shape, (), 0, 0))
     geometry = layout.geometry(operand.shape)

@@ -35,7 +35,7 @@ from junitparser.junitparser import etree  # type: ignore[attr-defined]
 from devices.cell import CellKey, Outcome, Verdict
 from devices.files import explained
 from reports.model import CellResult, Run, RunError, case_name, problem_with
-from reports.plain import plain
+from reports.plain import without_boilerplate
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HEADLINE = 500
@@ -220,7 +220,7 @@ def headline(result: CellResult) -> str:
     if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY, Verdict.IMPROVEMENT):
         reasons = (result.why, result.message)
     text = next((reason.strip() for reason in reasons if reason.strip()), "")
-    line = plain(text).partition("\n")[0]
+    line = without_boilerplate(text).partition("\n")[0]
     if result.raises and result.verdict is Verdict.REGRESSION and result.raises not in line:
         line = f"{result.raises}: {line}" if line else result.raises
     line = line or result.outcome.value

@@ -199,7 +199,7 @@ def loaded() -> Contract:
 
 def read(folder: Path, text: str) -> Contract:
     (folder / "layout.toml").write_text(text, encoding="utf-8")
-    return contract.read(folder, ("layout",))
+    return contract.read_contract(folder, ("layout",))
 
 
 # The shipped data
@@ -492,7 +492,7 @@ def test_an_id_used_twice_is_told(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConformError, match=r"layout\.toml: .* No such file"):
-        contract.read(tmp_path, ("layout",))
+        contract.read_contract(tmp_path, ("layout",))
 
 
 def test_a_file_of_no_family_is_told(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def manifest() -> None:
     """Check, update, explain and count the expected failures of a device."""
 
 
-def _given(command: Callable[..., int]) -> Callable[..., int]:
+def _with_manifest_options(command: Callable[..., int]) -> Callable[..., int]:
     """Returns the command with options for the manifest, the device and the runs added. Their values are passed to the
     command as one ``Given`` object."""
 
@@ -169,7 +169,7 @@ def _given(command: Callable[..., int]) -> Callable[..., int]:
 
 @manifest.command()
 @options("runs")
-@_given
+@_with_manifest_options
 @options("lint")
 def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
     """Check the form and the dates of a manifest, and find contradictions and blocks that match no cell.
@@ -199,7 +199,7 @@ def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
 
 @manifest.command()
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
-@_given
+@_with_manifest_options
 @options("update")
 def update(
     given: Given,
@@ -246,7 +246,7 @@ def update(
 @manifest.command()
 @click.argument("cell")
 @options("runs")
-@_given
+@_with_manifest_options
 def explain(given: Given, cell: str) -> int:
     """Explain what is expected of a cell, and why.
 
@@ -254,7 +254,7 @@ def explain(given: Given, cell: str) -> int:
     expected, the blocks that they override, and the blocks whose conditions are not met; with --run also the verdict on
     the cell's outcome in that run.
     """
-    from devices.lifecycle.evidence import comparable, judged
+    from devices.lifecycle.evidence import comparable, judge_observation
     from devices.lifecycle.inspection import explain as why
     from devices.lifecycle.inspection import explanation_text
     from devices.verdicts import judge_flaky
@@ -266,7 +266,11 @@ def explain(given: Given, cell: str) -> int:
     if evidence := given.evidence:
         comparable(read.manifest, evidence)
     seen = [
-        (run.name, run.cells[key], judged(explained.match.expectation, run.cells[key], today))
+        (
+            run.name,
+            run.cells[key],
+            judge_observation(explained.match.expectation, run.cells[key], today),
+        )
         for run in evidence
         if key in run.cells
     ]
@@ -288,7 +292,7 @@ def explain(given: Given, cell: str) -> int:
 
 @manifest.command()
 @options("runs")
-@_given
+@_with_manifest_options
 @options("stats")
 def stats(given: Given, plan: str | None, soon: int, as_json: bool) -> int:
     """Count blocks by kind, clause family and age, and with --run or --plan the cells that they match."""

@@ -177,7 +177,7 @@ class Contract:
 @cache
 def load() -> Contract:
     """Returns the contract of this suite, which is read only once. Raises ConformError if a file is malformed."""
-    return read(_FOLDER / "clauses", FAMILIES)
+    return read_contract(_FOLDER / "clauses", FAMILIES)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -188,7 +188,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     clause: list[dict[str, Any]]
 
 
-def read(folder: Path, families: Sequence[str]) -> Contract:
+def read_contract(folder: Path, families: Sequence[str]) -> Contract:
     """Reads the file ``<family>.toml`` of each family in a folder, checks every field, and returns the contract.
 
     Raises ConformError for the first mistake found.

@@ -222,10 +222,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 @cache
 def bugs() -> Bugs:
     """Returns the bugs of bugs.toml, which is read only once. Raises ConformError if the file is malformed."""
-    return read(_FILE, load())
+    return read_bugs(_FILE, load())
 
 
-def read(path: Path, contract: Contract) -> Bugs:
+def read_bugs(path: Path, contract: Contract) -> Bugs:
     """Reads a file of bugs, checks every field, and returns the bugs. Raises ConformError for the first mistake found."""
     found: dict[str, Bug] = {}
     for number, table in enumerate(read_toml(path, _File, ConformError).bug, start=1):

@@ -77,7 +77,7 @@ class ApplicableClauses:
             applicable,
             path,
         )
-        kept = _read(path) if path is not None else None
+        kept = _read_cache(path) if path is not None else None
         self._new = kept is None
         self._file = kept or _File(
             tuple(
@@ -167,7 +167,7 @@ def _sources() -> str:
     return sources.hexdigest()
 
 
-def _read(path: Path) -> _File | None:
+def _read_cache(path: Path) -> _File | None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError):

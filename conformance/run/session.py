@@ -457,7 +457,7 @@ class Known(NamedTuple):
     device: Device | None
 
 
-def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
+def collect_facts(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
     """Collects the facts about a device: in another process if a fork server runs and the device has code from outside
     torch and this project; otherwise in this process, which opens the device. Raises ConformError if
     the device cannot be opened."""
@@ -489,7 +489,7 @@ def prepare(
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = usage.load_manifest(request, descriptor, contract)
-    descriptor, survey, device = known(descriptor, request.descriptor, server)
+    descriptor, survey, device = collect_facts(descriptor, request.descriptor, server)
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
     plan = planner.make_plan(spec, descriptor, contract, kept)

@@ -102,7 +102,7 @@ read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
 
 # The items of an op come one after another, and take the same samples.
 @lru_cache(maxsize=1)
-def _drawn(source: SampleSource, op: Subject, dtype: str) -> list[Sample]:
+def _source_samples(source: SampleSource, op: Subject, dtype: str) -> list[Sample]:
     return source.samples(op, dtype)
 
 
@@ -112,7 +112,7 @@ def _upstream(
 ) -> tuple[list[Sample], Traits]:
     """Returns up to ``count`` samples of an op from a source, and the traits of the op that follow from these
     samples."""
-    samples = choose(_drawn(source, op, dtype), count)
+    samples = choose(_source_samples(source, op, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
 
 
@@ -121,7 +121,7 @@ def _with_axes(
     source: SampleSource, op: Subject, dtype: str, count: int, declared: frozenset[str], kept: bool
 ) -> list[Sample]:
     decisions = kept_in(cache_root(), op.id, dtype) if kept else None
-    return samples_of(op, dtype, count, declared, _drawn(source, op, dtype), decisions)
+    return samples_of(op, dtype, count, declared, _source_samples(source, op, dtype), decisions)
 
 
 @lru_cache(maxsize=1)

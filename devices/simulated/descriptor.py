@@ -6,7 +6,7 @@ import os
 
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import lent
+from devices.machine import late_module
 from devices.simulated.build_tools import missing_tools
 
 
@@ -64,9 +64,9 @@ DESCRIPTOR = Descriptor(
     stream_pool_size=16,  # of each priority: kPoolSize in csrc/stream.h
     priorities=(0, -1),  # kLeastPriority, kGreatestPriority
     concurrent_launches=16,  # each stream has a thread of its own
-    busy=lambda milliseconds: lent("torch.simulated").busy(milliseconds),
-    gate=lambda: lent("torch.simulated").Gate(),
-    fail=lambda: lent("devices.simulated.backend").library.fail(
+    busy=lambda milliseconds: late_module("torch.simulated").busy(milliseconds),
+    gate=lambda: late_module("torch.simulated").Gate(),
+    fail=lambda: late_module("devices.simulated.backend").library.fail(
         "a deliberate failure, which the suite queued for a test"
     ),
     autoload="devices.simulated.autoload:autoload",

@@ -56,7 +56,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     fault: list[dict[str, Any]]
 
 
-def read(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
+def read_faults(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
     """Returns the faults by name, and the reasons why some clauses have no fault. Raises FaultsError."""
     file = read_toml(path, _File, FaultsError)
     faults: dict[str, Fault] = {}
@@ -79,7 +79,7 @@ def read(path: Path) -> tuple[Mapping[str, Fault], Mapping[str, str]]:
 
 #: Every fault by name; and, for each clause that no fault of this device can break, the reason. A test fails for a
 #: clause that has neither a fault nor a reason.
-FAULTS, UNPLANTED = read(Path(__file__).with_name("faults.toml"))
+FAULTS, UNPLANTED = read_faults(Path(__file__).with_name("faults.toml"))
 
 
 def header() -> str:

@@ -80,7 +80,7 @@ class Basis:
         if self.subject.ufunc or not self.subject.pointwise:
             return self.subject.ufunc in ("unary", "binary")
         # An op may have elementwise and other overloads, as max has.
-        for sample in filter(_plain, self.drawn[:3]):
+        for sample in filter(_all_strided, self.drawn[:3]):
             answer = self.answer(sample.call)
             try:
                 shape = torch.broadcast_shapes(*(t.shape for t in sample.tensors))
@@ -110,7 +110,7 @@ class Basis:
         elements alternate with samples whose result is one number, since a single number cannot show that elements are
         in the wrong place.
         """
-        held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
+        held = [s for s in self.drawn if _all_strided(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         while idle := [s for s in choose(held, 4 * _BASES) if self._returned(s) == 0]:
             if len(idle) == len(held):
@@ -500,7 +500,7 @@ def is_sorted(tensor: torch.Tensor) -> bool:
     )
 
 
-def _plain(sample: Sample) -> bool:
+def _all_strided(sample: Sample) -> bool:
     return bool(sample.tensors) and all(t.layout == torch.strided for t in sample.tensors)
 
 

@@ -99,10 +99,12 @@ def _ranks(basis: Basis) -> Variations:
     if main is None and reshapes:
         yield from _trailed(basis, bases)
     if main is not None and len(same_shape(basis, main)) > 1:
-        yield from _each(basis, ((main, shapes) for shapes in _BROADCAST))
+        yield from _accepted_shapes(basis, ((main, shapes) for shapes in _BROADCAST))
     most = 0
     if reshapes and bases:
-        for base, call in _each(basis, _rotated(bases if main is None else [main, *bases])):
+        for base, call in _accepted_shapes(
+            basis, _rotated(bases if main is None else [main, *bases])
+        ):
             most = max(most, *(t.dim() for t in call.tensors))
             yield base, call
     # Arguments that name dimensions or extents may not fit another shape, so batches are tried as well.
@@ -116,7 +118,9 @@ def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequenc
         yield bases[number % len(bases)], [shape]
 
 
-def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]) -> Variations:
+def _accepted_shapes(
+    basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]
+) -> Variations:
     for base, shapes in wanted:
         if (call := basis.taken(shaped(basis, base, shapes))) is not None:
             yield base, call
@@ -248,7 +252,9 @@ def _rows(basis: Basis) -> Variations:
     """Yields calls with a matrix of many rows in place of a vector. A kernel that reduces or scans one row then has
     other rows beside that row."""
     vectors = [base for base in basis.bases if base.tensors[0].dim() == 1][:2]
-    yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
+    yield from _accepted_shapes(
+        basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors)
+    )
 
 
 EXTENT = Axis(

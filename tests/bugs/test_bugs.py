@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from conformance import contract
 from conformance.cli import conform
-from conformance.contract.bugs import Bug, Family, Imitation, Then, bugs, read
+from conformance.contract.bugs import Bug, Family, Imitation, Then, bugs, read_bugs
 from conformance.suites import planned_cases
 from devices.cell import CellKey
 from devices.errors import ConformError
@@ -207,14 +207,14 @@ def test_malformed_data_is_told(tmp_path: Path, old: str, new: str, message: str
     path = tmp_path / "bugs.toml"
     path.write_text(GOOD.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConformError, match=f"bugs.toml: bug .*: .*{message}"):
-        read(path, contract.load())
+        read_bugs(path, contract.load())
 
 
 def test_a_reference_used_twice_is_told(tmp_path: Path) -> None:
     path = tmp_path / "bugs.toml"
     path.write_text(GOOD + GOOD, encoding="utf-8")
     with pytest.raises(ConformError, match="'pytorch#139006': the reference is used twice"):
-        read(path, contract.load())
+        read_bugs(path, contract.load())
 
 
 # The command

@@ -19,7 +19,7 @@ from devices.simulated.backend.fault_switches import (
     switch_on_from_environment,
 )
 from devices.simulated.descriptor import DESCRIPTOR
-from devices.simulated.faults import FAULTS, UNPLANTED, Fault, FaultsError, read
+from devices.simulated.faults import FAULTS, UNPLANTED, Fault, FaultsError, read_faults
 from tests import table
 from tests.plugin.running import CHECKOUT
 from tests.sampling import one_of_each_clause, trials_of
@@ -178,18 +178,18 @@ radius = ["order", "layout.bounds::add"]
 def test_a_malformed_table_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
     file = tmp_path / "faults.toml"
     file.write_text(GOOD)
-    faults, _ = read(file)
+    faults, _ = read_faults(file)
     assert faults["out.restride"].radius == ("streams.*", "layout.bounds::add")
     file.write_text(GOOD.replace(old, new, 1))
     with pytest.raises(FaultsError, match=says):
-        read(file)
+        read_faults(file)
 
 
 def test_a_name_that_is_used_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     file.write_text(GOOD + GOOD[GOOD.index("[[fault]]") :])
     with pytest.raises(FaultsError, match=r"'out\.restride': the name is used twice"):
-        read(file)
+        read_faults(file)
 
 
 # Switching

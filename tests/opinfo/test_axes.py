@@ -68,7 +68,7 @@ def test_axes_have_a_number_a_sentence_and_layouts_of_the_covering_set() -> None
 
 @pytest.fixture(scope="module")
 def tabled(cache: Path) -> dict[tuple[str, str], list[Sample]]:
-    return table.made(cache)
+    return table.axis_samples(cache)
 
 
 @pytest.fixture(

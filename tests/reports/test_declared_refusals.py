@@ -11,7 +11,7 @@ import pytest
 from conformance.checks.cells import Recorder
 from devices.cell import Observed, Outcome, Verdict
 from devices.manifest import Manifest
-from devices.verdicts import Matcher, judge
+from devices.verdicts import Matcher, judge_cell
 from reports.gate import ExitCode, gate
 from reports.model import Run, RunError
 from reports.run import load_run, write_run
@@ -44,7 +44,7 @@ reason = "not there yet"
 
 def judged(observed: Observed, block: str | None = None) -> Verdict:
     expectation = None if block is None else Matcher(Manifest.parse(block)).expect(BOUNDS)
-    return judge(expectation, observed).verdict
+    return judge_cell(expectation, observed).verdict
 
 
 def test_a_refusal_is_ok_by_declaration_alone() -> None:

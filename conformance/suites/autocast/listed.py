@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from conformance.checks.autocast.asking import FLOAT32, Answer, asked, lower_dtypes, tensors_in
+from conformance.checks.autocast.asking import (
+    FLOAT32,
+    Answer,
+    call_under_autocast,
+    lower_dtypes,
+    tensors_in,
+)
 from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overload
 from conformance.checks.autocast.lists import LISTS
 from conformance.checks.cases.cases import Cases
@@ -42,7 +48,9 @@ def listed(context: CaseContext, op: str, policy: str) -> None:
 def _wide(context: CaseContext, op: str, lower: torch.dtype) -> None:
     """Check that autocast never casts float64 operands (docs/source/amp, "Op Eligibility")."""
     wide = [torch.float64]
-    answer, plain = (asked(context.opened, op, wide, region) for region in (lower, None))
+    answer, plain = (
+        call_under_autocast(context.opened, op, wide, region) for region in (lower, None)
+    )
     context.same(
         answer.told,
         plain.told,
@@ -62,9 +70,9 @@ def _dtypes(
     """Check that a call in an autocast region gives results of dtype ``computed``. Raises
     NotImplementedError if the call raises it and the device has no kernel for ``computed``: the call without autocast
     on operands of this dtype raises an exception too."""
-    answer = asked(context.opened, op, given, region, **named)
+    answer = call_under_autocast(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
-        plain = asked(context.opened, op, given, None, computed=computed, **named)
+        plain = call_under_autocast(context.opened, op, given, None, computed=computed, **named)
         if plain.error is not None:
             raise answer.error
     if answer.error is not None:
@@ -84,7 +92,7 @@ def _values(
 ) -> None:
     """Check that the results agree, up to a few roundings, with those of the op called without autocast on operands
     cast to ``computed``. Nothing is checked if the call without autocast raises."""
-    want = asked(context.opened, op, given, None, computed=computed)
+    want = call_under_autocast(context.opened, op, given, None, computed=computed)
     if want.error is None:
         text = f"the result of {op} under autocast differs from the one for operands cast to {computed}"
         near(context, answer.results, want.results, computed, text)
@@ -134,7 +142,7 @@ def _float32_by_default(context: CaseContext, op: str, lower: torch.dtype) -> No
     _float32(context, op, lower)
     for given in (FLOAT32, lower):
         named: dict[str, Any] = {"dtype": lower}
-        plain = asked(context.opened, op, [given], None, **named)
+        plain = call_under_autocast(context.opened, op, [given], None, **named)
         if plain.error is not None:
             continue  # the op does not accept this dtype
         text = f"{op} of {given} does not run in the dtype that its argument dtype= names"
@@ -148,14 +156,16 @@ def _promote(context: CaseContext, op: str, lower: torch.dtype) -> None:
         text = f"{op} of {_told(given)} does not run in the widest dtype of its operands"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
-    if asked(context.opened, op, [lower], None).error is None:
+    if call_under_autocast(context.opened, op, [lower], None).error is None:
         _dtypes(context, op, [lower], lower, lower, f"{op} of {lower} does not run in {lower}")
     _trained(context, op, lower, FLOAT32, widest=True)
 
 
 def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
+        answer, plain = (
+            call_under_autocast(context.opened, op, given, region) for region in (lower, None)
+        )
         text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
         context.same(answer.told, plain.told, text)
         if answer.error is None:
@@ -165,7 +175,9 @@ def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
 
 
 def _composed(context: CaseContext, op: str, lower: torch.dtype) -> None:
-    answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
+    answer, plain = (
+        call_under_autocast(context.opened, op, [FLOAT32], region) for region in (lower, None)
+    )
     text = f"{op} of float32 raises with autocast but not without it, or the reverse"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
@@ -258,7 +270,7 @@ def _gradients(
 
 
 def _refused(context: CaseContext, op: str, lower: torch.dtype) -> None:
-    answer = asked(context.opened, op, [FLOAT32], lower)
+    answer = call_under_autocast(context.opened, op, [FLOAT32], lower)
     found = answer.error
     text = f"{op} does not raise the documented RuntimeError under autocast"
     context.check(isinstance(found, RuntimeError), text, found=repr(found), kind=Kind.NOT_RAISED)

@@ -9,7 +9,14 @@ from typing import Any, ClassVar
 import torch
 
 from devices.simulated.backend import native
-from devices.simulated.backend.installing import Undo, called, fallback, installs, kernel, method
+from devices.simulated.backend.installing import (
+    Undo,
+    fallback,
+    installs,
+    kernel,
+    method,
+    run_installer,
+)
 
 _C: Any = torch._C
 
@@ -40,7 +47,7 @@ def _zero_if_contiguous(x: torch.Tensor) -> torch.Tensor:
     return x.fill_(0) if x.is_contiguous() else x
 
 
-@installs("compile.export_wrong_device", called)
+@installs("compile.export_wrong_device", run_installer)
 def _load_on_first_index() -> Undo:
     registry: Any = torch.serialization._package_registry
 
@@ -52,7 +59,7 @@ def _load_on_first_index() -> Undo:
     return lambda: registry.remove(entry)
 
 
-@installs("allocator.settings_accept_unknown", called)
+@installs("allocator.settings_accept_unknown", run_installer)
 def _accept_unknown_settings() -> Undo:
     native.library.use_settings_parser(False)
     return lambda: native.library.use_settings_parser(True)

@@ -85,7 +85,7 @@ def method(function: Callable[..., Any], name: str) -> Undo:
     return lambda: setattr(torch.Tensor, name, original)
 
 
-def called(function: Callable[[], Undo]) -> Undo:
+def run_installer(function: Callable[[], Undo]) -> Undo:
     return function()
 
 
