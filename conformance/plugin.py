@@ -203,7 +203,7 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
     known = run.items
 
     def collected(items: Iterable[str]) -> None:
-        run.session.keep(known[item] for item in items)
+        run.session.record_items(known[item] for item in items)
 
     orders, server = write_orders(run.orders), config.stash.get(_SERVER, None)
     controller = run.session.controller(run.orders, partial(pytest_.say, config))
@@ -267,7 +267,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         report_collected(session.config, kept)
     else:
         ours = session.config.stash[_RUN].session
-        ours.keep(worker.items[item] for item in kept)
+        ours.record_items(worker.items[item] for item in kept)
         on = session.config.option.continue_on_collection_errors
         if kept and (on or not session.testsfailed):  # else pytest runs nothing
             ours.progress.begin()

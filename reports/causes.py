@@ -434,7 +434,7 @@ class _Sorting:
         for place in set(roots.values()):
             op = self.results[place].key.op
             alike[ways[place]][self.families.get(op, op)].append(place)
-        keys = self._drawn(ways, roots) if SEEDED in red else {}
+        keys = self._random_cause(ways, roots) if SEEDED in red else {}
         for way, by_family in alike.items():
             for family, places in by_family.items():
                 places = [place for place in places if place not in keys]
@@ -447,7 +447,9 @@ class _Sorting:
                 keys |= dict.fromkeys(places, CauseKey("layout", about))
         return keys
 
-    def _drawn(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
+    def _random_cause(
+        self, ways: Mapping[int, _Way], roots: Mapping[int, int]
+    ) -> dict[int, CauseKey]:
         """Returns the cause of the roots of ops that draw random numbers, for a device on which equal seeds give
         different numbers.
 

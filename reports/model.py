@@ -319,7 +319,7 @@ class CellResult(CellFacts, frozen=True, gc=False):
     example: Example | None = None
 
     @property
-    def plain(self) -> bool:
+    def passed_without_remark(self) -> bool:
         """True if the cell passed and its result contains no remark. Most results are of this kind."""
         return (
             self.outcome is Outcome.PASS

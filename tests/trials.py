@@ -211,7 +211,7 @@ class Trials(dict[str, Trial]):
 def not_passing(bench: Bench) -> list[str]:
     """The cells of the clean run that do not pass, and why."""
     return [
-        f"{record.key}: {record.outcome().value}: {record.told().message}"
+        f"{record.key}: {record.outcome().value}: {record.to_outcome().message}"
         for run in bench.clean.values()
         for record in run.cells.values()
         if record.outcome() is not Outcome.PASS

@@ -69,12 +69,12 @@ class Given:
         results = self.last.results.values()
         return drafts(causes_of(self.last, [r for r in results if r.verdict is Verdict.REGRESSION]))
 
-    def read(self, *, may_be_new: bool = False) -> Read:
+    def read_manifest(self, *, may_be_new: bool = False) -> Read:
         """Returns the manifest. Raises ConformError if no manifest is known or the file cannot be read. With
         ``may_be_new`` a manifest that does not exist yet is returned as empty."""
         path = self._path(may_be_new=may_be_new)
         if path.exists():
-            manifest = Manifest.load(path, self._known(path))
+            manifest = Manifest.load(path, self._known_names(path))
             return Read(path, path.read_bytes().decode("utf-8-sig"), manifest)
         if may_be_new:
             return Read(path, "", Manifest(path=path))
@@ -86,10 +86,10 @@ class Given:
     def write(self, path: Path, text: str) -> None:
         """Writes the text of a manifest to a file. Raises ConformError, without writing, if the text is not a valid
         manifest."""
-        Manifest.parse(text, path, self._known(path))
+        Manifest.parse(text, path, self._known_names(path))
         write_file(path.resolve(), text.encode())
 
-    def _known(self, path: Path) -> Known:
+    def _known_names(self, path: Path) -> Known:
         """Returns the names that a manifest may use: the clauses, the layouts of the covering set, and the layouts of
         examples that are pinned in the folder of the manifest or of its device."""
         folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
@@ -155,7 +155,7 @@ def _with_manifest_options(command: Callable[..., int]) -> Callable[..., int]:
 
     @options("manifest")
     @functools.wraps(command)
-    def called(
+    def with_options(
         path: Path | None,
         device: str | None,
         descriptor: Path | None,
@@ -164,7 +164,7 @@ def _with_manifest_options(command: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         return command(Given(path, device, descriptor, runs), **options)
 
-    return called
+    return with_options
 
 
 @manifest.command()
@@ -181,13 +181,13 @@ def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
     from devices.lifecycle.inspection import lint as find
     from devices.lifecycle.text import canonical
 
-    read = given.read()
+    read = given.read_manifest()
     if fix:
         wanted = canonical(read.text, read.manifest)
         if wanted != read.text:
             given.write(read.path, wanted)
             click.echo(f"{read.path}: written in canonical form")
-            read = given.read()
+            read = given.read_manifest()
     cells = None if no_plan else given.cells(plan or "full")
     problems = find(read.manifest, cells, given.facts(), date.today(), read.text)
     for problem in problems:
@@ -222,7 +222,7 @@ def update(
     from devices.lifecycle.update import update as bring_up_to_date
 
     stated = _cause(triage, **cause)
-    read = given.read(may_be_new=stated is not None)
+    read = given.read_manifest(may_be_new=stated is not None)
     planned = list(dict.fromkeys(key for run in given.evidence for key in run.planned))
     done = bring_up_to_date(
         read.text,
@@ -260,7 +260,7 @@ def explain(given: Given, cell: str) -> int:
     from devices.verdicts import judge_flaky
 
     key = known_cell(cell, (name for run in given.evidence for name in run.planned))
-    read = given.read()
+    read = given.read_manifest()
     today = date.today()
     explained = why(read.manifest, key, given.facts())
     if evidence := given.evidence:
@@ -299,7 +299,7 @@ def stats(given: Given, plan: str | None, soon: int, as_json: bool) -> int:
     from devices.lifecycle.inspection import stats as count
     from devices.lifecycle.inspection import stats_text
 
-    read, until = given.read(), timedelta(days=soon)
+    read, until = given.read_manifest(), timedelta(days=soon)
     cells = given.cells(plan or "full") if given.evidence or plan else None
     counted = count(read.manifest, given.facts(), date.today(), soon=until, cells=cells)
     if as_json:

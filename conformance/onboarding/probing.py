@@ -188,11 +188,11 @@ def _of_accelerator(question: Callable[[Device], bool]) -> Callable[[Device], bo
     """Decorates a probe that uses torch.accelerator. The probe then returns False if the device is not the current
     accelerator, because torch.accelerator has functions for the current accelerator only."""
 
-    def asked(device: Device) -> bool:
+    def on_accelerator(device: Device) -> bool:
         current = torch.accelerator.current_accelerator()
         return current is not None and current.type == device.torch_device.type and question(device)
 
-    return asked
+    return on_accelerator
 
 
 @_of_accelerator

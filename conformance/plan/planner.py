@@ -132,7 +132,7 @@ def make_plan(
         fake_only=is_fake_only(descriptor),
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
-    subjects.keep()
+    subjects.save()
     if kept is not None:
         keep_ops(op.id for op in subjects.ops)
     cases = [

@@ -219,11 +219,11 @@ class Worker:
         with self.watch.item(cell, guilty, alone=alone, elsewhere=deadly, only=task.only):
             began = time.perf_counter()  # after the wait for the device's lock
             report = run(left)
-            cells = self._again(left, run, report.cells)
+            cells = self._rerun_flaky(left, run, report.cells)
             cells = share_out(cells, time.perf_counter() - began)
         return msgspec.structs.replace(report, cells=cells), list(self._failures(cells))
 
-    def _again(
+    def _rerun_flaky(
         self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
     ) -> tuple[CellOutcome, ...]:
         """Runs the flaky cells of an item again. Returns the outcomes of all cells; the outcome of a flaky cell
@@ -263,7 +263,7 @@ class Worker:
         self.watch.begin((case.clause,), [record], at_least)
         with first_index(self.device) as device:  # cases name indices, from 0 up
             run_case(case, record, device, self.where)
-            self.watch.done()
+            self.watch.end()
             run_programs(case, record, device, self.where, self._pins(item), self.watch)
         return ItemReport(self._outcomes(item, recorder))
 
@@ -321,7 +321,7 @@ class Worker:
 
     def _outcome(self, record: CellRecord) -> CellOutcome:
         """Returns the outcome of a cell, and writes the repro script of a failed cell."""
-        found, shown = self.watch.noted(record.told()), record.smallest
+        found, shown = self.watch.noted(record.to_outcome()), record.smallest
         if shown is None or shown.repro is None:
             return found
         try:

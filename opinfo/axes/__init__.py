@@ -78,7 +78,7 @@ def _axis_samples(
 ) -> list[Sample]:
     with asking():
         made = list(by_axis(op, dtype, drawn, declared, decisions=decisions))
-    decisions.keep()
+    decisions.save()
     return made
 
 

@@ -55,7 +55,7 @@ class Decisions:
         self._given.append("01"[answer])
         return answer
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Writes new answers to the cache. Call the method when all questions have been asked. If the folder cannot
         be written, the next run computes the answers again.
 

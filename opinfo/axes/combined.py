@@ -34,7 +34,7 @@ def _combined_calls(basis: Basis) -> Variations:
 
     def takes(call: Arguments) -> bool:
         # A norm must not be a mere rounding error, since gradients divide by it.
-        return (not norm or basis.steady(call)) and basis.taken(call) is not None
+        return (not norm or basis.steady(call)) and basis.accepted(call) is not None
 
     for turn in range(_TRIES if bases else 0):
         base = bases[turn % len(bases)]

@@ -119,7 +119,9 @@ def read_publishable(path: Path) -> ReadRun:
         raise Refused(f"{source}: incomplete: {without_outcome(missing, len(cells))}")
     ordered = axes.order(run.plan.cells)
     results = [run.results[cells[position]] for position in ordered.positions]
-    codes = "".join([PASS if result.plain else code_of(result) for result in results])
+    codes = "".join(
+        [PASS if result.passed_without_remark else code_of(result) for result in results]
+    )
     not_passed = {place: results[place] for place, code in enumerate(codes) if code != PASS}
     for result in not_passed.values():
         if (problem := problem_with(result)) is not None:

@@ -209,7 +209,7 @@ def test_second_gradients_that_cannot_be_asked_for_are_blocked_by_the_first_ones
     context = subject("exp", mutants.DTYPE).context(["autograd.first", "autograd.second"])
     with mutants.planted(_NoKernel(catalogue()["exp"], "always", "raises", None)):
         run_checks(context, planned_op_checks(contract.load()))
-    first, second = (record.told() for record in context.recorder.cells.values())
+    first, second = (record.to_outcome() for record in context.recorder.cells.values())
     assert (first.outcome, second.outcome) == (Outcome.FAIL, Outcome.BLOCKED)
     assert second.blocked_by == "autograd.first"
 
@@ -225,7 +225,10 @@ def test_what_accumulates_is_blocked_by_gradients_where_results_have_none() -> N
     context.subject = Op(copy(context.subject.info))
     context.subject.info.op = detached
     run_checks(context, planned_op_checks(contract.load()))
-    told = {record.told().cell.clause: record.told() for record in context.recorder.cells.values()}
+    told = {
+        record.to_outcome().cell.clause: record.to_outcome()
+        for record in context.recorder.cells.values()
+    }
     assert told["autograd.first"].outcome is Outcome.FAIL
     assert told["layout.grad"].outcome is Outcome.BLOCKED
     assert told["layout.grad"].blocked_by == "autograd.first"

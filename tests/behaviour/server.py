@@ -207,7 +207,7 @@ def _trial(
                 outcome, shown = record.outcome(), record.smallest
                 failed[cell.clause] += outcome is Outcome.FAIL
                 script = shown.script() if shown is not None and shown.repro is not None else ""
-                message = record.told().message
+                message = record.to_outcome().message
                 row = [list(cell), outcome.value, record.checks, message, script, sorted(faults)]
             stream.write(json.dumps(row) + "\n")
             stream.flush()

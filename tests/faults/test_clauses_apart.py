@@ -27,7 +27,7 @@ def verdicts(run: Run, clauses: tuple[str, ...]) -> dict[CellKey, tuple[Any, ...
         if key.clause in clauses:
             smallest = record.smallest
             script = smallest.script() if smallest is not None and smallest.repro else None
-            told = record.told()
+            told = record.to_outcome()
             found[key] = (record.outcome(), record.checks, record.failed, told.message, script)
     return found
 

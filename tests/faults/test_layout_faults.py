@@ -109,7 +109,7 @@ def test_repro_exits_1_exactly_while_the_fault_is_on(trial: Trial) -> None:
                 on = exit_status(script)
             off = exit_status(script)
             if (on[0], off[0]) != (1, 0):
-                wrong.append((str(record.key), record.told().message, on, off))
+                wrong.append((str(record.key), record.to_outcome().message, on, off))
     assert wrong == []
 
 

@@ -441,7 +441,7 @@ def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
     del (
         left
     )  # by luck, memory that was not filled holds the zeros of a tensor that has just been freed
-    assert basis.taken(call) is None
+    assert basis.accepted(call) is None
 
 
 def test_fresh_memory_refuses_the_byte_that_glibc_cannot_fill_in() -> None:

@@ -222,7 +222,7 @@ def test_a_device_that_takes_another_of_equal_elements_is_right(op: str, naming:
     samples = samples_of(catalogue()[op], "float32", 4)
     recorder = run_faulty(op, "float32", samples, OP_CHECKS, FaultyDevice(wrong))
     found = {
-        clause: str(recorder.cells[clause].told().outcome)
+        clause: str(recorder.cells[clause].to_outcome().outcome)
         for clause in ("layout.values", "layout.expanded_read")
     }
     assert found == dict.fromkeys(found, outcome)
@@ -240,7 +240,7 @@ def test_a_mode_whose_index_names_another_element_fails(moved: int, outcome: str
     samples = samples_of(catalogue()["mode"], "float32", 4)
     recorder = run_faulty("mode", "float32", samples, OP_CHECKS, FaultyDevice(wrong))
     record = recorder.get("layout.values")
-    assert record is not None and str(record.told().outcome) == outcome
+    assert record is not None and str(record.to_outcome().outcome) == outcome
 
 
 # -- what roundings of the operands change

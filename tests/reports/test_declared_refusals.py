@@ -86,10 +86,10 @@ def test_what_is_declared_cannot_be_refused_by_declaration() -> None:
 def test_what_is_judged_after_something_was_passed_over_counts() -> None:
     record = Recorder("add", "float32", ["layout.values"], {}).cells["layout.values"]
     record.pass_over("a dtype that is not declared")
-    told = record.told()
+    told = record.to_outcome()
     assert (told.outcome, told.declared) == (Outcome.UNSUPPORTED, True)
     record.check(0, "contiguous")
-    told = record.told()
+    told = record.to_outcome()
     assert (told.outcome, told.declared) == (Outcome.PASS, False)
 
 
@@ -109,7 +109,7 @@ def test_no_check_is_given_the_record_of_an_undeclared_clause() -> None:
     clauses = ["layout.values", "layout.bounds"]
     recorder = Recorder("add", "float32", clauses, {"layout.bounds": "storage"})
     assert recorder.get("layout.values") and recorder.get("layout.bounds") is None
-    document = recorder.cells["layout.bounds"].told()
+    document = recorder.cells["layout.bounds"].to_outcome()
     told = (document.outcome, document.declared, document.checks)
     assert told == (Outcome.UNSUPPORTED, True, 0)
     assert document.raises is None and "does not declare storage" in document.message
@@ -119,4 +119,4 @@ def test_no_check_is_given_the_record_of_an_undeclared_clause() -> None:
 
 def test_a_cell_in_which_nothing_was_checked_stays_an_error() -> None:
     recorder = Recorder("add", "float32", ["layout.values"], {"layout.bounds": "storage"})
-    assert recorder.cells["layout.values"].told().outcome == "error"
+    assert recorder.cells["layout.values"].to_outcome().outcome == "error"

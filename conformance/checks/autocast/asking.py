@@ -28,7 +28,7 @@ class Answer:
         return tuple(str(each.dtype)[6:] for each in self.results if each.is_floating_point())
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return type(self.error).__name__ if self.error is not None else ", ".join(self.dtypes)
 
 
@@ -93,7 +93,7 @@ def observed(device: Device, op: str, region: torch.dtype) -> str | None:
         for pair in ([FLOAT32, region], [region, FLOAT32])
     ]
     promotes = all(each.error is None and set(each.dtypes) == {"float32"} for each in mixed)
-    if promotes and [each.told for each in alone] != [each.told for each in mixed]:
+    if promotes and [each.description for each in alone] != [each.description for each in mixed]:
         return "promote"
     return "unlisted"
 

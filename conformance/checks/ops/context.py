@@ -196,7 +196,7 @@ class OpContext:
         finally:
             for record in wanted:
                 record.seconds += (time.perf_counter() - start) / len(wanted)
-            self.guard.done()
+            self.guard.end()
 
     # -- inputs
 
@@ -275,12 +275,12 @@ class OpContext:
             inputs.append(self._built[key])
         return Laid(sample, case, geometries, inputs)
 
-    def plain(self, sample: Sample) -> Laid:
+    def laid_contiguous(self, sample: Sample) -> Laid:
         """Returns the sample on the device with every tensor contiguous. Raises EndsProcess if an earlier attempt to
         lay out this sample ended a process."""
         return self.laid_as(sample, uniform(CONTIGUOUS))
 
-    def first(self, sample: Sample) -> Laid:
+    def laid_first(self, sample: Sample) -> Laid:
         """Returns the sample on the device in the layouts of ``cases[0]``, the first layout case. Raises EndsProcess if
         an earlier attempt to lay out this sample ended a process."""
         return self.laid_as(sample, self.cases[0])

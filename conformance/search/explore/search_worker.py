@@ -124,7 +124,7 @@ class Hunt:
         counts = Counts()
         runner = CandidateRunner.of(op, dtype, self.device, self.samples)
         drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
-        pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.drawn
+        pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.source_samples
         if not pool:
             return counts
         may_resize = "explore.keeps_sizes" not in runner.traits.families
@@ -146,10 +146,10 @@ class Hunt:
             for record in records.values():
                 counts.checks += record.checks
                 for failed in record.failures:
-                    self._found(runner, record.key, candidate, failed, f"{turn}:{number}")
+                    self._report_finding(runner, record.key, candidate, failed, f"{turn}:{number}")
         return counts
 
-    def _found(
+    def _report_finding(
         self,
         runner: CandidateRunner,
         cell: CellKey,

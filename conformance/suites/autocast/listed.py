@@ -52,8 +52,8 @@ def _wide(context: CaseContext, op: str, lower: torch.dtype) -> None:
         call_under_autocast(context.opened, op, wide, region) for region in (lower, None)
     )
     context.same(
-        answer.told,
-        plain.told,
+        answer.description,
+        plain.description,
         f"{op} of float64: the result dtypes or the exception differ from those without autocast",
     )
 
@@ -167,7 +167,7 @@ def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
             call_under_autocast(context.opened, op, given, region) for region in (lower, None)
         )
         text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
-        context.same(answer.told, plain.told, text)
+        context.same(answer.description, plain.description, text)
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):
                 context.equal(context.from_device(mine), context.from_device(theirs), text)
@@ -234,7 +234,7 @@ def _as_if_cast(
     if want.error is not None:
         return  # no reference: the op cannot be called in this dtype without autocast
     text = f"the result of {op} differs from the one for leaves cast before the call"
-    context.same(answer.told, want.told, text)
+    context.same(answer.description, want.description, text)
     precision = computed or max(given, key=lambda each: torch.finfo(each).eps, default=FLOAT32)
     near(context, answer.results, want.results, precision, text)
     graph = [each.requires_grad for each in want.results]

@@ -54,7 +54,7 @@ def check(ctx: OpContext) -> None:
         for sample in ctx.common:
             if not sample.tensors or any(t.layout != torch.strided for t in sample.tensors):
                 continue
-            given = (called_beside_eager, (SEED,), Reference(ctx, ctx.plain(sample)))
+            given = (called_beside_eager, (SEED,), Reference(ctx, ctx.laid_contiguous(sample)))
             found = ctx.judge({CLAUSE: judge_replay}, *given, mode=mode)
             if found is not None and found.eager.raised is not None:
                 refusals.append(found.eager.raised)

@@ -21,7 +21,7 @@ def precision(ctx: OpContext) -> None:
     ``torch.set_float32_matmul_precision("highest")`` is in effect."""
     with ctx.running(PRECISION):
         for sample in ctx.common:
-            laid = ctx.plain(sample)
+            laid = ctx.laid_contiguous(sample)
             wide = ctx.answer_for(sample, doubled, mutates=True)
             if wide.value().raises is not None or ctx.expected(laid).raises is not None:
                 continue

@@ -79,7 +79,7 @@ def _turned(
     exact = ctx.exact_for(sample, turned_and_resolved, turn, group)
     reference = Reference(
         ctx,
-        ctx.first(sample),
+        ctx.laid_first(sample),
         turn=turn,
         lazy=lazy,
         resolved=resolved,

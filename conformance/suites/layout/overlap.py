@@ -181,7 +181,7 @@ def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torc
 
 def _overlapping(ctx: OpContext, sample: Sample, name: str, made: _Attempt) -> None:
     rule = ctx.traits.ufunc in ("unary", "binary")
-    laid = ctx.first(sample)
+    laid = ctx.laid_first(sample)
     in_place = ctx.subject.inplace if name == "self=expanded" else None
     function = in_place or ctx.subject.function
 
@@ -200,7 +200,7 @@ def _overlapping(ctx: OpContext, sample: Sample, name: str, made: _Attempt) -> N
 
 def _functional(ctx: OpContext, sample: Sample) -> Any:
     """Return the result of the functional call on the CPU; None if the CPU raises."""
-    return ctx.expected(ctx.first(sample)).result
+    return ctx.expected(ctx.laid_first(sample)).result
 
 
 def _fake_raises(

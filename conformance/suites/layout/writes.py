@@ -98,7 +98,7 @@ def out_kept(ctx: OpContext) -> None:
     shared = any(sample.axis for sample in ctx.common)  # samples with an axis get all targets
     with ctx.running(*judges):
         for number, sample in enumerate(ctx.common):
-            plain = Reference(ctx, ctx.plain(sample))
+            plain = Reference(ctx, ctx.laid_contiguous(sample))
             wanted, strided = wanted_outputs(plain), None
             seen: set[tuple[Geometry, ...]] = set()
             targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
@@ -219,7 +219,7 @@ def outside_changed(target: TargetAfter, what: str) -> Found:
 def out_resize(ctx: OpContext) -> None:
     with ctx.running(OUT_RESIZE):
         for sample in ctx.common:
-            laid = ctx.plain(sample)
+            laid = ctx.laid_contiguous(sample)
             wanted = wanted_outputs(Reference(ctx, laid))
             if wanted is None:
                 continue
@@ -489,7 +489,7 @@ def variants(ctx: OpContext) -> None:
                 if not writes or sample.axis in seen - {SPECIAL.name}:
                     continue
                 seen.add(sample.axis)
-            laid = ctx.plain(sample)
+            laid = ctx.laid_contiguous(sample)
             how: dict[str, Any] = {"layout": FUNCTION, "refusable": False}
             nothing = {VARIANTS: judged_elsewhere}
             plain = ctx.judge(nothing, called_on_copies, (), Reference(ctx, laid), **how)

@@ -44,7 +44,7 @@ def _with_result(ctx: OpContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
     """Yield a tuple ((sample in contiguous layout, float64 result), True if the result has several elements) for each
     sample that the CPU can compute in both dtypes."""
     for sample in differing(ctx.common, _SAMPLES):
-        laid = ctx.plain(sample)
+        laid = ctx.laid_contiguous(sample)
         wide = ctx.answer_for(sample, doubled, mutates=True)
         answer = wide.value()
         if answer.raises is not None or ctx.expected(laid).raises is not None:
