@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance import contract, suites
-from conformance.checks.cases.cases import BehaviourCase, Cases, gathered, not_here
+from conformance.checks.cases.cases import BehaviourCase, Cases, collect_cases, not_here
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotDeclared, NotShown
 from conformance.checks.cases.execution import PATIENCE
@@ -234,7 +234,7 @@ def test_over_makes_a_case_of_each_key() -> None:
 def test_two_cases_of_one_name_are_refused() -> None:
     case = BehaviourCase("device.count", "one", print)
     with pytest.raises(ValueError, match="device.count has two cases named 'one'"):
-        gathered([case], [case])
+        collect_cases([case], [case])
 
 
 def test_an_environment_takes_a_process() -> None:

@@ -22,7 +22,7 @@ from conformance.checks.cases.exceptions import (
     CheckFailed,
     NotDeclared,
     NotShown,
-    shown,
+    short_repr,
 )
 from conformance.checks.cases.held_streams import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
@@ -207,8 +207,8 @@ class CaseContext:
                 Failure(
                     kind=kind or self.default,
                     subject=text,
-                    expected="" if expected is _NOTHING else shown(expected),
-                    found=_at("" if found is _NOTHING else shown(found), at),
+                    expected="" if expected is _NOTHING else short_repr(expected),
+                    found=_at("" if found is _NOTHING else short_repr(found), at),
                     said=str(found) if isinstance(found, BaseException) else None,
                 )
             )
@@ -234,7 +234,9 @@ class CaseContext:
         wrong = (mine != theirs).reshape(there.numel(), -1).any(1).nonzero().flatten()
         item = int(wrong[0])
         place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()
-        expected_text, found_text = (shown(each.reshape(-1)[item].item()) for each in (want, there))
+        expected_text, found_text = (
+            short_repr(each.reshape(-1)[item].item()) for each in (want, there)
+        )
         if expected_text == found_text:  # NaN with other bits
             size = there.itemsize
             part = slice(item * size, (item + 1) * size)
@@ -277,7 +279,7 @@ class CaseContext:
         )
         said = str(result) if kind is Kind.RAISED else None
         raise CheckFailed(
-            Failure(kind=kind, subject=text, expected=names, found=shown(result), said=said)
+            Failure(kind=kind, subject=text, expected=names, found=short_repr(result), said=said)
         )
 
     def ended_well(self, result: Result, text: str) -> None:

@@ -1,6 +1,6 @@
 """The random suite: cases about seeds, generator states and the distributions of random numbers."""
 
-from conformance.checks.cases.cases import Suite, gathered
+from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.random import (
     categories,
     distribution,
@@ -13,7 +13,7 @@ from conformance.suites.random import (
 
 SUITE = Suite(
     "random",
-    cases=gathered(
+    cases=collect_cases(
         seeds.cases,
         distribution.cases,
         categories.cases,
