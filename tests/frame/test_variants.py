@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from junitparser import JUnitXml
 
 from conformance.checks.cases.cases import Cases, collect_cases
-from conformance.contract.levels import blocks, read
+from conformance.contract.levels import blocks, read_level
 from devices.cell import CellKey, Outcome, Verdict
 from opinfo.plan import plan_hash
 from reports.run import load_run
@@ -68,7 +68,7 @@ def test_the_file_of_a_level_lists_variants(tmp_path: Path) -> None:
         lines += ["[[cells]]", *(f"{key} = {names!r}" for key, names in block.items())]
     path = tmp_path / "4.toml"
     path.write_text("\n".join(lines))
-    assert read(path, 4).cells == cells
+    assert read_level(path, 4).cells == cells
 
 
 def test_a_case_may_have_its_name_twice_in_two_variants_but_not_in_one() -> None:
