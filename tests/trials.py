@@ -156,7 +156,8 @@ class Trial:
     @property
     def untouched(self) -> list[Item]:
         """Items that the fault is planted in, and that failed none of its clauses."""
-        failed = {record.key[1:] for clause in self.fault.clauses for record in self.caught(clause)}
+        caught = [record.key for clause in self.fault.clauses for record in self.caught(clause)]
+        failed = {(key.unit, key.dtype) for key in caught}
         return [item for item in self.planted if item not in failed]
 
     @property
