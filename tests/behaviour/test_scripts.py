@@ -50,7 +50,7 @@ def test_what_a_script_carries_needs_torch_alone(module: str) -> None:
     assert set(roots) <= set(sources)
     # tomli is Python 3.10's tomllib, imported where a file is read: no script reads one. A script brings a
     # stand-in for msgspec.
-    known = {*OURS, *sys.stdlib_module_names, "torch", "tomli", "msgspec"}
+    known = {*OURS, *sys.stdlib_module_names, "torch", "tomli", "tomllib", "msgspec"}
     foreign = {
         name
         for source in sources.values()
