@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tests.wrapped.faults.tools import as_dense, is_expanded, is_stepped, split_out
 
 from tests.wrapped.faults import REGISTRY
-from tests.wrapped.faults.tools import as_dense, is_expanded, is_stepped, split_out
 from tests.wrapped.registry import Args, Kernel, Kwargs, Override
 
 aten = torch.ops.aten

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.wrapped.faults.tools import image, wrong
+
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.wrapped.faults.tools import (
     as_dense,
     is_expanded,
@@ -17,6 +16,7 @@ from tests.wrapped.faults.tools import (
     twin,
     unrepeated,
 )
+
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 

@@ -6,7 +6,6 @@ import ctypes
 from typing import Any
 
 import torch
-
 from tests.wrapped.faults.tools import (
     SCRIBBLE,
     extent,
@@ -18,6 +17,7 @@ from tests.wrapped.faults.tools import (
     stepped,
     storage_bytes,
 )
+
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import wrap
 

@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import torch
-
 from tests.wrapped.faults.tools import (
     as_dense,
     dense_strides,
@@ -15,6 +14,7 @@ from tests.wrapped.faults.tools import (
     split_out,
     stepped,
 )
+
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 

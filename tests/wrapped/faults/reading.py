@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 from tests.wrapped.faults.tools import (
     as_dense,
     image,
@@ -17,6 +16,7 @@ from tests.wrapped.faults.tools import (
     with_first,
     wrong,
 )
+
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import wrap
 

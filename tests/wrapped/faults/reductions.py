@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 
 import torch
-
 from tests.wrapped.faults.tools import raises, wrong
+
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault
 from tests.wrapped.tensor import from_device, wrap
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tests.wrapped.faults.tools import dense_strides, twin, unrepeated
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tests.wrapped.faults.tools import dense_strides, twin, unrepeated
 from tests.wrapped.registry import Args, Kernel, Kwargs, fault, read
 from tests.wrapped.tensor import from_device, to_device, wrap
 
