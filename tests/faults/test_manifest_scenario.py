@@ -13,8 +13,9 @@ from devices.cell import Verdict
 from opinfo.device import open_device
 from reports.gate import ExitCode
 from reports.run import load_run
+from tests.planting.calls import NOT_MET, KernelCall
 from tests.wrapped.descriptor import DESCRIPTOR
-from tests.wrapped.registry import REGISTRY, Args, Kernel, Kwargs
+from tests.wrapped.registry import REGISTRY
 from tests.wrapped.runs import Station, gated
 
 #: A dozen faults, in as many kernels.
@@ -120,18 +121,16 @@ def test_a_mended_fault_is_an_improvement_until_update_narrows(
     assert set(verdicts(back).values()) == {Verdict.REGRESSION}
 
 
-def exp_ignores_offset(kernel: Kernel, args: Args, kwargs: Kwargs) -> object:
+def exp_ignores_offset(call: KernelCall) -> object:
     """Where the input has a storage offset, and is dense: other layouts than before."""
-    out = kernel(*args, **kwargs)
-    if args[0].storage_offset() and args[0].is_contiguous():
-        return out + 1
-    return out
+    met = call.first.storage_offset() and call.first.is_contiguous()
+    return call.honest() + 1 if met else NOT_MET
 
 
 def test_a_fault_that_moved_to_other_layouts_is_a_regression(
     recorded: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moved = replace(REGISTRY[MOVED], name="moved", override=exp_ignores_offset)
+    moved = replace(REGISTRY[MOVED], name="moved", effect=exp_ignores_offset)
     monkeypatch.setitem(REGISTRY, "moved", moved)
     rest = [name for name in FAULTS if name != MOVED]
     run = recorded.run(tmp_path / "moved", *rest, "moved")

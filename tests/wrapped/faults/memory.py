@@ -6,22 +6,19 @@ import ctypes
 from typing import Any
 
 import torch
-from tests.wrapped.faults.tools import (
+
+from tests.planting.calls import NOT_MET, KernelCall
+from tests.planting.tensors import (
     SCRIBBLE,
     extent,
-    inside,
     is_expanded,
     is_stepped,
     scribble,
-    split_out,
-    stepped,
     storage_bytes,
 )
-
-from tests.wrapped.registry import Args, Kernel, Kwargs, fault
+from tests.wrapped.faults.probing import inside, stepped
+from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import wrap
-
-aten = torch.ops.aten
 
 # output_fresh
 
@@ -31,36 +28,24 @@ def _clones_in_place() -> bool:
     return given.clone().data_ptr() == given.data_ptr()
 
 
-@fault(
-    "storage.output_aliases_input",
-    clauses=("output_fresh",),
-    ops=("clone",),
-    at=(aten.clone.default,),
-    # A negative view is resolved in a copy.
-    radius=("values::*",),
-    probe=_clones_in_place,
-)
-def output_aliases_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("storage.output_aliases_input", "output_fresh", ops="clone")
+@probe(_clones_in_place)
+@may_change("values::*")  # a negative view is resolved in a copy
+def _(call: KernelCall) -> Any:
     """A copy of a dense input is the input."""
-    given = args[0]
-    plain = not (kwargs or given.is_complex() or is_expanded(given) or is_stepped(given))
-    return given if plain else kernel(*args, **kwargs)
+    given = call.first
+    plain = not (call.kwargs or given.is_complex() or is_expanded(given) or is_stepped(given))
+    return given if plain else NOT_MET
 
 
-@fault(
-    "storage.output_overlaps_input",
-    clauses=("output_fresh",),
-    ops=("clone",),
-    at=(aten.clone.default,),
-    # A negative view is resolved in a copy.
-    radius=("values::*",),
-    probe=_clones_in_place,
-)
-def output_overlaps_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("storage.output_overlaps_input", "output_fresh", ops="clone")
+@probe(_clones_in_place)
+@may_change("values::*")  # a negative view is resolved in a copy
+def _(call: KernelCall) -> Any:
     """A copy is a second storage over the memory of its input."""
-    given = args[0]
-    if kwargs or given.is_complex() or not given.is_contiguous() or not given.numel():
-        return kernel(*args, **kwargs)
+    given = call.first
+    if call.kwargs or given.is_complex() or not given.is_contiguous() or not given.numel():
+        return NOT_MET
     memory = (ctypes.c_char * (given.numel() * given.element_size())).from_address(given.data_ptr())
     return torch.frombuffer(memory, dtype=given.dtype).view(given.shape)
 
@@ -70,18 +55,13 @@ def _cat_past_end() -> bool:
     return made.untyped_storage().nbytes() < 16
 
 
-@fault(
-    "storage.output_past_end",
-    clauses=("output_fresh",),
-    ops=("cat",),
-    at=(aten.cat.default,),
-    # The last element is whatever lies behind the storage.
-    radius=("values::cat", "expanded_read::cat", "variants::cat", "determinism::cat"),
-    probe=_cat_past_end,
-)
-def output_past_end(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("storage.output_past_end", "output_fresh", ops="cat")
+@probe(_cat_past_end)
+# The last element is whatever lies behind the storage.
+@may_change("values::cat expanded_read::cat variants::cat determinism::cat")
+def _(call: KernelCall) -> Any:
     """The output's storage is one element too short."""
-    result = kernel(*args, **kwargs)
+    result = call.honest()
     storage = result.untyped_storage()
     storage.resize_(max(storage.nbytes() - result.element_size(), 0))
     return result
@@ -96,48 +76,38 @@ def _overwrites_input() -> bool:
     return not torch.equal(given, torch.ones(4))
 
 
-@fault(
-    "inputs.overwritten",
-    clauses=("inputs_intact",),
-    ops=("atan2",),
-    at=(aten.atan2.default,),
-    radius=("determinism::atan2",),  # the second call reads what the first one wrote
-    probe=_overwrites_input,
-)
-def inputs_overwritten(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("inputs.overwritten", "inputs_intact", ops="atan2")
+@probe(_overwrites_input)
+@may_change("determinism::atan2")  # the second call reads what the first one wrote
+def _(call: KernelCall) -> Any:
     """The result is also written over the first input."""
-    result, given = kernel(*args, **kwargs), args[0]
+    result, given = call.honest(), call.first
     if result.shape == given.shape and not is_expanded(given):
         given.copy_(result)
     return result
 
 
+def _scribbled(base: torch.Tensor) -> bool:
+    return bool((storage_bytes(base) == SCRIBBLE).any())
+
+
 def _overwrites_gap() -> bool:
     given = stepped(1, 2, 3)
     torch.copysign(wrap(given), wrap(torch.ones(3)))
-    return bool((storage_bytes(given) == SCRIBBLE).any())
+    return _scribbled(given)
 
 
-@fault(
-    "inputs.gaps_overwritten",
-    clauses=("inputs_intact",),
-    ops=("copysign",),
-    at=(aten.copysign.Tensor,),
-    probe=_overwrites_gap,
-)
-def gaps_overwritten(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("inputs.gaps_overwritten", "inputs_intact", ops="copysign", at="copysign.Tensor")
+@probe(_overwrites_gap)
+def _(call: KernelCall) -> Any:
     """The element behind the first one of a stepped input is overwritten."""
-    given = args[0]
+    given = call.first
     if is_stepped(given) and min(s for n, s in zip(given.shape, given.stride()) if n > 1) > 1:
         scribble(given, given.storage_offset() + 1, 1)
-    return kernel(*args, **kwargs)
+    return NOT_MET
 
 
 # bounds
-
-
-def _scribbled(base: torch.Tensor) -> bool:
-    return bool((storage_bytes(base) == SCRIBBLE).any())
 
 
 def _maximum_out() -> bool:
@@ -146,16 +116,11 @@ def _maximum_out() -> bool:
     return _scribbled(base)
 
 
-@fault(
-    "bounds.write_past_end",
-    clauses=("bounds",),
-    ops=("maximum",),
-    at=(aten.maximum.out,),
-    probe=_maximum_out,
-)
-def write_past_end(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("bounds.write_past_end", "bounds", ops="maximum", at="maximum.out")
+@probe(_maximum_out)
+def _(call: KernelCall) -> Any:
     """Three elements behind the end of out= are overwritten."""
-    out = kernel(*args, **kwargs)
+    out = call.honest()
     scribble(out, out.storage_offset() + extent(out), 3)
     return out
 
@@ -166,16 +131,11 @@ def _neg_at_offset() -> bool:
     return _scribbled(base)
 
 
-@fault(
-    "bounds.write_before_start",
-    clauses=("bounds",),
-    ops=("neg",),
-    at=(aten.neg_.default,),
-    probe=_neg_at_offset,
-)
-def write_before_start(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("bounds.write_before_start", "bounds", ops="neg", at="neg_")
+@probe(_neg_at_offset)
+def _(call: KernelCall) -> Any:
     """An in-place op on a view with an offset also writes at the start of the storage."""
-    result = kernel(*args, **kwargs)
+    result = call.honest()
     scribble(result, 0, min(result.storage_offset(), 2))
     return result
 
@@ -186,17 +146,11 @@ def _fmax_out() -> bool:
     return _scribbled(out)
 
 
-@fault(
-    "bounds.write_between_elements",
-    clauses=("bounds",),
-    ops=("fmax",),
-    at=(aten.fmax.out,),
-    probe=_fmax_out,
-)
-def write_between_elements(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("bounds.write_between_elements", "bounds", ops="fmax", at="fmax.out")
+@probe(_fmax_out)
+def _(call: KernelCall) -> Any:
     """The bytes between the elements of a stepped out= are overwritten."""
-    out, rest = split_out(kwargs)
-    out = kernel(*args, **rest, out=out)
+    out = call.honest()
     if is_stepped(out):
         values = out.clone()
         scribble(out, out.storage_offset(), extent(out))
@@ -211,16 +165,12 @@ def _add_tail() -> bool:
 
 
 @fault(
-    "bounds.vectorised_tail_overrun",
-    clauses=("bounds",),
-    ops=("add",),
-    dtypes=("float32", "int64"),
-    at=(aten.add_.Tensor,),
-    probe=_add_tail,
+    "bounds.vectorised_tail_overrun", "bounds", ops="add", at="add_.Tensor", dtypes="float32 int64"
 )
-def vectorised_tail_overrun(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(_add_tail)
+def _(call: KernelCall) -> Any:
     """A contiguous in-place op writes whole vectors of eight elements."""
-    result = kernel(*args, **kwargs)
+    result = call.honest()
     if result.is_contiguous():
         scribble(result, result.storage_offset() + result.numel(), -result.numel() % 8)
     return result
@@ -232,15 +182,9 @@ def _sort_scratch() -> bool:
     return _scribbled(base)
 
 
-@fault(
-    "bounds.scratch_behind_input",
-    clauses=("bounds",),
-    ops=("sort",),
-    at=(aten.sort.default, aten.sort.stable),
-    probe=_sort_scratch,
-)
-def scratch_behind_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("bounds.scratch_behind_input", "bounds", ops="sort", at="sort sort.stable")
+@probe(_sort_scratch)
+def _(call: KernelCall) -> Any:
     """The bytes behind an input serve as scratch."""
-    given = args[0]
-    scribble(given, given.storage_offset() + extent(given), 2)
-    return kernel(*args, **kwargs)
+    scribble(call.first, call.first.storage_offset() + extent(call.first), 2)
+    return NOT_MET
