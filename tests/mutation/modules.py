@@ -494,129 +494,35 @@ def cases() -> dict[BehaviourCase, frozenset[str]]:
     return found
 
 
+_KERNELS = """
+_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+_adaptive_avg_pool3d_backward _ctc_loss _ctc_loss_backward _embedding_bag _embedding_bag_backward
+_embedding_bag_forward_only _log_softmax _log_softmax_backward_data _pack_padded_sequence
+_prelu_kernel _prelu_kernel_backward _safe_softmax _softmax _softmax_backward_data
+_thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
+_thnn_fused_lstm_cell_backward_impl adaptive_max_pool2d adaptive_max_pool2d_backward
+adaptive_max_pool3d adaptive_max_pool3d_backward addmm avg_pool2d avg_pool2d_backward avg_pool3d
+avg_pool3d_backward baddbmm binary_cross_entropy_backward bmm constant_pad_nd convolution
+convolution_backward elu elu_backward embedding embedding_dense_backward
+fractional_max_pool2d_backward fractional_max_pool3d_backward gelu gelu_backward glu glu_backward
+hardshrink hardshrink_backward hardswish hardswish_backward hardtanh hardtanh_backward huber_loss
+huber_loss_backward leaky_relu leaky_relu_backward linalg_vector_norm log_sigmoid_backward
+log_sigmoid_forward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
+max_pool3d_with_indices_backward mish mish_backward mse_loss mse_loss_backward multi_margin_loss
+multi_margin_loss_backward multilabel_margin_loss_backward multilabel_margin_loss_forward
+native_batch_norm native_batch_norm_backward native_group_norm native_group_norm_backward
+native_layer_norm native_layer_norm_backward nll_loss2d_backward nll_loss2d_forward
+nll_loss_backward nll_loss_forward reflection_pad1d reflection_pad1d_backward reflection_pad2d
+reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward relu replication_pad1d
+replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
+replication_pad3d_backward select_backward sigmoid sigmoid_backward silu silu_backward
+slice_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward
+softplus softplus_backward softshrink softshrink_backward tanh tanh_backward threshold
+threshold_backward upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward
+upsample_nearest2d_backward upsample_nearest2d upsample_bicubic2d im2col col2im
+"""
 #: Kernels that modules reach, but for those that every op needs.
-KERNELS = (
-    "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool2d_backward",
-    "_adaptive_avg_pool3d",
-    "_adaptive_avg_pool3d_backward",
-    "_ctc_loss",
-    "_ctc_loss_backward",
-    "_embedding_bag",
-    "_embedding_bag_backward",
-    "_embedding_bag_forward_only",
-    "_log_softmax",
-    "_log_softmax_backward_data",
-    "_pack_padded_sequence",
-    "_prelu_kernel",
-    "_prelu_kernel_backward",
-    "_safe_softmax",
-    "_softmax",
-    "_softmax_backward_data",
-    "_thnn_fused_gru_cell",
-    "_thnn_fused_gru_cell_backward",
-    "_thnn_fused_lstm_cell",
-    "_thnn_fused_lstm_cell_backward_impl",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool2d_backward",
-    "adaptive_max_pool3d",
-    "adaptive_max_pool3d_backward",
-    "addmm",
-    "avg_pool2d",
-    "avg_pool2d_backward",
-    "avg_pool3d",
-    "avg_pool3d_backward",
-    "baddbmm",
-    "binary_cross_entropy_backward",
-    "bmm",
-    "constant_pad_nd",
-    "convolution",
-    "convolution_backward",
-    "elu",
-    "elu_backward",
-    "embedding",
-    "embedding_dense_backward",
-    "fractional_max_pool2d_backward",
-    "fractional_max_pool3d_backward",
-    "gelu",
-    "gelu_backward",
-    "glu",
-    "glu_backward",
-    "hardshrink",
-    "hardshrink_backward",
-    "hardswish",
-    "hardswish_backward",
-    "hardtanh",
-    "hardtanh_backward",
-    "huber_loss",
-    "huber_loss_backward",
-    "leaky_relu",
-    "leaky_relu_backward",
-    "linalg_vector_norm",
-    "log_sigmoid_backward",
-    "log_sigmoid_forward",
-    "max_pool2d_with_indices",
-    "max_pool2d_with_indices_backward",
-    "max_pool3d_with_indices",
-    "max_pool3d_with_indices_backward",
-    "mish",
-    "mish_backward",
-    "mse_loss",
-    "mse_loss_backward",
-    "multi_margin_loss",
-    "multi_margin_loss_backward",
-    "multilabel_margin_loss_backward",
-    "multilabel_margin_loss_forward",
-    "native_batch_norm",
-    "native_batch_norm_backward",
-    "native_group_norm",
-    "native_group_norm_backward",
-    "native_layer_norm",
-    "native_layer_norm_backward",
-    "nll_loss2d_backward",
-    "nll_loss2d_forward",
-    "nll_loss_backward",
-    "nll_loss_forward",
-    "reflection_pad1d",
-    "reflection_pad1d_backward",
-    "reflection_pad2d",
-    "reflection_pad2d_backward",
-    "reflection_pad3d",
-    "reflection_pad3d_backward",
-    "relu",
-    "replication_pad1d",
-    "replication_pad1d_backward",
-    "replication_pad2d",
-    "replication_pad2d_backward",
-    "replication_pad3d",
-    "replication_pad3d_backward",
-    "select_backward",
-    "sigmoid",
-    "sigmoid_backward",
-    "silu",
-    "silu_backward",
-    "slice_backward",
-    "smooth_l1_loss",
-    "smooth_l1_loss_backward",
-    "soft_margin_loss",
-    "soft_margin_loss_backward",
-    "softplus",
-    "softplus_backward",
-    "softshrink",
-    "softshrink_backward",
-    "tanh",
-    "tanh_backward",
-    "threshold",
-    "threshold_backward",
-    "upsample_bicubic2d_backward",
-    "upsample_bilinear2d",
-    "upsample_bilinear2d_backward",
-    "upsample_nearest2d_backward",
-    "upsample_nearest2d",
-    "upsample_bicubic2d",
-    "im2col",
-    "col2im",
-)
+KERNELS = tuple(_KERNELS.split())
 
 
 def bred(seed: int) -> Iterator[Spec]:

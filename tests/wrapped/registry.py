@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 
 from conformance.contract import WRAPPED
 from devices.errors import ConformError, suggestion
+from devices.simulated import faults as simulated
 from tests.planting.calls import Effect, KernelCall
 from tests.planting.places import overload_of
 
@@ -36,29 +35,12 @@ class FaultConflict(ConformError):
     """Two faults that replace the same kernel cannot be on together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One way to break the device.
+class Fault(simulated.Fault, frozen=True, kw_only=True):
+    """What every planted fault says of itself, and what the wrapped device needs to plant it."""
 
-    ``clauses`` must fail with the fault on, each at one at least of the planted ops and dtypes; ``radius``
-    lists the cells that may change besides, as globs over ``clause::op``. No other cell may change.
-    """
-
-    name: str
-    clauses: tuple[str, ...]
-    ops: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    statement: str
-    radius: tuple[str, ...]
     kernels: tuple[Kernel, ...]
     effect: Effect
     probe: Callable[[], bool]  # whether the device misbehaves in this way, asked without the suite
-
-    def allows(self, clause: str, op: str) -> bool:
-        """Whether a cell of this clause and op may differ from the clean run."""
-        if clause in self.clauses and op in self.ops:
-            return True
-        return any(fnmatchcase(f"{clause}::{op}", pattern) for pattern in self.radius)
 
 
 #: Every fault by name, in the order in which the modules of ``faults`` declare them.
@@ -67,7 +49,6 @@ REGISTRY: dict[str, Fault] = {}
 _active: dict[Kernel, Effect] = {}
 _for_good: set[Kernel] = set()  # what plant_at replaced
 _seen: set[Kernel] | None = None
-
 
 _probes: dict[Effect, Callable[[], bool]] = {}
 _radii: dict[Effect, str] = {}
