@@ -15,7 +15,7 @@ from tests.planting.tensors import (
     twin,
     unrepeated,
 )
-from tests.wrapped.faults.probing import raises, stepped
+from tests.wrapped.faults.probing import becomes, raises, shares, stepped
 from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import from_device, wrap
 
@@ -25,15 +25,8 @@ aten = torch.ops.aten
 # inplace
 
 
-def _mul_moves_self() -> bool:
-    target = wrap(torch.ones(3))
-    address = target.data_ptr()
-    target.mul_(2)
-    return target.data_ptr() != address
-
-
 @fault("inplace.reallocate", "inplace", ops="mul", at="mul_.Tensor", dtypes="float32 int64")
-@probe(_mul_moves_self)
+@probe(lambda: not shares(lambda t: t.mul_(2), wrap(torch.ones(3))))
 @may_change("bounds::mul")  # a self that was moved is not judged there
 def _(call: KernelCall) -> Any:
     """Self is given memory of its own, of the same strides."""
@@ -41,14 +34,8 @@ def _(call: KernelCall) -> Any:
     return result.set_(twin(result))
 
 
-def _sub_leaves_stepped() -> bool:
-    target = stepped(1, 2, 3)
-    wrap(target).sub_(1)
-    return target.tolist() != [0.0, 1.0, 2.0]
-
-
 @fault("inplace.write_to_copy", "inplace", ops="sub", at="sub_.Tensor")
-@probe(_sub_leaves_stepped)
+@probe(lambda: not becomes(stepped(1, 2, 3), lambda t: t.sub_(1), 0, 1, 2))
 def _(call: KernelCall) -> Any:
     """The result for a strided self is written to a contiguous copy of it."""
     target = call.first
@@ -57,14 +44,8 @@ def _(call: KernelCall) -> Any:
     return call.honest(self=target.contiguous())
 
 
-def _atan2_leaves_self() -> bool:
-    target = wrap(torch.zeros(2))
-    target.atan2_(wrap(-torch.ones(2)))
-    return bool(from_device(target).eq(0).all())
-
-
 @fault("inplace.return_new", "inplace variants", ops="atan2", at="atan2_")
-@probe(_atan2_leaves_self)
+@probe(lambda: becomes(torch.zeros(2), lambda t: t.atan2_(wrap(-torch.ones(2))), 0, 0))
 def _(call: KernelCall) -> Any:
     """The result is a new tensor, and self is left as it was."""
     target, other = call.args
@@ -83,19 +64,13 @@ def _(call: KernelCall) -> Any:
     return target.resize_(result.shape).copy_(result)
 
 
-def _copysign_into_row() -> bool:
-    target = stepped(1, 2, 3)
-    wrap(target).copysign_(-1)
-    return target.tolist() != [-1.0, -2.0, -3.0]
-
-
 @fault(
     "inplace.ignore_strides",
     "inplace bounds",
     ops="copysign",
     at="copysign_.Tensor copysign_.Scalar",
 )
-@probe(_copysign_into_row)
+@probe(lambda: not becomes(stepped(1, 2, 3), lambda t: t.copysign_(-1), -1, -2, -3))
 def _(call: KernelCall) -> Any:
     """The result is written in a row, whatever the strides of self are."""
     target = call.first

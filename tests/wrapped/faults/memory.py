@@ -9,27 +9,20 @@ import torch
 
 from tests.planting.calls import NOT_MET, KernelCall
 from tests.planting.tensors import (
-    SCRIBBLE,
     extent,
     is_expanded,
     is_stepped,
     scribble,
-    storage_bytes,
 )
-from tests.wrapped.faults.probing import inside, stepped
+from tests.wrapped.faults.probing import inside, scribbles, shares, stepped
 from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import wrap
 
 # output_fresh
 
 
-def _clones_in_place() -> bool:
-    given = wrap(torch.zeros(4))
-    return given.clone().data_ptr() == given.data_ptr()
-
-
 @fault("storage.output_aliases_input", "output_fresh", ops="clone")
-@probe(_clones_in_place)
+@probe(lambda: shares(torch.clone, wrap(torch.zeros(4))))
 @may_change("values::*")  # a negative view is resolved in a copy
 def _(call: KernelCall) -> Any:
     """A copy of a dense input is the input."""
@@ -39,7 +32,7 @@ def _(call: KernelCall) -> Any:
 
 
 @fault("storage.output_overlaps_input", "output_fresh", ops="clone")
-@probe(_clones_in_place)
+@probe(lambda: shares(torch.clone, wrap(torch.zeros(4))))
 @may_change("values::*")  # a negative view is resolved in a copy
 def _(call: KernelCall) -> Any:
     """A copy is a second storage over the memory of its input."""
@@ -87,18 +80,8 @@ def _(call: KernelCall) -> Any:
     return result
 
 
-def _scribbled(base: torch.Tensor) -> bool:
-    return bool((storage_bytes(base) == SCRIBBLE).any())
-
-
-def _overwrites_gap() -> bool:
-    given = stepped(1, 2, 3)
-    torch.copysign(wrap(given), wrap(torch.ones(3)))
-    return _scribbled(given)
-
-
 @fault("inputs.gaps_overwritten", "inputs_intact", ops="copysign", at="copysign.Tensor")
-@probe(_overwrites_gap)
+@probe(lambda: scribbles(stepped(1, 2, 3), lambda t: t.copysign(wrap(torch.ones(3)))))
 def _(call: KernelCall) -> Any:
     """The element behind the first one of a stepped input is overwritten."""
     given = call.first
@@ -109,15 +92,11 @@ def _(call: KernelCall) -> Any:
 
 # bounds
 
-
-def _maximum_out() -> bool:
-    out, base = inside(5, offset=0)
-    torch.maximum(wrap(torch.ones(5)), wrap(torch.ones(5)), out=out)
-    return _scribbled(base)
+_THREE, _FIVE = wrap(torch.ones(3)), wrap(torch.ones(5))
 
 
 @fault("bounds.write_past_end", "bounds", ops="maximum", at="maximum.out")
-@probe(_maximum_out)
+@probe(lambda: scribbles(inside(5), lambda out: torch.maximum(_FIVE, _FIVE, out=out)))
 def _(call: KernelCall) -> Any:
     """Three elements behind the end of out= are overwritten."""
     out = call.honest()
@@ -125,14 +104,8 @@ def _(call: KernelCall) -> Any:
     return out
 
 
-def _neg_at_offset() -> bool:
-    target, base = inside(5, offset=3)
-    target.neg_()
-    return _scribbled(base)
-
-
 @fault("bounds.write_before_start", "bounds", ops="neg", at="neg_")
-@probe(_neg_at_offset)
+@probe(lambda: scribbles(inside(5, offset=3), torch.Tensor.neg_))
 def _(call: KernelCall) -> Any:
     """An in-place op on a view with an offset also writes at the start of the storage."""
     result = call.honest()
@@ -140,14 +113,8 @@ def _(call: KernelCall) -> Any:
     return result
 
 
-def _fmax_out() -> bool:
-    out = stepped(0, 0, 0)
-    torch.fmax(wrap(torch.ones(3)), wrap(torch.ones(3)), out=wrap(out))
-    return _scribbled(out)
-
-
 @fault("bounds.write_between_elements", "bounds", ops="fmax", at="fmax.out")
-@probe(_fmax_out)
+@probe(lambda: scribbles(stepped(0, 0, 0), lambda out: torch.fmax(_THREE, _THREE, out=out)))
 def _(call: KernelCall) -> Any:
     """The bytes between the elements of a stepped out= are overwritten."""
     out = call.honest()
@@ -158,16 +125,10 @@ def _(call: KernelCall) -> Any:
     return out
 
 
-def _add_tail() -> bool:
-    target, base = inside(5, offset=0)
-    target.add_(1)
-    return _scribbled(base)
-
-
 @fault(
     "bounds.vectorised_tail_overrun", "bounds", ops="add", at="add_.Tensor", dtypes="float32 int64"
 )
-@probe(_add_tail)
+@probe(lambda: scribbles(inside(5), lambda t: t.add_(1)))
 def _(call: KernelCall) -> Any:
     """A contiguous in-place op writes whole vectors of eight elements."""
     result = call.honest()
@@ -176,14 +137,8 @@ def _(call: KernelCall) -> Any:
     return result
 
 
-def _sort_scratch() -> bool:
-    given, base = inside(5, offset=0)
-    torch.sort(given)
-    return _scribbled(base)
-
-
 @fault("bounds.scratch_behind_input", "bounds", ops="sort", at="sort sort.stable")
-@probe(_sort_scratch)
+@probe(lambda: scribbles(inside(5), torch.sort))
 def _(call: KernelCall) -> Any:
     """The bytes behind an input serve as scratch."""
     scribble(call.first, call.first.storage_offset() + extent(call.first), 2)

@@ -9,7 +9,7 @@ import torch
 
 from tests.planting.calls import NOT_MET, KernelCall
 from tests.planting.tensors import as_dense, dense_strides, is_expanded
-from tests.wrapped.faults.probing import raises, stepped
+from tests.wrapped.faults.probing import becomes, raises, shares, stepped
 from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import from_device, wrap
 
@@ -18,18 +18,14 @@ def _ones(*shape: int) -> torch.Tensor:
     return wrap(torch.ones(shape))
 
 
+_TWO = _ones(2, 2)
+
+
 # out_kept
 
 
-def _mul_moves_out() -> bool:
-    out = _ones(3)
-    address = out.data_ptr()
-    torch.mul(_ones(3), _ones(3), out=out)
-    return out.data_ptr() != address
-
-
 @fault("out.reallocate", "out_kept", ops="mul", at="mul.out", dtypes="float32 int64")
-@probe(_mul_moves_out)
+@probe(lambda: not shares(lambda out: torch.mul(out, out, out=out), _ones(3)))
 @may_change("bounds::mul")  # a target that was moved is not judged there
 def _(call: KernelCall) -> Any:
     """out= is given memory of its own."""
@@ -61,14 +57,8 @@ def _(call: KernelCall) -> Any:
     return out.copy_(values)
 
 
-def _exp_into_row() -> bool:
-    out = stepped(0, 0, 0)
-    torch.exp(wrap(torch.zeros(3)), out=wrap(out))
-    return out.tolist() != [1.0, 1.0, 1.0]
-
-
 @fault("out.ignore_strides", "out_kept bounds", ops="exp", at="exp.out", dtypes="float32 int64")
-@probe(_exp_into_row)
+@probe(lambda: not becomes(stepped(0, 0, 0), lambda t: torch.exp(_ones(3) * 0, out=t), 1, 1, 1))
 def _(call: KernelCall) -> Any:
     """The result is written in a row, whatever the strides of out= are."""
     out = call.kwargs["out"]
@@ -78,28 +68,18 @@ def _(call: KernelCall) -> Any:
     return out
 
 
-def _mm_skips_strided() -> bool:
-    out = wrap(torch.zeros(2, 2).t())
-    torch.mm(_ones(2, 2), _ones(2, 2), out=out)
-    return not bool(from_device(out).any())
-
-
 @fault("out.strided_unwritten", "out_kept", ops="mm", at="mm.out")
-@probe(_mm_skips_strided)
+@probe(lambda: becomes(torch.zeros(2, 2).t(), lambda out: torch.mm(_TWO, _TWO, out=out), *[0] * 4))
 def _(call: KernelCall) -> Any:
     """A strided out= is left as it was."""
     out = call.kwargs["out"]
     return NOT_MET if out.is_contiguous() or is_expanded(out) else out
 
 
-def _atan2_accumulates() -> bool:
-    out = _ones(2)
-    torch.atan2(wrap(torch.zeros(2)), _ones(2), out=out)
-    return bool(from_device(out).any())
-
-
 @fault("out.accumulate_into_old_values", "out_kept", ops="atan2", at="atan2.out")
-@probe(_atan2_accumulates)
+@probe(
+    lambda: becomes(torch.ones(2), lambda out: torch.atan2(_ones(2) * 0, _ones(2), out=out), 1, 1)
+)
 @may_change("variants::atan2")  # its targets hold what their memory held
 def _(call: KernelCall) -> Any:
     """The result is added to what out= held."""
@@ -194,14 +174,8 @@ def _(call: KernelCall) -> Any:
     return call.honest().add_(1)
 
 
-def _clears_its_input() -> bool:
-    x = _ones(2)
-    torch.neg(x, out=x)
-    return bool((from_device(x) == 0).all())
-
-
 @fault("variants.out_cleared_first", "variants", ops="neg", at="neg.out")
-@probe(_clears_its_input)
+@probe(lambda: becomes(torch.ones(2), lambda x: torch.neg(x, out=x), 0, 0))
 def _(call: KernelCall) -> Any:
     """The target is cleared before the operand is read, which may be the same tensor."""
     call.kwargs["out"].zero_()

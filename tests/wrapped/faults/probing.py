@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.planting.tensors import SCRIBBLE, storage_bytes
 from tests.wrapped.tensor import from_device, wrap
 
 
@@ -42,12 +43,27 @@ def stepped(*values: float) -> torch.Tensor:
     return base[::2]
 
 
-def inside(
-    numel: int, offset: int, dtype: torch.dtype = torch.float32
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A device view of ``numel`` zeros at an offset, and its CPU storage of ``offset + numel + 16`` zeros."""
-    base = torch.zeros(offset + numel + 16, dtype=dtype)
-    return wrap(base[offset : offset + numel]), base
+def inside(numel: int, offset: int = 0) -> torch.Tensor:
+    """A view of ``numel`` zeros at an offset in a storage of zeros that goes on behind it."""
+    return torch.zeros(offset + numel + 16)[offset : offset + numel]
+
+
+def scribbles(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any]) -> bool:
+    """Whether a call on the device leaves SCRIBBLE in the storage of a tensor."""
+    function(wrap(tensor))
+    return bool((storage_bytes(tensor) == SCRIBBLE).any())
+
+
+def shares(function: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> bool:
+    """Whether the result of a call begins where the device's tensor began before the call."""
+    address = tensor.data_ptr()
+    return function(tensor).data_ptr() == address
+
+
+def becomes(tensor: torch.Tensor, function: Callable[[torch.Tensor], Any], *values: float) -> bool:
+    """Whether a call on the device gives these values to a tensor."""
+    function(wrap(tensor))
+    return tensor.flatten().tolist() == [*values]
 
 
 def image(channels_last: bool = True) -> torch.Tensor:

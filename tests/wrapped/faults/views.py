@@ -10,6 +10,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tests.planting.calls import NOT_MET, KernelCall
 from tests.planting.places import overload_of
 from tests.planting.tensors import dense_strides, twin, unrepeated
+from tests.wrapped.faults.probing import shares
 from tests.wrapped.registry import fault, may_change, probe, read
 from tests.wrapped.tensor import from_device, to_device, wrap
 
@@ -17,13 +18,8 @@ _MATRIX = torch.zeros(3, 3)
 _COMPLEX = torch.zeros(2, 2, dtype=torch.complex64)
 
 
-def _transpose_copies() -> bool:
-    given = wrap(_MATRIX)
-    return given.transpose(0, 1).data_ptr() != given.data_ptr()
-
-
 @fault("views.copy_instead_of_alias", "views", ops="transpose", at="transpose.int")
-@probe(_transpose_copies)
+@probe(lambda: not shares(lambda t: t.transpose(0, 1), wrap(_MATRIX)))
 def _(call: KernelCall) -> Any:
     """A transposition has memory of its own."""
     return twin(call.honest())
