@@ -1,4 +1,4 @@
-"""A manifest from the first red run to green, and through a fault mended and a fault moved."""
+"""A manifest from the first red run to green, and through a fault fixed and a fault moved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAULTS = (
 )
 OPS = ("maximum", "fmax", "copysign", "sub", "atan2", "exp", "mul", "where", "amax")
 ITEMS = (*((op, "float32") for op in OPS), ("exp", "int64"), ("mul", "int64"))
-MENDED, MOVED = "inputs.overwritten", "values.ignore_strides"
+FIXED, MOVED = "inputs.overwritten", "values.ignore_strides"
 
 
 def call(*arguments: object) -> Result:
@@ -98,10 +98,10 @@ def test_recorded_from_two_runs_the_next_run_is_green(recorded: Station, tmp_pat
     assert call("update", run, "--check").exit_code == 0
 
 
-def test_a_mended_fault_is_an_improvement_until_update_narrows(
+def test_a_fixed_fault_is_an_improvement_until_update_narrows(
     recorded: Station, tmp_path: Path
 ) -> None:
-    rest = [name for name in FAULTS if name != MENDED]
+    rest = [name for name in FAULTS if name != FIXED]
     better = recorded.run(tmp_path / "better", *rest)
     result = gated(better)
     assert result.exit_code is ExitCode.REGRESSION

@@ -301,7 +301,7 @@ def weighted_twice_and_strided(call: KernelCall) -> bool:
     return len(tensors) == 4 and not all(t.is_contiguous() for t in tensors[2:])
 
 
-MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
+SURVIVED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
     # as_strided of a view addresses its storage, whatever the view's own strides are.
@@ -447,7 +447,7 @@ def kind(mutant: tuple[str, tuple[str, ...], Effect, str]) -> str | None:
     return None if clause.startswith("random.") else clause
 
 
-@pytest.mark.parametrize(("op", "overloads", "effect", "clause"), first_of_each(MENDED, kind))
+@pytest.mark.parametrize(("op", "overloads", "effect", "clause"), first_of_each(SURVIVED, kind))
 def test_what_survived_is_noticed(
     op: str, overloads: tuple[str, ...], effect: Effect, clause: str
 ) -> None:
