@@ -36,6 +36,7 @@ from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from tests.autograd import off, trust
 from tests.mutation import gradients as mutants
 from tests.mutation.items import subject
+from tests.planting.derivatives import Backward
 from tests.sampling import first_of_each
 
 CPU = torch.device("cpu")
@@ -182,7 +183,7 @@ class _NoneAgain(torch.autograd.Function):
 class _WrongAgain(mutants.Mutant):
     """A derivative that is right, and whose own derivatives are zeros."""
 
-    def entered(self, way: mutants.Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+    def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
         self.reached += 1
         found: torch.Tensor = _NoneAgain.apply(gradient)
         return found
@@ -201,7 +202,7 @@ def test_a_derivative_without_derivatives_is_noticed_by_second_gradients(op: str
 class _NoKernel(mutants.Mutant):
     """A derivative that raises."""
 
-    def entered(self, way: mutants.Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+    def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no kernel")
 
 

@@ -21,9 +21,10 @@ from devices.cell import CellKey
 from devices.errors import ConformError
 from devices.simulated.faults import FAULTS as SIMULATED
 from opinfo.catalog import catalogue
-from tests.bugs.imitations import wrap
+from tests.bugs.imitations import effect_of
 from tests.bugs.patches import PATCHES
 from tests.bugs.trials import fate
+from tests.planting.calls import KernelCall
 from tests.sampling import first_of_each
 
 KNOWN = tuple(bugs())
@@ -73,8 +74,8 @@ def test_planted_fault_trips_a_clause_of_the_bug(bug: Bug) -> None:
 
 
 def imitated(given: torch.Tensor, **fields: object) -> torch.Tensor:
-    faulty = wrap(Imitation(op="neg", **fields))(torch.neg)  # type: ignore[arg-type]
-    result = faulty(given)
+    effect = effect_of(Imitation(op="neg", **fields))  # type: ignore[arg-type]
+    result = KernelCall(torch.neg, (given,), {}).answered_by(effect)
     assert isinstance(result, torch.Tensor)
     return result
 
@@ -97,8 +98,9 @@ def test_a_fault_does_not_strike_where_a_condition_does_not_hold() -> None:
 
 
 def test_a_lost_write_leaves_self_as_it_was() -> None:
-    faulty = wrap(Imitation(op="neg", then="write_lost", when=("inplace",)))(torch.Tensor.neg_)
-    assert faulty(torch.ones(2)).tolist() == [1, 1]
+    effect = effect_of(Imitation(op="neg", then="write_lost", when=("inplace",)))
+    call = KernelCall(torch.Tensor.neg_, (torch.ones(2),), {})
+    assert call.answered_by(effect).tolist() == [1, 1]
 
 
 # The data

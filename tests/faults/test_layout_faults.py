@@ -11,7 +11,7 @@ from conformance.contract import Status
 from conformance.suites import suite_of
 from tests import table
 from tests.sampling import trials_of
-from tests.trials import Trials, not_passing
+from tests.trials import Bench, Trial, Trials, not_passing, planted_items
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import (
     REGISTRY,
@@ -22,7 +22,7 @@ from tests.wrapped.faults import (
     planted,
 )
 from tests.wrapped.scripts import exit_status
-from tests.wrapped.trial import ITEMS, Bench, Trial, planted_items
+from tests.wrapped.trial import ITEMS, RIG
 
 CHECKED = [
     clause
@@ -38,7 +38,7 @@ each_trial = pytest.mark.parametrize("fault", trials_of(REGISTRY), scope="module
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("references"))
+    return Bench(RIG, tmp_path_factory.mktemp("references"))
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_fault_breaks_clauses_that_are_checked(fault: Fault) -> None:
 
 @each_fault
 def test_fault_is_planted_in_ops_that_are_run(fault: Fault) -> None:
-    assert {op for op, _ in planted_items(fault)} == set(fault.ops)
+    assert {op for op, _ in planted_items(RIG, fault)} == set(fault.ops)
 
 
 def test_no_item_is_run_twice() -> None:

@@ -18,7 +18,8 @@ from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import catalogue
 from opinfo.compare import Arguments
 from opinfo.samples import Sample, choose, draw
-from tests.faulty import FaultyDevice, run_faulty
+from tests.faulty import run_faulty
+from tests.planting.calls import KernelCall
 
 KEY = CellKey("layout.values", "add", "float32")
 
@@ -203,7 +204,7 @@ def test_a_cell_means_the_same_whichever_clauses_are_selected(op: str) -> None:
     samples = choose(draw(catalogue()[op], "complex64"), 4)
     alone = [check for check in SUITE.op_checks if check.clause == "layout.values"]
     counts = [
-        run_faulty(op, "complex64", samples, checks, FaultyDevice(lambda function: function))
+        run_faulty(op, "complex64", samples, checks, KernelCall.honest)
         .cells["layout.values"]
         .checks
         for checks in (alone, SUITE.op_checks)
