@@ -25,12 +25,14 @@ from conformance.checks.cases.exceptions import (
     shown,
 )
 from conformance.checks.cases.held_streams import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
+from conformance.checks.cases.layouts import DENSE, GuardedTensor
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
 from conformance.checks.cases.results import Result, group_failure
 from devices.descriptor import Descriptor
 from devices.failure import Difference, Failure, Kind
 from opinfo.compare import bit_equal, raw_bytes
 from opinfo.device import Device
+from opinfo.guarded import identity
 
 _NOTHING: Any = object()
 
@@ -167,6 +169,26 @@ class CaseContext:
 
     def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.opened.from_device(tensor)
+
+    def lay(
+        self, values: torch.Tensor, layout: str = DENSE, device: torch.device | None = None
+    ) -> torch.Tensor:
+        """Copies a CPU tensor to the device in a layout such as ``transposed+step_inner+offset`` (the ids of
+        opinfo/layouts.py), with known bytes around it: see ``guarded``."""
+        return self.guarded(values, layout, device).view
+
+    def guarded(
+        self, values: torch.Tensor, layout: str = DENSE, device: torch.device | None = None
+    ) -> GuardedTensor:
+        """Like ``lay``, but returns an object that knows the bytes around the tensor.
+
+        ``device`` may be another index, or the CPU. On devices without strides the layout is made by slicing, so that
+        the bytes around a tensor are known only if it is a part of its storage.
+        """
+        there = device or self.device
+        move = self.to_device if device is None else lambda tensor: tensor.to(there)
+        back = self.from_device if there.type == self.kind else identity
+        return GuardedTensor(values, layout, move, back, slices=not self.opened.lays_out)
 
     def settle(self) -> None:
         """Synchronizes every device index. Raises the error of any queued work that failed."""

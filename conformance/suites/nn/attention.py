@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.layouts import DENSE
 from conformance.suites.nn.forward_backward import (
-    DENSE,
     ROUNDINGS,
-    Laid,
     close,
     cotangents,
     tensors_in,
@@ -116,18 +116,15 @@ def judged(
     at: str,
 ) -> None:
     values, mask, blind, layouts, cotangent, needs, options, rough = given
-    laid = Laid(context)
+    laid = GuardedTensors(context)
     mine, theirs = [], []
     for name, each, layout in zip("qkv", values, layouts, strict=True):
-        view = laid.put(each, layout, "an operand")
-        expanded = laid.buffers[-1][1].geometry.expanded
-        if expanded is not None:
-            each = each.narrow(expanded, 0, 1).expand(each.shape)
-        mine.append(view.requires_grad_(name in needs))
-        theirs.append(each.double().requires_grad_(name in needs))
+        made = laid.put(each, layout, "an operand")
+        mine.append(made.view.requires_grad_(name in needs))
+        theirs.append(made.values.double().requires_grad_(name in needs))
     if mask is not None:
         floats = mask.is_floating_point()
-        mine.append(laid.put(mask, DENSE, "the mask").requires_grad_(floats and "m" in needs))
+        mine.append(laid.put(mask, DENSE, "the mask").view.requires_grad_(floats and "m" in needs))
         wide = mask.double() if floats else mask
         theirs.append(wide.detach().clone().requires_grad_(floats and "m" in needs))
     if poisoned:
@@ -165,7 +162,7 @@ def judged(
             at,
         )
         if not leaves:
-            laid.intact(at)
+            laid.check_intact(at)
             return
         given_mine, given_theirs = cotangents(laid, [want], cotangent, drawn)
         if poisoned:
@@ -176,7 +173,7 @@ def judged(
     size = max((float(each.abs().max()) for each in right if each.numel()), default=0.0)
     for one, other in zip(found, right, strict=True):
         close(context, one, other, "a gradient differs from the CPU's", at, rough, size)
-    laid.intact(at)
+    laid.check_intact(at)
 
 
 def fill_free_memory(context: CaseContext, values: list[torch.Tensor]) -> None:

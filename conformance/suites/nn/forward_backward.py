@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.cases.layouts import DENSE
 from devices.failure import Difference, Failure, Kind
 from opinfo.compare import Tolerances, tensor_difference
-from opinfo.guarded import ByValues, Guarded
-from opinfo.layouts import parse_layout
 
 #: (rtol, atol) by dtype. Larger than those of ``torch.testing`` for one op, because a module is a chain of ops whose
 #: rounding errors add up.
@@ -28,7 +28,7 @@ CHAINED: Tolerances = {"float32": (5e-5, 1e-5)}
 ROUNDINGS = 4.0
 
 #: Layouts of cotangents. ``sum().backward()`` gives an expanded one.
-DENSE, EXPANDED, SCALAR = "contiguous", "contiguous+expand_first", "scalar"
+EXPANDED, SCALAR = "contiguous+expand_first", "scalar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,42 +100,6 @@ def wide(value: torch.Tensor) -> torch.Tensor:
     return one.requires_grad_(value.requires_grad)
 
 
-class Laid:
-    """Tensors on the device, each inside a buffer of known bytes. :meth:`intact` checks that no byte has changed."""
-
-    def __init__(self, context: CaseContext) -> None:
-        self.context, self.opened = context, context.opened
-        self.buffers: list[tuple[str, Guarded]] = []
-
-    def put(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Return the values on the device in the given layout, or contiguous if the device cannot build that layout. If
-        the layout expands a dimension, the first values along the dimension are repeated."""
-        made = Guarded if self.opened.lays_out else ByValues
-        name = layout if self.opened.takes(layout) else DENSE
-        geometry = parse_layout(name).geometry(values.shape)
-        guarded = made(values.detach().contiguous(), geometry, self.opened.to_device)
-        self.buffers.append((what, guarded))
-        return guarded.view
-
-    def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Return an integer tensor, which may contain indices, on the device. The copy is contiguous or, for other
-        layouts, has another of the integers after each element in memory: a kernel that ignores the stride then reads
-        wrong but valid indices, and does not crash."""
-        values = values.detach().contiguous()
-        if layout == DENSE or values.dim() == 0 or not self.opened.slices:
-            return self.put(values, DENSE, what)
-        pairs = torch.stack([values, values.flatten().roll(1).view(values.shape)], -1)
-        return self.put(pairs, DENSE, what).select(-1, 0)
-
-    def intact(self, at: str) -> None:
-        """Check that no byte of any buffer has changed."""
-        for what, guarded in self.buffers:
-            whole = guarded.intact(self.opened.from_device)
-            found = "" if whole else guarded.damage(self.opened.from_device)
-            text = f"{what} or the bytes around it changed"
-            self.context.check(whole, text, found=found, kind=Kind.BYTES, at=at)
-
-
 def close(
     context: CaseContext,
     found: torch.Tensor,
@@ -174,7 +138,7 @@ def close(
 
 
 def cotangents(
-    laid: Laid, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
+    laid: GuardedTensors, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return cotangents for the given outputs of the reference: a list on the device in the given layout, and a list on
     the CPU in the dtypes of the outputs."""
@@ -182,18 +146,15 @@ def cotangents(
     for out in outputs:
         if layout == SCALAR:
             one = torch.tensor(1.25)
-            there.append(laid.put(one, DENSE, "the cotangent").expand(out.shape))
+            there.append(laid.put(one, DENSE, "the cotangent").view.expand(out.shape))
             here.append(one.to(out.dtype).expand(out.shape))
             continue
         values = torch.randn(out.shape, generator=generator)
         if out.is_complex():
             values = torch.complex(values, torch.randn(out.shape, generator=generator))
-        view = laid.put(values, layout, "the cotangent")
-        expanded = laid.buffers[-1][1].geometry.expanded
-        if expanded is not None:
-            values = values.narrow(expanded, 0, 1).expand(values.shape)
-        there.append(view)
-        here.append(values.to(out.dtype))
+        made = laid.put(values, layout, "the cotangent")
+        there.append(made.view)
+        here.append(made.values.to(out.dtype))
     return there, here
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
 from conformance.suites.nn.forward_backward import (
     WAYS,
-    Laid,
     Way,
     close,
     cotangents,
@@ -259,7 +259,7 @@ def run_once(
     there = moved(context, module, way)
     before = {key: value.clone() for key, value in there.state_dict().items()}
 
-    laid = Laid(context)
+    laid = GuardedTensors(context)
     given, want_given = arguments(laid, sample, way)
     for each in (there, reference):
         each.requires_grad_(way.needs != "inputs")
@@ -297,7 +297,7 @@ def run_once(
             )
             if one is not None and other is not None:
                 close(context, one, other, "a gradient differs from the CPU's", at)
-    laid.intact(at)
+    laid.check_intact(at)
 
 
 def moved(context: CaseContext, module: torch.nn.Module, way: Way) -> torch.nn.Module:
@@ -315,14 +315,15 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
     return made
 
 
-def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
+def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
     """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
     gradients in both places."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
-        floats = each.is_floating_point() or each.is_complex()
-        put_one = laid.put if floats else laid.put_indices
-        made = put_one(each, way.inputs, "an input")
+        if each.is_floating_point() or each.is_complex():
+            made = laid.put(each, way.inputs, "an input").view
+        else:
+            made = laid.put_indices(each, way.inputs, "an input")
         return made.requires_grad_(each.requires_grad and way.needs != "parameters")
 
     def widened(each: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.nn.forward_backward import DENSE, Laid, close, cotangents, tensors_in
+from conformance.checks.cases.layouts import DENSE
+from conformance.suites.nn.forward_backward import close, cotangents, tensors_in
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -145,14 +147,14 @@ def run(
     )
     layer, reference = made(context, kind, options)
     drawn = generator(context)
-    laid = Laid(context)
+    laid = GuardedTensors(context)
     alone = form == "alone"
     x = sequence(options, alone, drawn)
     states = initial(kind, options, alone, drawn)
     wanted = needs in ("all", "inputs")
     # States are contiguous, because libraries may refuse other layouts with an error (torch.nn.LSTM on CUDA does).
-    mine = [laid.put(x, inputs, "the sequence")]
-    mine += [laid.put(each, "contiguous+offset", "a state") for each in states]
+    mine = [laid.put(x, inputs, "the sequence").view]
+    mine += [laid.put(each, "contiguous+offset", "a state").view for each in states]
     mine = [each.requires_grad_(wanted) for each in mine]
     theirs = [each.double().requires_grad_(wanted) for each in (x, *states)]
     for module in (layer, reference):
@@ -191,7 +193,7 @@ def run(
             )
             continue
         close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
-    laid.intact(at)
+    laid.check_intact(at)
 
 
 def chosen_of(start: str, count: int) -> Sequence[int]:
