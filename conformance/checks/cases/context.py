@@ -171,24 +171,34 @@ class CaseContext:
         return self.opened.from_device(tensor)
 
     def lay(
-        self, values: torch.Tensor, layout: str = DENSE, device: torch.device | None = None
+        self,
+        values: torch.Tensor,
+        layout: str = DENSE,
+        device: torch.device | None = None,
+        around: float | None = None,
     ) -> torch.Tensor:
         """Copies a CPU tensor to the device in a layout such as ``transposed+step_inner+offset`` (the ids of
         opinfo/layouts.py), with known bytes around it: see ``guarded``."""
-        return self.guarded(values, layout, device).view
+        return self.guarded(values, layout, device, around).view
 
     def guarded(
-        self, values: torch.Tensor, layout: str = DENSE, device: torch.device | None = None
+        self,
+        values: torch.Tensor,
+        layout: str = DENSE,
+        device: torch.device | None = None,
+        around: float | None = None,
     ) -> GuardedTensor:
         """Like ``lay``, but returns an object that knows the bytes around the tensor.
 
-        ``device`` may be another index, or the CPU. On devices without strides the layout is made by slicing, so that
+        ``device`` may be another index, or the CPU. ``around`` is the value of the elements around the tensor, where NaN
+        would make a wrong read an error and not a wrong result. On devices without strides the layout is made by slicing, so that
         the bytes around a tensor are known only if it is a part of its storage.
         """
         there = device or self.device
         move = self.to_device if device is None else lambda tensor: tensor.to(there)
         back = self.from_device if there.type == self.kind else identity
-        return GuardedTensor(values, layout, move, back, slices=not self.opened.lays_out)
+        slices = not self.opened.lays_out
+        return GuardedTensor(values, layout, move, back, slices=slices, around=around)
 
     def settle(self) -> None:
         """Synchronizes every device index. Raises the error of any queued work that failed."""

@@ -198,17 +198,11 @@ def judge_each(
     bits = numbers.view(torch.int64)
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits
     stuck = int((bits == bits[:1]).all(0).sum())
-    context.same(
-        stuck,
-        0,
-        f"{text}: the number of elements that have the same value in all {times} draws is not 0",
-    )
+    told = f"{text}: the number of elements that have the same value in all {times} draws is not 0"
+    context.same(stuck, 0, told)
     # Columns are compared by weighted integer sums, which are equal for copies in any order of addition.
     source = torch.Generator().manual_seed(times)
     weights = torch.randint(-(2**62), 2**62, (times, 1), generator=source) * 2 + 1
     copied = bits.shape[1] - len((bits * weights).sum(0).unique())
-    context.same(
-        copied,
-        0,
-        f"{text}: elements are copies of other elements in every draw: the number of copies is not 0",
-    )
+    told = f"{text}: elements are copies of other elements in every draw: the number of copies is not 0"
+    context.same(copied, 0, told)

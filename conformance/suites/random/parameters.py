@@ -8,7 +8,7 @@ sample is enough to detect that the parameter of another element was used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,50 +25,8 @@ from conformance.suites.random.distributions import (
     poisson_law,
 )
 
-Tensors = tuple[torch.Tensor, ...]
 #: The parameters of an element, and the right result: a single number, or a distribution.
 Chosen = tuple[tuple[float, ...], "float | Law"]
-
-
-@dataclass(frozen=True, slots=True)
-class PerElement:
-    """How a function draws with one set of parameters per element, and how its samples are judged.
-
-    ``makers`` has, for each argument of ``function``, a number, or a function that returns a tensor with the parameters
-    of all elements. It takes 0 or 1, which selects one of two sets of parameters. ``judge_samples`` takes the context, a
-    text, the samples and the arguments. ``special(dtype)`` returns parameters such as zero, infinity and NaN with the
-    right results.
-    """
-
-    makers: tuple[Callable[[int], torch.Tensor] | float, ...]
-    function: Callable[..., torch.Tensor]
-    judge_samples: Callable[..., None]
-    special: Callable[[torch.dtype], list[Chosen]] | None = None
-    out: torch.dtype | None = None  # dtype of the ``out=`` tensor, if the function takes one
-    grows: bool = True  # an empty ``out=`` tensor is resized
-    by_row: bool = False  # all parameters of a row belong to one result
-
-    @property
-    def numbers(self) -> dict[int, float]:
-        """The arguments that are numbers, by their place."""
-        return {n: each for n, each in enumerate(self.makers) if isinstance(each, (int, float))}
-
-    def parameters(self, turn: int) -> Tensors:
-        """Returns the arguments that are tensors."""
-        return tuple(each(turn) for each in self.makers if callable(each))
-
-    def draw(self, *parameters: torch.Tensor, **named: Any) -> torch.Tensor:
-        return self.function(*self._arguments(parameters), **named)
-
-    def judge(
-        self, context: CaseContext, text: str, drawn: torch.Tensor, *parameters: torch.Tensor
-    ) -> None:
-        """Checks that each sample is one that its parameters can give."""
-        self.judge_samples(context, text, drawn, *self._arguments(parameters))
-
-    def _arguments(self, parameters: Tensors) -> Iterator[torch.Tensor | float]:
-        tensors = iter(parameters)
-        return (next(tensors) if callable(each) else each for each in self.makers)
 
 
 ROWS, COLUMNS = 61, 37  # 61 * 37 is 1 modulo 16
@@ -241,3 +199,41 @@ def special_counts(dtype: torch.dtype) -> list[Chosen]:
     one: list[Chosen] = [((0, 0.5), 0), ((7, 0), 0), ((8, -0.0), 0), ((300, 1), 300), ((9, few), 0)]
     halves = binomial_law(10, 0.5)
     return [*one, ((10, 0.5), halves), ((300, 0.5), normal_law(150, math.sqrt(75)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """One set of parameters per element for a function, and the judge of the samples.
+
+    ``makers`` has, for each argument of the function, a number, or a function that returns a tensor with the parameters
+    of all elements. It takes 0 or 1, which selects one of two sets of parameters. ``judge_samples`` takes the context, a
+    text, the samples and the arguments. ``special(dtype)`` returns parameters such as zero, infinity and NaN with the
+    right results.
+    """
+
+    makers: tuple[Callable[[int], torch.Tensor] | float, ...]
+    judge_samples: Callable[..., None]
+    special: Callable[[torch.dtype], list[Chosen]] | None = None
+
+    def tensors(self, turn: int) -> tuple[torch.Tensor, ...]:
+        """Returns the arguments that are tensors."""
+        return tuple(each(turn) for each in self.makers if callable(each))
+
+    def arguments(self, tensors: Iterable[Any]) -> list[Any]:
+        """Returns all arguments: the given tensors, and the numbers."""
+        given = iter(tensors)
+        return [next(given) if callable(each) else each for each in self.makers]
+
+    def judge(self, context: CaseContext, text: str, drawn: torch.Tensor, *tensors: Any) -> None:
+        """Checks that each sample is one that its parameters can give."""
+        self.judge_samples(context, text, drawn, *self.arguments(tensors))
+
+
+NORMAL = Parameters((means, deviations), near, special_normal)
+MEANS = Parameters((means, 0.25), near, special_means)
+DEVIATIONS = Parameters((-3.0, deviations), near, special_deviations)
+COINS = Parameters((coins,), exact, special_coins)
+RATES = Parameters((rates,), counted, special_rates)
+COUNTS = Parameters((counts, coins), all_or_none, special_counts)
+WEIGHTS = Parameters((weights,), chosen)
+NUMBERS = Parameters((numbers,), kept)

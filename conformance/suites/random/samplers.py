@@ -6,13 +6,13 @@ A new random function is one row. The cases of every module ask it what its row 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any
 
 import torch
 
-from conformance.suites.random import parameters as of
+from conformance.checks.cases.context import CaseContext
 from conformance.suites.random.distributions import (
     Law,
     binomial_law,
@@ -28,12 +28,26 @@ from conformance.suites.random.distributions import (
     shares_law,
     uniform_law,
 )
-from conformance.suites.random.parameters import PerElement
+from conformance.suites.random.parameters import (
+    COINS,
+    COUNTS,
+    DEVIATIONS,
+    DROPPED,
+    MEANS,
+    NORMAL,
+    NUMBERS,
+    RATES,
+    WEIGHTS,
+    Parameters,
+)
+from devices.descriptor import Descriptor
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 _OR_COMPLEX = (*_FLOATS, "complex64")
 _OR_SIGNED = (*_FLOATS, "int64", "int32", "int16", "int8")
 _OR_INTEGERS = (*_OR_SIGNED, "uint8")
+
+Draw = Callable[..., torch.Tensor]
 
 
 class Form(Enum):
@@ -58,82 +72,83 @@ class Sampler:
     family: Callable[..., Law]  # returns the documented distribution for given arguments
     arguments: tuple[float, ...] = ()
     others: tuple[tuple[float, ...], ...] = ()  # negative, zero, large, fractional and omitted
+    _: KW_ONLY
     call: str = ""  # the name of the function, if it is not `name`
     dtype: torch.dtype = torch.float32  # of vectors
     dtypes: tuple[str, ...] = _FLOATS  # which the function accepts on the CPU
     #: Mean and standard deviation of the real and the imaginary part, if these are not distributed like real samples.
     parts: tuple[tuple[float, float], ...] = ()
-    #: Draws a vector: ``vectors(count, device, *arguments, **named)``. ``named`` may have a generator.
-    vectors: Callable[..., torch.Tensor] | None = None
-    each: PerElement | None = None
+    vectors: Draw | None = None  # for OTHER: vectors(count, device, *arguments, generator=)
+    each: Parameters | None = None
+    draws_each: Draw | None = None  # for OTHER: draws_each(*parameters, out=)
+    out: torch.dtype | None = None  # dtype of the ``out=`` tensor for parameters, if there is one
+    grows: bool = True  # an empty ``out=`` tensor is resized
+    by_row: bool = False  # all parameters of a row belong to one result
 
     @property
     def law(self) -> Law:
         """The documented distribution of samples that are drawn with ``arguments``."""
         return self.family(*self.arguments)
 
-    @property
-    def laws_of_parts(self) -> tuple[Law, Law]:
-        """The documented distributions of the real and the imaginary part of complex samples."""
-        real, imaginary = (
-            (complex_normal_law(*each) for each in self.parts) if self.parts else (self.law,) * 2
-        )
-        return real, imaginary
+    def laws(self, dtype: torch.dtype) -> list[Law]:
+        """Returns the distribution of the samples, or those of the real and of the imaginary part."""
+        if dtype.is_complex and self.parts:
+            return [complex_normal_law(*each) for each in self.parts]
+        return [self.law] * (2 if dtype.is_complex else 1)
+
+    def dtypes_on(self, device: Descriptor) -> list[torch.dtype]:
+        """Returns the dtypes that the function accepts and the device declares."""
+        return [getattr(torch, each) for each in self.dtypes if each in device.dtypes]
 
     @property
-    def draws_vectors(self) -> bool:
-        if self.form is PARAMETERS:
-            return not self.per_element.numbers
-        return self.vectors is not None or self.form in (FILL, SHAPE)
-
-    @property
-    def per_element(self) -> PerElement:
-        """How the function draws with one set of parameters per element."""
+    def per_element(self) -> Parameters:
         assert self.each is not None
         return self.each
 
     @property
-    def _function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(torch, self.call or self.name)
-        return function
+    def draws_vectors(self) -> bool:
+        if self.form is PARAMETERS:
+            return all(map(callable, self.per_element.makers))
+        return self.form in (FILL, SHAPE) or self.vectors is not None
+
+    @property
+    def _function(self) -> Draw:
+        found: Draw = getattr(torch.Tensor if self.form is FILL else torch, self.call or self.name)
+        return found
 
     def draw(self, x: torch.Tensor, *numbers: float, **named: Any) -> torch.Tensor:
         """Draws one sample per element of a tensor, with numbers as arguments: into the tensor, or into a new tensor of
         its shape and dtype."""
-        drawn: torch.Tensor
-        if self.form is FILL:
-            drawn = getattr(x, self.call or self.name)(*numbers, **named)
-        elif self.form is LIKE:
-            drawn = self._function(x, *numbers, **named)
-        else:
-            drawn = self._function(*numbers, x.shape, dtype=x.dtype, device=x.device, **named)
-        return drawn
+        if self.form in (FILL, LIKE):
+            return self._function(x, *numbers, **named)
+        return self._function(*numbers, x.shape, dtype=x.dtype, device=x.device, **named)
 
     def like(self, x: torch.Tensor, **named: Any) -> torch.Tensor:
-        """Draws one sample per element of a tensor with ``arguments``, which are tensors if the function takes them."""
+        """Draws one sample per element of a tensor with ``arguments``, as tensors if the function takes parameters."""
         if self.form is not PARAMETERS:
             return self.draw(x, *self.arguments, **named)
-        numbers = self.per_element.numbers
-        given = (
-            each if place in numbers else torch.full_like(x, each)
-            for place, each in enumerate(self.arguments)
-        )
-        drawn: torch.Tensor = self._function(*given, **named)
-        return drawn
+        given = zip(self.arguments, self.per_element.makers)
+        made = (torch.full_like(x, each) if callable(maker) else each for each, maker in given)
+        return self._function(*made, **named)
 
     def vector(
         self, count: int, device: torch.device, generator: torch.Generator | None = None
     ) -> torch.Tensor:
         """Draws ``count`` samples, with the default generator if none is given."""
         named = {} if generator is None else {"generator": generator}
-        drawn: torch.Tensor
         if self.vectors is not None:
-            drawn = self.vectors(count, device, *self.arguments, **named)
-        elif self.form is SHAPE:  # of the dtype that the function chooses
-            drawn = self._function(*self.arguments, (count,), device=device, **named)
-        else:
-            drawn = self.like(torch.empty(count, device=device, dtype=self.dtype), **named)
-        return drawn
+            return self.vectors(count, device, *self.arguments, **named)
+        if self.form is SHAPE:  # of the dtype that the function chooses
+            return self._function(*self.arguments, (count,), device=device, **named)
+        return self.like(torch.empty(count, device=device, dtype=self.dtype), **named)
+
+    def draw_each(self, *tensors: torch.Tensor, **named: Any) -> torch.Tensor:
+        """Draws with the parameters of each element."""
+        given = self.per_element.arguments(tensors)
+        if self.form is FILL:
+            first = given[0]
+            given.insert(0, torch.full(first.shape, -7.0, device=first.device))
+        return (self.draws_each or self._function)(*given, **named)
 
 
 def _narrow(count: int, device: torch.device, *given: float, **named: Any) -> torch.Tensor:
@@ -146,26 +161,22 @@ def _categories(count: int, device: torch.device, *weights: float, **named: Any)
 
 
 def _tenths(count: int, device: torch.device, low: int, high: int, **named: Any) -> torch.Tensor:
-    """Draws a permutation, and maps it to integers. Since every number is drawn once, their distribution is exactly
-    even."""
+    """Maps a permutation to integers. Every number is drawn once, so their distribution is exactly even."""
     return torch.randperm(count, device=device, **named) * (high - low) // count + low
 
 
-def _one_of_five(weights: torch.Tensor, **named: Any) -> torch.Tensor:
+def _five_categories(weights: torch.Tensor, **named: Any) -> torch.Tensor:
     return torch.multinomial(weights, 5, True, **named)
 
 
-def _filled(probability: torch.Tensor) -> torch.Tensor:
-    return torch.full(probability.shape, -7.0, device=probability.device).bernoulli_(probability)
-
-
 def _dropout(given: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.dropout(given, of.DROPPED)
+    return torch.nn.functional.dropout(given, DROPPED)
 
 
 _F32, _I64 = torch.float32, torch.int64
 _RANGES = ((7,), (-20, 300), (-(2**40), 2**41))
 
+# fmt: off
 _ROWS = (
     Sampler("rand", SHAPE, uniform_law, dtypes=_OR_COMPLEX),
     Sampler("randn", SHAPE, normal_law, dtypes=_OR_COMPLEX, parts=((0, 1), (0, 1))),
@@ -173,114 +184,39 @@ _ROWS = (
     Sampler("rand_like", LIKE, uniform_law, dtypes=_OR_COMPLEX),
     Sampler("randn_like", LIKE, normal_law, dtypes=_OR_COMPLEX, parts=((0, 1), (0, 1))),
     Sampler("randint_like", LIKE, integers_law, (-3, 9), _RANGES, dtype=_I64, dtypes=_OR_SIGNED),
-    Sampler(
-        "uniform_",
-        FILL,
-        uniform_law,
-        (2.25, 5.5),
-        ((), (-5.5, -2.25), (-20, 300.5), (0, 1e6)),
-        dtypes=_OR_COMPLEX,
-    ),
-    Sampler(
-        "normal_",
-        FILL,
-        normal_law,
-        (1, 2.5),
-        ((), (-2.5,), (300.5, 20), (0, 1e6)),
-        dtypes=_OR_COMPLEX,
-        # Both parts have the mean, see aten/src/ATen/native/DistributionTemplates.h.
-        parts=((1, 2.5), (1, 2.5)),
-    ),
+    Sampler("uniform_", FILL, uniform_law, (2.25, 5.5), ((), (-5.5, -2.25), (-20, 300.5), (0, 1e6)),
+            dtypes=_OR_COMPLEX),
+    # Both parts have the mean, see aten/src/ATen/native/DistributionTemplates.h.
+    Sampler("normal_", FILL, normal_law, (1, 2.5), ((), (-2.5,), (300.5, 20), (0, 1e6)),
+            dtypes=_OR_COMPLEX, parts=((1, 2.5), (1, 2.5))),
     Sampler("normal_narrow", OTHER, normal_law, (-2, 0.25), vectors=_narrow),
-    Sampler(
-        "normal",
-        PARAMETERS,
-        normal_law,
-        (1, 2.5),
-        ((-2.5, 20), (300.5, 0.25)),
-        each=PerElement((of.means, of.deviations), torch.normal, of.near, of.special_normal, _F32),
-    ),
-    Sampler(
-        "normal_of_means",
-        PARAMETERS,
-        normal_law,
-        (1, 2.5),
-        call="normal",
-        dtypes=_OR_COMPLEX,
-        parts=((1, 2.5), (0, 2.5)),  # the means are real
-        # On the CPU, out= is not resized; `layout.out_resize` judges that.
-        each=PerElement(
-            (of.means, 0.25), torch.normal, of.near, of.special_means, _F32, grows=False
-        ),
-    ),
-    Sampler(
-        "normal_of_deviations",
-        PARAMETERS,
-        normal_law,
-        (1, 2.5),
-        call="normal",
-        each=PerElement((-3.0, of.deviations), torch.normal, of.near, of.special_deviations, _F32),
-    ),
+    Sampler("normal", PARAMETERS, normal_law, (1, 2.5), ((-2.5, 20), (300.5, 0.25)),
+            each=NORMAL, out=_F32),
+    # The means are real. On the CPU, out= is not resized; `layout.out_resize` judges that.
+    Sampler("normal_of_means", PARAMETERS, normal_law, (1, 2.5), call="normal",
+            dtypes=_OR_COMPLEX, parts=((1, 2.5), (0, 2.5)), each=MEANS, out=_F32, grows=False),
+    Sampler("normal_of_deviations", PARAMETERS, normal_law, (1, 2.5), call="normal",
+            each=DEVIATIONS, out=_F32),
     Sampler("exponential_", FILL, exponential_law, (2.5,), ((20.5,), (1,), (0.25,), (1e-6,))),
-    Sampler(
-        "log_normal_", FILL, log_normal_law, (0.5, 0.75), ((), (-0.5, 0.25), (9.5, 0.5), (0, 1))
-    ),
+    Sampler("log_normal_", FILL, log_normal_law, (0.5, 0.75),
+            ((), (-0.5, 0.25), (9.5, 0.5), (0, 1))),
     Sampler("cauchy_", FILL, cauchy_law, (0.75, 1.5), ((), (-20.5, 0.25), (300, 12))),
-    Sampler(
-        "geometric_", FILL, geometric_law, (0.3,), ((0.9,), (0.5,), (0.04,)), dtypes=_OR_INTEGERS
-    ),
-    Sampler(
-        "bernoulli_",
-        FILL,
-        coin_law,
-        (0.3,),
-        ((), (0.95,), (0,), (1,)),
-        dtypes=(*_OR_INTEGERS, "bool"),
-        each=PerElement((of.coins,), _filled, of.exact, of.special_coins),
-    ),
-    Sampler(
-        "bernoulli",
-        PARAMETERS,
-        coin_law,
-        (0.3,),
-        each=PerElement((of.coins,), torch.bernoulli, of.exact, of.special_coins, _F32),
-    ),
-    Sampler(
-        "random_",
-        FILL,
-        integers_law,
-        (3, 9),
-        ((5,), (0, 2), *_RANGES[1:], ()),
-        dtype=_I64,
-        dtypes=_OR_INTEGERS,
-    ),
-    Sampler(
-        "multinomial",
-        OTHER,
-        shares_law,
-        (1,) * 7,
-        vectors=_categories,
-        each=PerElement((of.weights,), _one_of_five, of.chosen, out=_I64, by_row=True),
-    ),
+    Sampler("geometric_", FILL, geometric_law, (0.3,), ((0.9,), (0.5,), (0.04,)),
+            dtypes=_OR_INTEGERS),
+    Sampler("bernoulli_", FILL, coin_law, (0.3,), ((), (0.95,), (0,), (1,)),
+            dtypes=(*_OR_INTEGERS, "bool"), each=COINS),
+    Sampler("bernoulli", PARAMETERS, coin_law, (0.3,), each=COINS, out=_F32),
+    Sampler("random_", FILL, integers_law, (3, 9), ((5,), (0, 2), *_RANGES[1:], ()),
+            dtype=_I64, dtypes=_OR_INTEGERS),
+    Sampler("multinomial", OTHER, shares_law, (1,) * 7, vectors=_categories,
+            each=WEIGHTS, draws_each=_five_categories, out=_I64, by_row=True),
     Sampler("multinomial_weighted", OTHER, shares_law, (3, 1, 0, 4, 2), vectors=_categories),
-    Sampler(
-        "poisson",
-        PARAMETERS,
-        poisson_law,
-        (4,),
-        each=PerElement((of.rates,), torch.poisson, of.counted, of.special_rates),
-    ),
-    Sampler(
-        "binomial",
-        PARAMETERS,
-        binomial_law,
-        (10, 0.3),
-        dtypes=_FLOATS[:2],
-        each=PerElement((of.counts, of.coins), torch.binomial, of.all_or_none, of.special_counts),
-    ),
+    Sampler("poisson", PARAMETERS, poisson_law, (4,), each=RATES),
+    Sampler("binomial", PARAMETERS, binomial_law, (10, 0.3), dtypes=_FLOATS[:2], each=COUNTS),
     Sampler("randperm", OTHER, integers_law, (0, 10), vectors=_tenths),
-    Sampler("dropout", OTHER, coin_law, each=PerElement((of.numbers,), _dropout, of.kept)),
+    Sampler("dropout", OTHER, coin_law, each=NUMBERS, draws_each=_dropout),
 )
+# fmt: on
 
 SAMPLERS = {row.name: row for row in _ROWS}
 
@@ -309,10 +245,24 @@ PER_TENSOR = _names((LIKE, PARAMETERS, FILL))
 PER_TENSOR_OR_SHAPE = [*PER_TENSOR, *_names((SHAPE,))]
 WITH_OTHER_ARGUMENTS = _names((FILL, SHAPE, LIKE, PARAMETERS), lambda row: row.others)
 WITH_PARAMETERS = _with_parameters()
-WITH_TARGETS = [name for name in WITH_PARAMETERS if SAMPLERS[name].per_element.out]
+WITH_TARGETS = [name for name in WITH_PARAMETERS if SAMPLERS[name].out]
 WITH_SPECIAL_PARAMETERS = [name for name in WITH_PARAMETERS if SAMPLERS[name].per_element.special]
 
 
 def asking(names: list[str], prefix: str = "") -> dict[str, tuple[str]]:
     """Returns the names and arguments of the cases of a check that takes the name of a sampler."""
     return {f"{prefix}{name}": (name,) for name in names}
+
+
+def repeated(
+    context: CaseContext, text: str, draw: Callable[[], torch.Tensor], seed: int, times: int = 2
+) -> torch.Tensor:
+    """Draws several times, each time after the same seed, and checks that the values are the same. Returns the values.
+    ``text`` says what is wrong if they differ."""
+    drawn = []
+    for _ in range(times):
+        torch.manual_seed(seed)
+        drawn.append(context.from_device(draw()).clone())
+    for again in drawn[1:]:
+        context.equal(again, drawn[0], text)
+    return drawn[0]
