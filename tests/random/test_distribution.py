@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.random.categories import many_weights, permutation, without_replacement
 from conformance.suites.random.distributions import BOUND, FALSE_ALARM, SAMPLES, distance
-from conformance.suites.random.samplers import KNOWN
+from conformance.suites.random.samplers import SAMPLERS, VECTORS
 from conformance.suites.random.shapes import ends, shaped
 from devices import registry
+from opinfo.device import open_device
 
 WRONG = {
     "rand": lambda x: x * 0.95,
@@ -38,19 +41,24 @@ WRONG = {
 }
 
 
+def context() -> CaseContext:
+    """What a case is given, on the CPU."""
+    return CaseContext(open_device(registry.get("cpu")), "a test")
+
+
 def drawn(name: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(7)
-    return KNOWN[name][0](SAMPLES, torch.device("cpu"), generator=generator)
+    return SAMPLERS[name].vector(SAMPLES, torch.device("cpu"), generator)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", VECTORS)
 def test_right_samples_are_well_within_the_bound(name: str) -> None:
-    assert distance(KNOWN[name][1], drawn(name)) < BOUND / 2
+    assert distance(SAMPLERS[name].law, drawn(name)) < BOUND / 2
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", VECTORS)
 def test_samples_that_are_off_are_beyond_it(name: str) -> None:
-    assert distance(KNOWN[name][1], WRONG[name](drawn(name).clone())) > BOUND
+    assert distance(SAMPLERS[name].law, WRONG[name](drawn(name).clone())) > BOUND
 
 
 def test_the_bound_is_that_of_the_stated_rate() -> None:
@@ -66,7 +74,7 @@ def rounded(numbers: torch.Tensor, up: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("up", [True, False])
 def test_16_bit_numbers_may_be_rounded_either_way(up: bool) -> None:
-    law = KNOWN["uniform_"][1]
+    law = SAMPLERS["uniform_"].law
     even = torch.linspace(2.25, 5.49, 1_000_001)  # whose own distance is 0.003
     assert distance(law, rounded(even, up)) < 0.0035
     assert distance(law, rounded(even, up).float()) > 0.007  # steps of 1/32 in a range of 3.25
@@ -74,32 +82,6 @@ def test_16_bit_numbers_may_be_rounded_either_way(up: bool) -> None:
 
 
 # -- wrong draws that the distribution of many samples does not show
-
-
-class Here:
-    """What a case is given, on the CPU: a check that fails ends it."""
-
-    device = torch.device("cpu")
-    descriptor = registry.get("cpu")
-
-    def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def check(self, right: Any, text: str, found: object = None) -> None:
-        assert right, text
-
-    def same(self, found: object, expected: object, text: str) -> None:
-        assert found == expected, text
-
-
-class There(Here):
-    """The same for cases that bring tensors along."""
-
-    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone()
-
-    def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str) -> None:
-        assert torch.equal(found, expected), text
 
 
 def first_off(drawn: torch.Tensor) -> torch.Tensor:
@@ -148,10 +130,10 @@ def test_a_wrong_element_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draw = torch.Tensor.normal_
-    case(Here(), "normal_")
+    case(context(), "normal_")
     monkeypatch.setattr(torch.Tensor, "normal_", lambda *args, **named: fault(draw(*args, **named)))
-    with pytest.raises(AssertionError, match=text):
-        case(Here(), "normal_")
+    with pytest.raises(CheckFailed, match=text):
+        case(context(), "normal_")
 
 
 def test_elements_that_stay_as_they_were_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +147,8 @@ def test_elements_that_stay_as_they_were_are_seen(monkeypatch: pytest.MonkeyPatc
         return tensor
 
     monkeypatch.setattr(torch.Tensor, "cauchy_", keeps_some)
-    with pytest.raises(AssertionError, match="a second draw gave the same samples"):
-        shaped(Here(), "cauchy_")  # type: ignore[arg-type]
+    with pytest.raises(CheckFailed, match="a second draw gave the same samples"):
+        shaped(context(), "cauchy_")
 
 
 def last_weight_lost(drawn: torch.Tensor) -> torch.Tensor:
@@ -217,7 +199,7 @@ def test_what_is_wrong_only_for_many_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draw = getattr(torch, name)
-    case(There())
+    case(context())
 
     def wrong(count: Any, *args: Any, **named: Any) -> torch.Tensor:
         drawn: torch.Tensor = draw(count, *args, **named)
@@ -225,8 +207,8 @@ def test_what_is_wrong_only_for_many_is_seen(
         return fault(drawn) if size > 2**14 else drawn
 
     monkeypatch.setattr(torch, name, wrong)
-    with pytest.raises(AssertionError):
-        case(There())
+    with pytest.raises(CheckFailed):
+        case(context())
 
 
 def read_dense(rows: torch.Tensor) -> torch.Tensor:
@@ -246,9 +228,9 @@ def with_a_step_of_1(rows: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("when", "fault", "text"),
     [
-        (lambda rows: rows.stride(0) == 0, read_dense, "of an expanded row"),
-        (lambda rows: rows.stride(0) == 1, read_other_rows, "of transposed rows"),
-        (lambda rows: rows.stride(1) == 2, with_a_step_of_1, "of every second element"),
+        (lambda rows: rows.stride(0) == 0, read_dense, "expand_first, "),
+        (lambda rows: rows.stride(0) == 1, read_other_rows, "transposed, "),
+        (lambda rows: rows.stride(1) == 2, with_a_step_of_1, "step_inner, "),
         (lambda rows: True, lambda rows: rows.sqrt(), "half of the weight"),
         (lambda rows: True, lambda rows: rows + 0.1, "categor"),
     ],
@@ -261,12 +243,12 @@ def test_wrong_weights_are_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draw = torch.multinomial
-    without_replacement(There())
+    without_replacement(context())
 
     def wrong(rows: torch.Tensor, count: int, replaced: bool) -> torch.Tensor:
         met = when(rows) and only in (None, replaced)
         return draw(fault(rows) if met else rows, count, replaced)
 
     monkeypatch.setattr(torch, "multinomial", wrong)
-    with pytest.raises(AssertionError, match=text):
-        without_replacement(There())
+    with pytest.raises(CheckFailed, match=text):
+        without_replacement(context())

@@ -9,29 +9,32 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.random.dtypes_and_layouts import DTYPES, of_each_form, one_seed
-from conformance.suites.random.samplers import WAYS
-from tests.random.test_distribution import There
+from conformance.checks.cases.exceptions import CheckFailed
+from conformance.suites.random.dtypes_and_layouts import of_each_form, one_seed
+from conformance.suites.random.samplers import PER_TENSOR_OR_SHAPE, SAMPLERS
+from tests.random.test_distribution import context
 
 Fill = Callable[..., torch.Tensor]
 
 
 @pytest.mark.parametrize("case", [of_each_form, one_seed])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", PER_TENSOR_OR_SHAPE)
 def test_right_draws_pass(case: Callable[..., None], name: str) -> None:
-    case(There(), name)
+    case(context(), name)
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", PER_TENSOR_OR_SHAPE)
 def test_the_dtypes_are_those_that_the_cpu_takes(name: str) -> None:
     taken = []
     for dtype in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8"):
         try:
-            WAYS[name][0](torch.ones(5).to(getattr(torch, dtype)))
+            SAMPLERS[name].like(torch.ones(5).to(getattr(torch, dtype)))
         except (NotImplementedError, RuntimeError, ValueError):
             continue
         taken.append(dtype)
-    assert taken == [each for each in DTYPES[name] if each not in ("complex64", "uint8", "bool")]
+    assert taken == [
+        each for each in SAMPLERS[name].dtypes if each not in ("complex64", "uint8", "bool")
+    ]
 
 
 def is_strided(t: torch.Tensor) -> bool:
@@ -140,8 +143,8 @@ def test_what_is_wrong_in_one_form_is_seen(
         return fault(fill, tensor, *given)
 
     monkeypatch.setattr(torch.Tensor, name, wrong)
-    with pytest.raises(AssertionError, match=text):
-        of_each_form(There(), name)
+    with pytest.raises(CheckFailed, match=text):
+        of_each_form(context(), name)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("randint", "float32"), ("rand", "bfloat16")])
@@ -156,8 +159,8 @@ def test_what_is_scaled_in_one_dtype_is_seen(
         return made
 
     monkeypatch.setattr(torch, name, wrong)
-    with pytest.raises(AssertionError, match=f"{name} of torch.{dtype}: (a sample is|samples are)"):
-        of_each_form(There(), name)
+    with pytest.raises(CheckFailed, match=f"{name} of torch.{dtype}: (a sample is|samples are)"):
+        of_each_form(context(), name)
 
 
 def off_by_turns(turns: list[int], when: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
@@ -185,5 +188,5 @@ def test_a_race_in_one_form_is_seen(
 ) -> None:
     fault = partial(off_by_turns([], when), getattr(torch.Tensor, name))
     monkeypatch.setattr(torch.Tensor, name, lambda t, *given: fault(t, *given))
-    with pytest.raises(AssertionError, match="the same seed gave different values"):
-        one_seed(There(), name)
+    with pytest.raises(CheckFailed, match="the same seed gave different values"):
+        one_seed(context(), name)
