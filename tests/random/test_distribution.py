@@ -18,7 +18,7 @@ from conformance.suites.random.shapes import ends, shaped
 from devices import registry
 from opinfo.device import open_device
 
-WRONG = {
+WRONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rand": lambda x: x * 0.95,
     "randn": lambda x: x + 0.1,
     "randint": lambda x: torch.where(x == 8, 7, x),

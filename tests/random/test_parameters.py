@@ -43,7 +43,7 @@ READS: dict[str, Read] = {
 SAME = {(name, "in 4 bits") for name in ("bernoulli", "bernoulli_", "binomial", "multinomial")}
 
 
-TWO = [name for name in WITH_PARAMETERS if len(SAMPLERS[name].per_element.tensors(0)) == 2]
+TWO = [name for name in WITH_PARAMETERS if len(SAMPLERS[name].each.tensors(0)) == 2]
 
 
 def drawing(name: str) -> Callable[..., torch.Tensor]:

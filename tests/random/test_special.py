@@ -10,13 +10,13 @@ import torch
 
 from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.random.distribution import other_arguments
+from conformance.suites.random.per_element import special_parameters
 from conformance.suites.random.samplers import (
     WITH_OTHER_ARGUMENTS,
     WITH_SPECIAL_PARAMETERS,
     Sampler,
 )
 from conformance.suites.random.shapes import far
-from conformance.suites.random.special_parameters import special_parameters
 from tests.random.test_distribution import block_copied, context
 
 Change = Callable[[torch.Tensor], torch.Tensor]

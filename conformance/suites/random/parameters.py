@@ -229,6 +229,7 @@ class Parameters:
         self.judge_samples(context, text, drawn, *self.arguments(tensors))
 
 
+NOTHING = Parameters((), exact)
 NORMAL = Parameters((means, deviations), near, special_normal)
 MEANS = Parameters((means, 0.25), near, special_means)
 DEVIATIONS = Parameters((-3.0, deviations), near, special_deviations)

@@ -1,17 +1,25 @@
 """Cases about random functions that take one parameter per element, such as a mean: each element is drawn with
-its own parameters, whatever the layout of the parameters. :mod:`conformance.suites.random.parameters` has the
-parameters."""
+its own parameters, whatever their layout, also if some of them are special (zero, infinite, NaN, subnormal). With
+special parameters, often only one result is right."""
 
 from __future__ import annotations
 
 import warnings
+from itertools import product
 
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.suites.random.distributions import Law, judge_each
 from conformance.suites.random.parameters import COLUMNS, ROWS, SHAPE
-from conformance.suites.random.samplers import SAMPLERS, WITH_PARAMETERS, WITH_TARGETS, asking
+from conformance.suites.random.samplers import (
+    SAMPLERS,
+    WITH_PARAMETERS,
+    WITH_SPECIAL_PARAMETERS,
+    WITH_TARGETS,
+    asking,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -35,7 +43,7 @@ _DIFFERENT = (
 def of_each(context: CaseContext, name: str) -> None:
     """A function draws with one set of parameters per element; the parameters have several layouts, ranks and
     shapes. Each sample fits the parameters of its own element."""
-    sampler, about = SAMPLERS[name], SAMPLERS[name].per_element
+    sampler, about = SAMPLERS[name], SAMPLERS[name].each
     torch.manual_seed(20_248)
     count = len(about.tensors(0))
     for layouts in (*((how,) * count for how in _LAYOUTS), *(_DIFFERENT if count > 1 else ())):
@@ -58,7 +66,7 @@ def of_each(context: CaseContext, name: str) -> None:
 def _of_other_ranks(context: CaseContext, name: str, turn: int) -> None:
     """Checks samples that are drawn with three-dimensional parameters, and samples of one call for each set of
     parameters. If a set of parameters is a whole row, only the samples of one call for each row are checked."""
-    sampler, about = SAMPLERS[name], SAMPLERS[name].per_element
+    sampler, about = SAMPLERS[name], SAMPLERS[name].each
     given = about.tensors(turn)
     there = [context.to_device(each) for each in given]
     if not sampler.by_row:
@@ -77,7 +85,7 @@ def _of_other_ranks(context: CaseContext, name: str, turn: int) -> None:
 def _broadcast(context: CaseContext, name: str, target: torch.Tensor | None = None) -> None:
     """Checks samples of calls in which one of two parameters is a row or a column that is broadcast. If
     ``target`` is given, the samples are written to it with ``out=``."""
-    sampler, about = SAMPLERS[name], SAMPLERS[name].per_element
+    sampler, about = SAMPLERS[name], SAMPLERS[name].each
     one, two = about.tensors(0)
     named = {} if target is None else {"out": target}
     for given in ((one, two[0]), (one[0], two), (one, two[:, :1]), (one[:, :1], two[:1])):
@@ -94,7 +102,7 @@ def _broadcast(context: CaseContext, name: str, target: torch.Tensor | None = No
 def into(context: CaseContext, name: str) -> None:
     """A function draws into `out=` tensors of several layouts, and into an empty `out=` tensor that is resized.
     Each sample fits the parameters of its element, and no value of an earlier draw remains."""
-    sampler, about = SAMPLERS[name], SAMPLERS[name].per_element
+    sampler, about = SAMPLERS[name], SAMPLERS[name].each
     torch.manual_seed(20_249)
     opposite = zip(_WITHOUT_STRIDE_0, reversed(_WITHOUT_STRIDE_0))
     for how, lies in (*((how, "contiguous") for how in _WITHOUT_STRIDE_0), *opposite):
@@ -116,3 +124,47 @@ def into(context: CaseContext, name: str) -> None:
         about.judge(context, text, context.from_device(grows), *given)
     if len(about.tensors(0)) > 1:
         _broadcast(context, name, target)
+
+
+#: The shape and number of elements of tensors with special parameters: two blocks of sixteen and a tail of three.
+_FEW, _FEW_COUNT = (5, 7), 35
+#: The number of draws. A result of 0 or 1 is the same in all of them with a probability of 2^-64.
+_TIMES = 64
+
+
+@cases("random.distribution", over=asking(WITH_SPECIAL_PARAMETERS, "special_"))
+def special_parameters(context: CaseContext, name: str) -> None:
+    """A function draws for elements some of which have special parameters: zero, infinite, NaN, subnormal or
+    large. Each element is drawn with the parameters of that element, in each dtype, with and without `out=`."""
+    sampler, special = SAMPLERS[name], SAMPLERS[name].each.special
+    assert special is not None
+    torch.manual_seed(20_253)
+    for dtype in (each for each in sampler.dtypes_on(context.descriptor) if each.is_floating_point):
+        chosen = special(dtype)
+        for turn, out in product(range(len(chosen)), (False, True) if sampler.out else (False,)):
+            # Over all turns, each element gets each set of parameters once.
+            numbers = (torch.arange(_FEW_COUNT) + turn) % len(chosen)
+            held = torch.tensor([given for given, _ in chosen], dtype=torch.float64)[numbers]
+            tensors = [context.to_device(each.to(dtype).view(_FEW)) for each in held.unbind(1)]
+            drawn = []
+            for _ in range(_TIMES):
+                target = torch.full(_FEW, -7, dtype=dtype, device=context.device)
+                made = sampler.draw_each(*tensors, **({"out": target} if out else {}))
+                drawn.append((target if out else made).reshape(-1).clone())
+            values = context.from_device(torch.stack(drawn))
+            for number, (given, expected) in enumerate(chosen):
+                written = ", ".join(f"{each:g}" for each in given)
+                text = f"{name}{'(out=)' if out else ''} of {dtype}, elements with the parameters {written} next to elements with other parameters"
+                _judge(context, text, expected, values[:, numbers == number])
+
+
+def _judge(context: CaseContext, text: str, expected: float | Law, values: torch.Tensor) -> None:
+    """Checks samples of the elements that have the same parameters."""
+    if isinstance(expected, Law):
+        judge_each(context, text, expected, values, values.flatten())
+        return
+    samples, only = values.double(), torch.tensor(expected, dtype=torch.float64)
+    wrong = samples[~torch.isclose(samples, only, rtol=0, atol=0, equal_nan=True)]
+    wanted = repr(float(expected))
+    found = repr(float(wrong[0])) if len(wrong) else wanted
+    context.same(found, wanted, f"{text}: a sample is not {expected:g}, the only possible value")

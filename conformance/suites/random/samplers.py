@@ -35,6 +35,7 @@ from conformance.suites.random.parameters import (
     DROPPED,
     MEANS,
     NORMAL,
+    NOTHING,
     NUMBERS,
     RATES,
     WEIGHTS,
@@ -79,7 +80,7 @@ class Sampler:
     #: Mean and standard deviation of the real and the imaginary part, if these are not distributed like real samples.
     parts: tuple[tuple[float, float], ...] = ()
     vectors: Draw | None = None  # for OTHER: vectors(count, device, *arguments, generator=)
-    each: Parameters | None = None
+    each: Parameters = NOTHING  # with which the function draws for each element
     draws_each: Draw | None = None  # for OTHER: draws_each(*parameters, out=)
     out: torch.dtype | None = None  # dtype of the ``out=`` tensor for parameters, if there is one
     grows: bool = True  # an empty ``out=`` tensor is resized
@@ -101,14 +102,9 @@ class Sampler:
         return [getattr(torch, each) for each in self.dtypes if each in device.dtypes]
 
     @property
-    def per_element(self) -> Parameters:
-        assert self.each is not None
-        return self.each
-
-    @property
     def draws_vectors(self) -> bool:
         if self.form is PARAMETERS:
-            return all(map(callable, self.per_element.makers))
+            return all(map(callable, self.each.makers))
         return self.form in (FILL, SHAPE) or self.vectors is not None
 
     @property
@@ -127,7 +123,7 @@ class Sampler:
         """Draws one sample per element of a tensor with ``arguments``, as tensors if the function takes parameters."""
         if self.form is not PARAMETERS:
             return self.draw(x, *self.arguments, **named)
-        given = zip(self.arguments, self.per_element.makers)
+        given = zip(self.arguments, self.each.makers)
         made = (torch.full_like(x, each) if callable(maker) else each for each, maker in given)
         return self._function(*made, **named)
 
@@ -144,7 +140,7 @@ class Sampler:
 
     def draw_each(self, *tensors: torch.Tensor, **named: Any) -> torch.Tensor:
         """Draws with the parameters of each element."""
-        given = self.per_element.arguments(tensors)
+        given = self.each.arguments(tensors)
         if self.form is FILL:
             first = given[0]
             given.insert(0, torch.full(first.shape, -7.0, device=first.device))
@@ -234,7 +230,7 @@ def _names(forms: tuple[Form, ...], asked: Callable[[Sampler], object] = bool) -
 def _with_parameters() -> list[str]:
     """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_``
     stands after the function of its name."""
-    names = _names((PARAMETERS, FILL, OTHER), lambda row: row.each)
+    names = _names((PARAMETERS, FILL, OTHER), lambda row: row.each.makers)
     functions = [name.rstrip("_") for name in names]
     return sorted(names, key=lambda name: functions.index(name.rstrip("_")))
 
@@ -246,7 +242,7 @@ PER_TENSOR_OR_SHAPE = [*PER_TENSOR, *_names((SHAPE,))]
 WITH_OTHER_ARGUMENTS = _names((FILL, SHAPE, LIKE, PARAMETERS), lambda row: row.others)
 WITH_PARAMETERS = _with_parameters()
 WITH_TARGETS = [name for name in WITH_PARAMETERS if SAMPLERS[name].out]
-WITH_SPECIAL_PARAMETERS = [name for name in WITH_PARAMETERS if SAMPLERS[name].per_element.special]
+WITH_SPECIAL_PARAMETERS = [name for name in WITH_PARAMETERS if SAMPLERS[name].each.special]
 
 
 def asking(names: list[str], prefix: str = "") -> dict[str, tuple[str]]:
