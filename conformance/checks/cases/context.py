@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import attrgetter
+from functools import partial
+from operator import attrgetter, methodcaller
 from random import Random
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ from devices.descriptor import Descriptor
 from devices.failure import Difference, Failure, Kind
 from opinfo.compare import bit_equal, raw_bytes
 from opinfo.device import Device
-from opinfo.guarded import identity
+from opinfo.guarded import Move, identity
 
 _NOTHING: Any = object()
 
@@ -171,23 +172,26 @@ class CaseContext:
         return self.opened.from_device(tensor)
 
     def lay(
-        self, values: torch.Tensor, layout: str = DENSE, device: torch.device | None = None
+        self, values: torch.Tensor, layout: str = DENSE, device: int | torch.device = 0
     ) -> torch.Tensor:
         """Copies a CPU tensor to the device in a layout such as ``transposed+step_inner+offset`` (the ids of
         opinfo/layouts.py), with known bytes around it: see ``guarded``."""
         return self.guarded(values, layout, device).view
 
     def guarded(
-        self, values: torch.Tensor, layout: str = DENSE, device: torch.device | None = None
+        self, values: torch.Tensor, layout: str = DENSE, device: int | torch.device = 0
     ) -> GuardedTensor:
         """Like ``lay``, but returns an object that knows the bytes around the tensor.
 
-        ``device`` may be another index, or the CPU. On devices without strides the layout is made by slicing, so that
-        the bytes around a tensor are known only if it is a part of its storage.
+        ``device`` is a device index, or a device to which the tensor is copied by ``to()``, such as the CPU. On devices
+        without strides the layout is made by slicing, and a tensor that fills its storage has no bytes around it.
         """
-        there = device or self.device
-        move = self.to_device if device is None else lambda tensor: tensor.to(there)
-        back = self.from_device if there.type == self.kind else identity
+        if isinstance(device, int):
+            move: Move = partial(self.to_device, index=device)
+        else:
+            move = methodcaller("to", device)
+        here = isinstance(device, torch.device) and device.type != self.kind
+        back = identity if here else self.from_device
         return GuardedTensor(values, layout, move, back, slices=not self.opened.lays_out)
 
     def settle(self) -> None:
