@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from conformance.checks.cases.closeness import differences
 from conformance.checks.cases.exceptions import (
     Blocked,
     CheckFailed,
@@ -266,15 +267,40 @@ class CaseContext:
             part = slice(item * size, (item + 1) * size)
             expected_text += f" with the bytes {theirs[part].tolist()}"
             found_text += f" with the bytes {mine[part].tolist()}"
-        raise CheckFailed(
-            Failure(
-                kind=Kind.VALUES,
-                subject=text,
-                expected=expected_text,
-                found=_at(found_text, at),
-                where=Difference(len(wrong), there.numel(), tuple(int(i) for i in place)),
-            )
+        where = Difference(len(wrong), there.numel(), tuple(int(i) for i in place))
+        raise _unlike(Kind.VALUES, text, at, expected_text, found_text, where)
+
+    def assert_close(
+        self,
+        found: torch.Tensor,
+        want: torch.Tensor,
+        text: str,
+        at: str = "",
+        *,
+        rtol: float = 0.0,
+        atol: float | torch.Tensor = 0.0,
+        equal_nan: bool = False,
+        check_dtype: bool = True,
+    ) -> None:
+        """Checks that two tensors have the same shape and dtype, and that ``|found - want| <= atol + rtol * |want|`` for
+        each element. Either tensor may be on the device.
+
+        ``text`` says what is wrong if they differ, and ``at`` for which arguments. NaN and infinities are compared as
+        by ``closeness.differences``. With ``check_dtype=False`` the dtypes may differ.
+        """
+        self.checks += 1
+        there, wanted = (
+            self.from_device(each.detach()) if each.device.type == self.kind else each.detach()
+            for each in (found, want)
         )
+        if check_dtype and there.dtype != wanted.dtype:
+            raise _unlike(Kind.DTYPE, text, at, str(wanted.dtype), str(there.dtype))
+        if there.shape != wanted.shape:
+            expected, shape = f"shape {tuple(wanted.shape)}", f"shape {tuple(there.shape)}"
+            raise _unlike(Kind.SHAPE, text, at, expected, shape)
+        wrong = differences(there, wanted, rtol=rtol, atol=atol, equal_nan=equal_nan)
+        if wrong is not None:
+            raise _unlike(Kind.VALUES, text, at, wrong.expected, wrong.found, wrong.where)
 
     def raises(
         self,
@@ -481,4 +507,9 @@ def _at(found: str, at: str) -> str:
     return f"{found} ({at})" if found and at else found or (f"at {at}" if at else "")
 
 
-# -- functions in a subprocess
+def _unlike(
+    kind: Kind, text: str, at: str, expected: str, found: str, where: Difference | None = None
+) -> CheckFailed:
+    return CheckFailed(
+        Failure(kind=kind, subject=text, expected=expected, found=_at(found, at), where=where)
+    )
