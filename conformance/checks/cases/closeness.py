@@ -60,6 +60,13 @@ def differences(
     )
 
 
+def largest(tensor: torch.Tensor) -> float:
+    """Returns the largest absolute value of the finite elements; 0.0 if there are none."""
+    sizes = _wide(tensor).abs()
+    sizes = sizes[sizes.isfinite()]
+    return float(sizes.max()) if sizes.numel() else 0.0
+
+
 def _inexact(*tensors: torch.Tensor) -> bool:
     return any(each.is_floating_point() or each.is_complex() for each in tensors)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from conformance.checks.cases.closeness import differences
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.layouts import GuardedTensor
 from conformance.checks.ops.roundings import as_exact
@@ -195,22 +196,16 @@ def compare(
             tolerances = {str(theirs.dtype).removeprefix("torch."): (allowed.rtol, allowed.atol)}
             if as_exact(got, theirs, list(exact())[number : number + 1], tolerances, 0.0):
                 continue
-        wrong = ~_close(context, got, theirs)
-        place = tuple(int(i) for i in wrong.nonzero()[0])
-        context.check(
-            False,
-            text,
-            expected=theirs[place].item(),
-            found=got[place].item(),
-            at=f"{at}, tensor {number} of {len(want)}: {int(wrong.sum())} of {got.numel()} elements are wrong, the first at {list(place)}",
+        context.assert_close(
+            got, theirs, text, f"{at}, tensor {number} of {len(want)}", **_within(context, theirs)
         )
     context.check(True, text)
 
 
 def _agree(context: CaseContext, found: torch.Tensor, want: torch.Tensor) -> bool:
-    return torch.equal(found, want) or bool(_close(context, found, want).all())
+    return torch.equal(found, want) or differences(found, want, **_within(context, want)) is None
 
 
-def _close(context: CaseContext, found: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+def _within(context: CaseContext, want: torch.Tensor) -> dict[str, Any]:
     allowed = tolerance(context, want.dtype)
-    return torch.isclose(found, want, allowed.rtol, allowed.atol, equal_nan=True)
+    return {"rtol": allowed.rtol, "atol": allowed.atol, "equal_nan": True}
