@@ -116,6 +116,8 @@ def test_the_message_names_the_largest_difference_and_the_tolerance(context: Cas
          "expected 2 at index [1], with a tolerance of 0.5, found nan; 2 of 3 differ, the first at [1]"),
         (numbers(1.0, INF), numbers(1.0, 2.0), {},
          "expected 2 at index [1], found inf; 1 of 2 differ, the first at [1]"),
+        (numbers(1.0), numbers(-INF), {"atol": 0.5, "rtol": 0.5},
+         "expected -inf at index [0] (rtol 0.5, atol 0.5), found 1; 1 of 1 differ, the first at [0]"),
         (torch.tensor(3), torch.tensor(2), {},
          "expected 2, found 3, the largest difference is 1; 1 of 1 differ, the first at []"),
         (torch.tensor([True]), torch.tensor([False]), {},

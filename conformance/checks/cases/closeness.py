@@ -56,7 +56,7 @@ def differences(
     return NotClose(
         _expected(want[worst].item(), worst, float(allowed[worst]), tolerances),
         _found(found[worst].item(), float(apart[worst])),
-        _where(apart, theirs, close),
+        _where(apart, ~close),
     )
 
 
@@ -81,8 +81,7 @@ def _worst(apart: torch.Tensor, close: torch.Tensor) -> tuple[int, ...]:
     return tuple((sizes == sizes.max()).nonzero()[0].tolist())
 
 
-def _where(apart: torch.Tensor, want: torch.Tensor, close: torch.Tensor) -> Difference:
-    wrong = ~close
+def _where(apart: torch.Tensor, wrong: torch.Tensor) -> Difference:
     first = tuple(wrong.nonzero()[0].tolist())
     numbers = apart[wrong & apart.isfinite()]
     error = float(numbers.max()) if numbers.numel() else None
@@ -93,7 +92,7 @@ def _expected(number: object, place: tuple[int, ...], allowed: float, tolerances
     text = _number(number)
     if place:
         text += f" at index {list(place)}"
-    if allowed:
+    if 0 < allowed < float("inf"):
         text += f", with a tolerance of {allowed:.3g}"
     return f"{text} ({tolerances})" if tolerances else text
 
