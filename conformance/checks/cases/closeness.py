@@ -40,12 +40,15 @@ def differences(
     if not found.numel():
         return None
     mine, theirs = _wide(found), _wide(want)
-    same = mine == theirs if _inexact(found, want) else found.long() == want.long()
     apart = (mine - theirs).abs()
-    # float64 does not tell all integers beyond 2**53 apart.
-    apart = apart.masked_fill(same, 0.0).masked_fill(~same & (apart == 0), 1.0)
-    allowed = (atol + rtol * theirs.abs()).expand(apart.shape)
-    close = same | ((apart <= allowed) & allowed.isfinite())
+    inexact = any(each.is_floating_point() or each.is_complex() for each in (found, want))
+    if not inexact:  # float64 does not tell all integers beyond 2**53 apart
+        apart = torch.where(found.long() == want.long(), 0.0, apart.clamp(min=1.0))
+    allowed = atol + rtol * theirs.abs()
+    close = (apart <= allowed) & (allowed < torch.inf)
+    if bool(close.all()):
+        return None
+    close |= mine == theirs if inexact else apart == 0
     if equal_nan:
         close |= mine.isnan() & theirs.isnan()
     if bool(close.all()):
@@ -67,12 +70,8 @@ def largest(tensor: torch.Tensor) -> float:
     return float(sizes.max()) if sizes.numel() else 0.0
 
 
-def _inexact(*tensors: torch.Tensor) -> bool:
-    return any(each.is_floating_point() or each.is_complex() for each in tensors)
-
-
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 
 def _worst(apart: torch.Tensor, close: torch.Tensor) -> tuple[int, ...]:
@@ -92,13 +91,13 @@ def _expected(number: object, place: tuple[int, ...], allowed: float, tolerances
     text = _number(number)
     if place:
         text += f" at index {list(place)}"
-    if 0 < allowed < float("inf"):
+    if 0 < allowed < torch.inf:
         text += f", with a tolerance of {allowed:.3g}"
     return f"{text} ({tolerances})" if tolerances else text
 
 
 def _found(number: object, apart: float) -> str:
-    finite = apart < float("inf")  # False for NaN
+    finite = apart < torch.inf  # False for NaN
     return _number(number) + (f", the largest difference is {apart:.3g}" if finite else "")
 
 

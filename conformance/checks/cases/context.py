@@ -172,6 +172,9 @@ class CaseContext:
     def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.opened.from_device(tensor)
 
+    def _on_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.from_device(tensor) if tensor.device.type == self.kind else tensor
+
     def lay(
         self, values: torch.Tensor, layout: str = DENSE, device: int | torch.device = 0
     ) -> torch.Tensor:
@@ -248,8 +251,7 @@ class CaseContext:
 
     def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str, at: str = "") -> None:
         """Checks that two tensors have the same bits, shape and dtype. Either tensor may be on the device."""
-        there = self.from_device(found) if found.device.type == self.kind else found
-        want = self.from_device(expected) if expected.device.type == self.kind else expected
+        there, want = self._on_cpu(found), self._on_cpu(expected)
         if there.dtype != want.dtype:
             self.same(there.dtype, want.dtype, text, Kind.DTYPE, at)
         if there.shape != want.shape:
@@ -289,10 +291,7 @@ class CaseContext:
         by ``closeness.differences``. With ``check_dtype=False`` the dtypes may differ.
         """
         self.checks += 1
-        there, wanted = (
-            self.from_device(each.detach()) if each.device.type == self.kind else each.detach()
-            for each in (found, want)
-        )
+        there, wanted = self._on_cpu(found.detach()), self._on_cpu(want.detach())
         if check_dtype and there.dtype != wanted.dtype:
             raise _unlike(Kind.DTYPE, text, at, str(wanted.dtype), str(there.dtype))
         if there.shape != wanted.shape:
