@@ -9,7 +9,7 @@ from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed
 from conformance.checks.cases.layouts import DENSE
-from conformance.suites.nn.forward_backward import WAYS, close, cotangents
+from conformance.suites.nn.forward_backward import WAYS, assert_equals_cpu, cotangents
 from conformance.suites.nn.modules import LONG, MOST, NAMES, runs
 from devices import registry
 from opinfo.device import open_device
@@ -46,7 +46,7 @@ def test_the_modules_with_more_samples_are_modules() -> None:
 
 def test_rounding_is_no_difference(context: CaseContext) -> None:
     want = torch.randn(50, dtype=torch.float64)
-    close(context, want.float(), want, "it is near", "")
+    assert_equals_cpu(context, want.float(), want, "it is near", "")
     assert context.checks > 0
 
 
@@ -56,12 +56,14 @@ def test_one_wrong_element_is_noticed(context: CaseContext, wrong: float) -> Non
     found = want.float()
     found[-1] *= wrong
     with pytest.raises(CheckFailed, match="it is near"):
-        close(context, found, want, "it is near", "")
+        assert_equals_cpu(context, found, want, "it is near", "")
 
 
 def test_nan_is_noticed(context: CaseContext) -> None:
     with pytest.raises(CheckFailed):
-        close(context, torch.tensor([torch.nan]), torch.zeros(1).double(), "it is near", "")
+        assert_equals_cpu(
+            context, torch.tensor([torch.nan]), torch.zeros(1).double(), "it is near", ""
+        )
 
 
 @pytest.mark.parametrize("layout", ["scalar", "contiguous+expand_first", "transposed", DENSE])

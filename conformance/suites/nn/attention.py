@@ -18,7 +18,7 @@ from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.layouts import DENSE
 from conformance.suites.nn.forward_backward import (
     ROUNDINGS,
-    close,
+    assert_equals_cpu,
     cotangents,
     tensors_in,
 )
@@ -151,7 +151,7 @@ def judged(
             context.check(numbers, text, kind=Kind.VALUES, at=at)
             got = got.masked_fill(context.to_device(blind), 0.0)
             want = want.masked_fill(blind, 0.0)
-        close(context, got, want, "the result differs from the CPU's", at)
+        assert_equals_cpu(context, got, want, "the result differs from the CPU's", at)
         leaves = [each for each in mine if each.requires_grad]
         want_leaves = [each for each in theirs if each.requires_grad]
         context.same(
@@ -172,7 +172,7 @@ def judged(
     # With a single key the gradient of a query is zero: a difference of terms as large as the other gradients.
     size = max((float(each.abs().max()) for each in right if each.numel()), default=0.0)
     for one, other in zip(found, right, strict=True):
-        close(context, one, other, "a gradient differs from the CPU's", at, rough, size)
+        assert_equals_cpu(context, one, other, "a gradient differs from the CPU's", at, rough, size)
     laid.check_intact(at)
 
 
@@ -389,7 +389,9 @@ def large_inputs(context: CaseContext) -> None:
                 text = (
                     "the result differs from the elements of the value tensor, which are all equal"
                 )
-                close(context, got, torch.full(got.shape, 1000.0).double(), text, backend)
+                assert_equals_cpu(
+                    context, got, torch.full(got.shape, 1000.0).double(), text, backend
+                )
                 found = torch.autograd.grad(got.sum(), given)
             for each in found:
                 finite = bool(context.from_device(each).isfinite().all())
@@ -503,7 +505,7 @@ def called(
         len(results), len(expected), "the number of outputs differs from the CPU's", Kind.COUNT, at
     )
     for one, other in zip(results, expected, strict=True):
-        close(context, one, other, "the result differs from the CPU's", at)
+        assert_equals_cpu(context, one, other, "the result differs from the CPU's", at)
     if not gradients:
         return
     leaves = [*mine, *layer.parameters()]
@@ -518,7 +520,9 @@ def called(
             at=at,
         )
         if one_grad is not None and other_grad is not None:
-            close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
+            assert_equals_cpu(
+                context, one_grad, other_grad, "a gradient differs from the CPU's", at
+            )
 
 
 def _floats(value: Any) -> bool:

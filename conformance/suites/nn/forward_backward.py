@@ -14,11 +14,11 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from conformance.checks.behaviour.guarded_tensors import GuardedTensors
+from conformance.checks.cases.closeness import largest
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import CheckFailed
 from conformance.checks.cases.layouts import DENSE
-from devices.failure import Difference, Failure, Kind
-from opinfo.compare import Tolerances, tensor_difference
+from devices.failure import Kind
+from opinfo.compare import Tolerances
 
 #: (rtol, atol) by dtype. Larger than those of ``torch.testing`` for one op, because a module is a chain of ops whose
 #: rounding errors add up.
@@ -100,7 +100,7 @@ def wide(value: torch.Tensor) -> torch.Tensor:
     return one.requires_grad_(value.requires_grad)
 
 
-def close(
+def assert_equals_cpu(
     context: CaseContext,
     found: torch.Tensor,
     expected: torch.Tensor,
@@ -112,29 +112,19 @@ def close(
     """Check that a device tensor equals a float64 CPU tensor up to rounding. Rounding errors may be as large as those
     of the largest element, or of ``size`` if terms of that magnitude may cancel."""
     context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
-    there = context.from_device(found.detach())
-    want = expected.detach().to(there.dtype)
-    given = context.descriptor.tolerances
-    looser = {
-        name: (max(t.rtol, CHAINED.get(name, (0, 0))[0]), t.atol) for name, t in given.items()
-    }
-    allowed = {
-        name: (rtol, max(atol, roundings * rtol * size))
-        for name, (rtol, atol) in (CHAINED | looser).items()
-    }
-    wrong = tensor_difference(there, want, allowed, roundings)
-    context.checks += 1
-    if wrong is not None:
-        where = Difference(wrong.count, wrong.total, wrong.first)
-        raise CheckFailed(
-            Failure(
-                kind=Kind.VALUES,
-                subject=text,
-                expected=str(wrong.expected),
-                found=f"{wrong.found} ({at})",
-                where=where,
-            )
-        )
+    want = expected.detach().to(found.dtype)
+    rtol, atol = tolerance(context, found.dtype)
+    atol = max(atol, roundings * rtol * max(largest(want), size))
+    context.assert_close(found, want, text, at, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def tolerance(context: CaseContext, dtype: torch.dtype) -> tuple[float, float]:
+    """Return (rtol, atol) for a dtype: those of the descriptor, but an rtol of at least that in ``CHAINED``. Elements of
+    other dtypes must be equal."""
+    name = str(dtype).removeprefix("torch.")
+    rtol, atol = CHAINED.get(name, (0.0, 0.0))
+    own = context.descriptor.tolerances.get(name)
+    return (rtol, atol) if own is None else (max(own.rtol, rtol), own.atol)
 
 
 def cotangents(

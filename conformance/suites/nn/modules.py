@@ -20,7 +20,7 @@ from conformance.checks.cases.exceptions import NotDeclared
 from conformance.suites.nn.forward_backward import (
     WAYS,
     Way,
-    close,
+    assert_equals_cpu,
     cotangents,
     differentiable,
     replaced,
@@ -296,7 +296,7 @@ def run_once(
                 at=at,
             )
             if one is not None and other is not None:
-                close(context, one, other, "a gradient differs from the CPU's", at)
+                assert_equals_cpu(context, one, other, "a gradient differs from the CPU's", at)
     laid.check_intact(at)
 
 
@@ -348,7 +348,7 @@ def compare(
         context.same(
             one.device.type, context.kind, "an output is not on the device", Kind.DEVICE, at
         )
-        close(context, one, other, text, at)
+        assert_equals_cpu(context, one, other, text, at)
 
 
 def state_of(
@@ -368,7 +368,9 @@ def state_of(
     )
     for key, value in after.items():
         if training and key in kept:
-            close(context, value, kept[key], "a buffer differs from the CPU's after the call", at)
+            assert_equals_cpu(
+                context, value, kept[key], "a buffer differs from the CPU's after the call", at
+            )
         else:
             context.equal(
                 value,
@@ -394,12 +396,12 @@ def a_stack_of_blocks(context: CaseContext) -> None:
         got, want = x, y
         for mine, theirs in zip(there, wide, strict=True):
             got, want = got + mine(got), want + theirs(want)
-        close(context, got, want, "the result differs from the CPU's", "a stack")
+        assert_equals_cpu(context, got, want, "the result differs from the CPU's", "a stack")
         one, other = torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), y)[0]
         finite = bool(context.from_device(one).isfinite().all())
         context.check(finite, "the gradient of a stack of blocks is not finite")
         scale = float(other.abs().max())
-        close(
+        assert_equals_cpu(
             context,
             one / max(scale, 1),
             other / max(scale, 1),
@@ -422,7 +424,7 @@ def columns_without_variance(context: CaseContext) -> None:
         layer(context.to_device(torch.randn(before, 16, generator=seeded(context, str(before)))))
         there = context.to_device(x.contiguous()).requires_grad_()
         got = layer(there)
-        close(
+        assert_equals_cpu(
             context,
             got,
             want,
@@ -466,8 +468,12 @@ def dropout(context: CaseContext, name: str) -> None:
     )
     if not name.endswith("AlphaDropout"):
         text = "kept elements are not divided by the probability of keeping them"
-        close(context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training")
-        close(context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, "")
+        assert_equals_cpu(
+            context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training"
+        )
+        assert_equals_cpu(
+            context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, ""
+        )
 
 
 @cases("nn.modules", kind=Kind.STATE)
@@ -514,7 +520,9 @@ def states(context: CaseContext) -> None:
             )
         x = torch.randn(2, 4, 5, 5, generator=seeded(context, ""))
         want = copy.deepcopy(module).double()(x.double())
-        close(context, there(context.to_device(x)), want, "an output differs from the CPU's", "")
+        assert_equals_cpu(
+            context, there(context.to_device(x)), want, "an output differs from the CPU's", ""
+        )
         changed = [k for k, v in there.state_dict().items() if not v.cpu().equal(plain[k])]
         text = "a forward pass in training mode changed the wrong entries of the state_dict"
         buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]

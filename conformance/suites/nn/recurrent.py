@@ -16,7 +16,7 @@ from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.layouts import DENSE
-from conformance.suites.nn.forward_backward import close, cotangents, tensors_in
+from conformance.suites.nn.forward_backward import assert_equals_cpu, cotangents, tensors_in
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -111,7 +111,9 @@ def without_states(context: CaseContext, kind: str, options: Options) -> None:
             x = torch.randn(times, BATCH, INPUT, generator=generator(context))
             got, want = layer(context.to_device(x)), reference(x.double())
             for one, other in zip(tensors_in(got), tensors_in(want), strict=True):
-                close(context, one, other, "an output differs from the CPU's", f"{times} steps")
+                assert_equals_cpu(
+                    context, one, other, "an output differs from the CPU's", f"{times} steps"
+                )
 
 
 def generator(context: CaseContext) -> torch.Generator:
@@ -169,7 +171,7 @@ def run(
         want = called(reference, theirs, options, form)
     results, expected = list(tensors_in(got)), list(tensors_in(want))
     for one, other in zip(results, expected, strict=True):
-        close(context, one, other, "an output differs from the CPU's", at)
+        assert_equals_cpu(context, one, other, "an output differs from the CPU's", at)
 
     chosen = [place for place in chosen_of(start, len(expected)) if expected[place].requires_grad]
     mine_given, theirs_given = cotangents(
@@ -192,7 +194,7 @@ def run(
                 zeros, "a gradient is None on one device and not zero on the other", at=at
             )
             continue
-        close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
+        assert_equals_cpu(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
     laid.check_intact(at)
 
 
@@ -297,7 +299,7 @@ def weights_share(context: CaseContext, kind: str, options: Options) -> None:
     context.same(storages(layer), 1, text, at="after a step")
     trained(reference, wide)
     for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
-        close(
+        assert_equals_cpu(
             context,
             one,
             other,
