@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.random.categories import many_weights, permutation, without_replacement
 from conformance.suites.random.distributions import BOUND, FALSE_ALARM, SAMPLES, distance
 from conformance.suites.random.samplers import SAMPLERS, VECTORS
 from conformance.suites.random.shapes import ends, shaped
-from devices import registry
-from opinfo.device import open_device
+from tests.random.planting import Change, Draw, assert_seen, changed, context
 
-WRONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+WRONG: dict[str, Change] = {
     "rand": lambda x: x * 0.95,
     "randn": lambda x: x + 0.1,
     "randint": lambda x: torch.where(x == 8, 7, x),
@@ -39,11 +36,6 @@ WRONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "binomial": lambda x: 10 - x,
     "randperm": lambda x: x.clamp(min=1),
 }
-
-
-def context() -> CaseContext:
-    """What a case is given, on the CPU."""
-    return CaseContext(open_device(registry.get("cpu")), "a test")
 
 
 def drawn(name: str) -> torch.Tensor:
@@ -124,31 +116,22 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_wrong_element_is_seen(
-    case: Callable[..., None],
-    fault: Callable[[torch.Tensor], torch.Tensor],
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
+    case: Callable[..., None], fault: Change, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = torch.Tensor.normal_
     case(context(), "normal_")
-    monkeypatch.setattr(torch.Tensor, "normal_", lambda *args, **named: fault(draw(*args, **named)))
-    with pytest.raises(CheckFailed, match=text):
-        case(context(), "normal_")
+    assert_seen(monkeypatch, torch.Tensor, "normal_", changed(fault), case, "normal_", match=text)
 
 
 def test_elements_that_stay_as_they_were_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    fill = torch.Tensor.cauchy_
-
-    def keeps_some(tensor: torch.Tensor, *given: float) -> torch.Tensor:
+    def keeps_some(fill: Draw, tensor: torch.Tensor, *given: float) -> torch.Tensor:
         held = tensor.clone()
         fill(tensor, *given)
         if not (held == -7.0).any():
             tensor.copy_(torch.where(torch.arange(tensor.shape[-1]) % 4 == 0, held, tensor))
         return tensor
 
-    monkeypatch.setattr(torch.Tensor, "cauchy_", keeps_some)
-    with pytest.raises(CheckFailed, match="a second draw gave the same samples"):
-        shaped(context(), "cauchy_")
+    text = "a second draw gave the same samples"
+    assert_seen(monkeypatch, torch.Tensor, "cauchy_", keeps_some, shaped, "cauchy_", match=text)
 
 
 def last_weight_lost(drawn: torch.Tensor) -> torch.Tensor:
@@ -193,22 +176,16 @@ def first_half_low(drawn: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_what_is_wrong_only_for_many_is_seen(
-    case: Callable[..., None],
-    name: str,
-    fault: Callable[[torch.Tensor], torch.Tensor],
-    monkeypatch: pytest.MonkeyPatch,
+    case: Callable[..., None], name: str, fault: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = getattr(torch, name)
     case(context())
 
-    def wrong(count: Any, *args: Any, **named: Any) -> torch.Tensor:
-        drawn: torch.Tensor = draw(count, *args, **named)
+    def wrong(draw: Draw, count: Any, *args: Any, **named: Any) -> torch.Tensor:
+        drawn = draw(count, *args, **named)
         size = count if isinstance(count, int) else len(count)
         return fault(drawn) if size > 2**14 else drawn
 
-    monkeypatch.setattr(torch, name, wrong)
-    with pytest.raises(CheckFailed):
-        case(context())
+    assert_seen(monkeypatch, torch, name, wrong, case)
 
 
 def read_dense(rows: torch.Tensor) -> torch.Tensor:
@@ -237,18 +214,15 @@ def with_a_step_of_1(rows: torch.Tensor) -> torch.Tensor:
 )
 def test_wrong_weights_are_seen(
     when: Callable[[torch.Tensor], bool],
-    fault: Callable[[torch.Tensor], torch.Tensor],
+    fault: Change,
     text: str,
     only: bool | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    draw = torch.multinomial
     without_replacement(context())
 
-    def wrong(rows: torch.Tensor, count: int, replaced: bool) -> torch.Tensor:
+    def wrong(draw: Draw, rows: torch.Tensor, count: int, replaced: bool) -> torch.Tensor:
         met = when(rows) and only in (None, replaced)
         return draw(fault(rows) if met else rows, count, replaced)
 
-    monkeypatch.setattr(torch, "multinomial", wrong)
-    with pytest.raises(CheckFailed, match=text):
-        without_replacement(context())
+    assert_seen(monkeypatch, torch, "multinomial", wrong, without_replacement, match=text)

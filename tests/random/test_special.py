@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.checks.cases.exceptions import CheckFailed
 from conformance.suites.random.distribution import other_arguments
 from conformance.suites.random.per_element import special_parameters
 from conformance.suites.random.samplers import (
@@ -17,9 +16,8 @@ from conformance.suites.random.samplers import (
     Sampler,
 )
 from conformance.suites.random.shapes import far
-from tests.random.test_distribution import block_copied, context
-
-Change = Callable[[torch.Tensor], torch.Tensor]
+from tests.random.planting import Change, Draw, assert_seen, changed, context
+from tests.random.test_distribution import block_copied
 
 
 @pytest.mark.parametrize("name", WITH_SPECIAL_PARAMETERS)
@@ -104,23 +102,14 @@ def test_a_count_or_rate_taken_for_another_is_seen(
 def _parameter_changed(
     name: str, place: int, change: Change, only_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = Sampler.draw_each
-
-    def wrong(sampler: Sampler, *given: torch.Tensor, **named: Any) -> torch.Tensor:
+    def wrong(draw: Draw, sampler: Sampler, *given: torch.Tensor, **named: Any) -> torch.Tensor:
         changed = list(given)
         if named or not only_out:
             changed[place] = change(given[place])
         return draw(sampler, *changed, **named)
 
-    monkeypatch.setattr(Sampler, "draw_each", wrong)
-    with pytest.raises(CheckFailed, match=f"{name}.* next to elements with other parameters"):
-        special_parameters(context(), name)
-
-
-def _seen(name: str, case: Callable[..., None], wrong: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(torch.Tensor, name, wrong)
-    with pytest.raises(CheckFailed, match=name):
-        case(context(), name)
+    text = f"{name}.* next to elements with other parameters"
+    assert_seen(monkeypatch, Sampler, "draw_each", wrong, special_parameters, name, match=text)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +131,10 @@ def _seen(name: str, case: Callable[..., None], wrong: Any, monkeypatch: Any) ->
 def test_an_argument_taken_for_another_is_seen(
     name: str, change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = getattr(torch.Tensor, name)
+    def wrong(fill: Draw, tensor: torch.Tensor, *given: float) -> torch.Tensor:
+        return fill(tensor, *sorted(change(given)))
 
-    def wrong(tensor: torch.Tensor, *given: float) -> torch.Tensor:
-        filled: torch.Tensor = fill(tensor, *sorted(change(given)))
-        return filled
-
-    _seen(name, other_arguments, wrong, monkeypatch)
+    assert_seen(monkeypatch, torch.Tensor, name, wrong, other_arguments, name, match=name)
 
 
 def last_zero(drawn: torch.Tensor) -> torch.Tensor:
@@ -171,10 +157,5 @@ def second_row_off(drawn: torch.Tensor) -> torch.Tensor:
 def test_a_wrong_element_of_a_large_tensor_is_seen(
     name: str, fault: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = getattr(torch.Tensor, name)
     far(context(), name)
-
-    def wrong(*given: Any) -> torch.Tensor:
-        return fault(fill(*given))
-
-    _seen(name, far, wrong, monkeypatch)
+    assert_seen(monkeypatch, torch.Tensor, name, changed(fault), far, name, match=name)

@@ -80,7 +80,7 @@ class Sampler:
     #: Mean and standard deviation of the real and the imaginary part, if these are not distributed like real samples.
     parts: tuple[tuple[float, float], ...] = ()
     vectors: Draw | None = None  # for OTHER: vectors(count, device, *arguments, generator=)
-    each: Parameters = NOTHING  # with which the function draws for each element
+    each: Parameters = NOTHING  # one set for each element
     draws_each: Draw | None = None  # for OTHER: draws_each(*parameters, out=)
     out: torch.dtype | None = None  # dtype of the ``out=`` tensor for parameters, if there is one
     grows: bool = True  # an empty ``out=`` tensor is resized
@@ -103,6 +103,7 @@ class Sampler:
 
     @property
     def draws_vectors(self) -> bool:
+        """False for functions without a generator, and for those that are a second form of another row."""
         if self.form is PARAMETERS:
             return all(map(callable, self.each.makers))
         return self.form in (FILL, SHAPE) or self.vectors is not None
@@ -172,6 +173,7 @@ def _dropout(given: torch.Tensor) -> torch.Tensor:
 _F32, _I64 = torch.float32, torch.int64
 _RANGES = ((7,), (-20, 300), (-(2**40), 2**41))
 
+# The columns are: name, form, distribution, arguments, other arguments.
 # fmt: off
 _ROWS = (
     Sampler("rand", SHAPE, uniform_law, dtypes=_OR_COMPLEX),
