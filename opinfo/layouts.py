@@ -91,8 +91,8 @@ class FreeLayout:
 
     @property
     def id(self) -> str:
-        """The id of the layout, such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``. :func:`parse_layout` reads
-        the id back."""
+        """The id of the layout, such as ``free:order=2.0.1,steps=1.3,pads=0.2,expand=0,offset=5``. :func:`parse_layout`
+        reads the id back."""
         parts = {
             "order": self.order,
             "steps": self.steps,
@@ -115,7 +115,7 @@ class FreeLayout:
         order, steps, pads = (parts.get(name, ()) for name in ("order", "steps", "pads"))
         made = cls(order, steps, expand[0], offset[0], pads)
         if made.id != text or not all(made.steps):
-            form = cls((2, 0, 1), (1, 3), 0, 5).id
+            form = cls((2, 0, 1), (1, 3), 0, 5, (0, 2)).id
             raise ValueError(
                 f"layout {text!r}: expected an id of the form {form}; each part may be left out"
             )
