@@ -37,7 +37,10 @@ MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
 PLAIN: Final = "contiguous"
 _FACTORS: Final = ("channels_last", "strides", "expand", "offset")
 #: The factors of the parts of a free layout's id.
-_FREE: Final = {"order": "strides", "steps": "strides", "expand": "expand", "offset": "offset"}
+_FREE: Final = {
+    **dict.fromkeys(("order", "steps", "pads"), "strides"),
+    **{"expand": "expand", "offset": "offset"},
+}
 
 #: The form of a check of derivatives (_Way), and the place of derivatives that vmap computes in one batch.
 DERIVATIVE: Final = "derivative"

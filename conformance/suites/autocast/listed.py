@@ -17,15 +17,13 @@ from conformance.checks.autocast.asking import (
 )
 from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overload
 from conformance.checks.autocast.lists import LISTS
+from conformance.checks.autocast.roundings import assert_close_in
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
-
-#: Accepted difference of two results of one op in one dtype, in multiples of its eps times the largest element.
-_ROUNDINGS = 16.0
 
 
 @cases("autocast.lists", over={op: (op, policy) for policy in LISTS for op in LISTS[policy]})
@@ -95,10 +93,10 @@ def _values(
     want = call_under_autocast(context.opened, op, given, None, computed=computed)
     if want.error is None:
         text = f"the result of {op} under autocast differs from the one for operands cast to {computed}"
-        near(context, answer.results, want.results, computed, text)
+        _assert_close(context, answer.results, want.results, computed, text)
 
 
-def near(
+def _assert_close(
     context: CaseContext,
     found: Sequence[torch.Tensor | None],
     want: Sequence[torch.Tensor | None],
@@ -111,15 +109,7 @@ def near(
         context.same(mine is None, theirs is None, text, kind=Kind.VALUES)
         if mine is None or theirs is None or not theirs.is_floating_point():
             continue
-        a, b = (context.from_device(each.detach()).double() for each in (mine, theirs))
-        context.same(tuple(a.shape), tuple(b.shape), text, kind=Kind.SHAPE)
-        finite = b.isfinite()
-        largest = float(b[finite].abs().max()) if bool(finite.any()) else 0.0
-        bound = _ROUNDINGS * torch.finfo(computed).eps * max(largest, 1e-3)
-        apart = float((a - b)[finite].abs().max()) if bool(finite.any()) else 0.0
-        holds = apart <= bound and torch.equal(a.isfinite(), finite)
-        expected = f"a difference of at most {bound:.3g}"
-        context.check(holds, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
+        assert_close_in(context, computed, mine, theirs, text, may_overflow=True)
 
 
 def _lower(context: CaseContext, op: str, lower: torch.dtype) -> None:
@@ -236,7 +226,7 @@ def _as_if_cast(
     text = f"the result of {op} differs from the one for leaves cast before the call"
     context.same(answer.description, want.description, text)
     precision = computed or max(given, key=lambda each: torch.finfo(each).eps, default=FLOAT32)
-    near(context, answer.results, want.results, precision, text)
+    _assert_close(context, answer.results, want.results, precision, text)
     graph = [each.requires_grad for each in want.results]
     context.same(
         [each.requires_grad for each in answer.results],
@@ -253,7 +243,7 @@ def _as_if_cast(
     dtypes = [None if each is None else each.dtype for each in here]
     wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
     context.same(dtypes, wanted, f"{op}: the dtype of a gradient differs from its leaf's")
-    near(
+    _assert_close(
         context,
         here,
         there,
