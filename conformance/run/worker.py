@@ -18,7 +18,7 @@ from conformance.checks.cases.processes import START_SECONDS, DeviceLocator
 from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
-from conformance.checks.ops.script import NotCarried
+from conformance.checks.repro.modules import NotCarried
 from conformance.contract import load
 from conformance.plan.planner import undeclared_clauses, untried_with
 from conformance.plan.selection import Item, Machine, named

@@ -25,8 +25,8 @@ from conformance.checks.cells import Recorder
 from conformance.checks.ops.calls import elements_named, repeated
 from conformance.checks.ops.context import OpContext, run_checks, script_for_call
 from conformance.checks.ops.roundings import allowance, exact_answer
-from conformance.checks.ops.script import Carried, NotCarried
-from conformance.plan.selection import item_of as other_name
+from conformance.checks.repro.bundle import Bundle
+from conformance.checks.repro.modules import NotCarried
 from conformance.run.worker import Worker
 from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE
@@ -489,16 +489,11 @@ def test_the_script_of_a_judgement_that_died_judges_too(tmp_path: Path, fork: Fo
 # -- what a script carries
 
 
-def test_a_function_that_names_more_than_a_script_can_have_is_refused() -> None:
-    with pytest.raises(NotCarried, match="item_of"):
-        Carried().take_all([needs_another_name])
-
-
 @pytest.mark.parametrize("family", ["autograd", "dispatch", "layout", "precision"])
 def test_what_a_clause_calls_fits_into_one_script_with_all_that_references_are_made_with(
     family: str,
 ) -> None:
-    """Two modules that define one name would leave a failure without its script, and its item without outcomes."""
+    """A definition that cannot be copied would leave a failure without its script."""
     parts = (
         *(ValueAnswer, OutputSpec, value_answer, repeated, exact_answer, allowance),
         *(elements_named, drawn_sample),
@@ -508,11 +503,11 @@ def test_what_a_clause_calls_fits_into_one_script_with_all_that_references_are_m
         for function in vars(module).values():
             if getattr(function, "__module__", None) != module.__name__ or not isfunction(function):
                 continue
-            with contextlib.suppress(NotCarried, RecursionError):  # it is not made for scripts
-                Carried().take_all([function])
+            with contextlib.suppress(NotCarried):  # it is not made for scripts
+                Bundle().take([function]).texts()
                 tried += 1
                 try:
-                    Carried().take_all([function, *parts])
+                    Bundle().take([function, *parts]).texts()
                 except NotCarried as error:
                     pytest.fail(f"{module.__name__}.{function.__name__}: {error}")
     assert tried > 20
@@ -541,7 +536,3 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome(
     found = Worker._outcome(worker, record)
     assert found.outcome is Outcome.FAIL and found.repro is None
     assert found.note == f"seen; no script could be written: {said}"
-
-
-def needs_another_name() -> object:
-    return other_name

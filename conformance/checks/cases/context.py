@@ -26,7 +26,15 @@ from conformance.checks.cases.exceptions import (
     NotShown,
     short_repr,
 )
-from conformance.checks.cases.held_streams import LIMIT, NOTHING_HELD, SOON, Hold, ends, together
+from conformance.checks.cases.held_streams import (
+    CALL,
+    LIMIT,
+    NOTHING_HELD,
+    SOON,
+    Hold,
+    ends,
+    together,
+)
 from conformance.checks.cases.layouts import DENSE, GuardedTensor
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
 from conformance.checks.cases.results import Result, group_failure
@@ -458,7 +466,10 @@ class CaseContext:
 
     # -- threads and processes
 
-    together = staticmethod(together)
+    @staticmethod
+    def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
+        """Calls all functions at the same time, each in its own thread; see ``held_streams.together``."""
+        return together(*functions, seconds=seconds)
 
     def child(
         self,

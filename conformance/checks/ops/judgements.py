@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.checks.ops.calls import Found, Judge, ReferenceParts
-from conformance.checks.ops.script import Carried
+from conformance.checks.repro.bundle import Bundle
 from devices.errors import ConformError
 from devices.files import write_whole
 from opinfo.compare import Wrong
@@ -50,7 +50,7 @@ class Judgement:
     def frozen(self) -> Judgement:
         """Returns the judgement with a reference whose parts are values. Every part that the judge may read is computed;
         a part that cannot be computed raises when it is read."""
-        names = sorted(Carried().take_all([self.judge]).reads)
+        names = sorted(Bundle().take([self.judge]).reads("reference"))
         return replace(self, reference=Parts(dict(_parts(self.reference, names))))
 
 
