@@ -1,0 +1,349 @@
+"""Languages of random programs. A language declares each of its instructions once: the operands and their values, the
+precondition, the effect on a model of the device, the operations that run on the device, and the states that programs
+must cover. The text of programs, their validation, what may come next, and the table of what programs can cover follow
+from these declarations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Any, ClassVar, TypeVar
+
+from conformance.checks.programs.coverage import Key, Reach
+from conformance.checks.programs.operations import Operation
+
+#: An instruction of a program as a literal: its name and its operands, such as ``("free", 3)``.
+Step = tuple[Any, ...]
+Steps = Sequence[Step]
+#: The operands of a step by name.
+Operands = Mapping[str, int]
+S = TypeVar("S", bound="State")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Words = Sequence[str]
+
+#: About how many steps are drawn as proposals for the next step of a steered program: equally many of each instruction.
+_PROPOSALS = 28
+#: The largest number of steered programs.
+_MOST = 200
+
+
+class Aspect:
+    """A property of a step and of the state in which it runs, such as whether a block is the last one.
+
+    ``words`` are its values, or a function that returns them for a model. ``place`` takes the model and the operands by
+    name, and returns the place of the value among the words; None if the step has no such property.
+    """
+
+    def __init__(
+        self, words: _Words | Callable[[Any], _Words], place: Callable[..., int | None]
+    ) -> None:
+        self.words = words if callable(words) else lambda model: words
+        self.place = place
+
+    def word(self, model: Any, *before: Operands, **operands: int) -> str:
+        place = self.place(model, *before, **operands)
+        return "" if place is None else self.words(model)[place]
+
+
+class States:
+    """States that programs must cover: all combinations of the words of some aspects. ``group`` is the name under which
+    coverage lists them; without it, the name is that of the instruction."""
+
+    def __init__(self, *aspects: Aspect, group: str = "") -> None:
+        self.aspects = aspects
+        self.group = (group,) if group else ()
+
+    def table(self, model: Any, name: str) -> set[Key]:
+        every = product(*(each.words(model) for each in self.aspects))
+        return {(*self.group, name, *words) for words in every}
+
+    def reached(self, model: Any, name: str, operands: Operands) -> set[Key]:
+        words = [each.word(model, **operands) for each in self.aspects]
+        return {(*self.group, name, *words)} if all(words) else set()
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A number in a step. It can have the ``values``. ``count``, if given, returns how many things the number can stand
+    for in a state of the model: it is taken modulo this count, and then ``first`` is added."""
+
+    name: str
+    values: range
+    count: Callable[[Any], int] | None = None
+    first: int = 0
+    covers: tuple[States, ...] = ()
+
+    def resolve(self, model: Any, value: int) -> int:
+        return value if self.count is None else self.first + value % (self.count(model) or 1)
+
+
+def numbered(name: str, values: range, count: Callable[[Any], int]) -> Operand:
+    """Returns an operand of which programs must cover every value below ``count(model)``."""
+
+    def words(model: Any) -> _Words:
+        return [f"{name} {number}" for number in range(count(model))]
+
+    aspect = Aspect(words, lambda model, **operands: operands[name] if count(model) else None)
+    return Operand(name, values, count, covers=(States(aspect),))
+
+
+def _always(model: Any, **operands: int) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """An instruction of a language. Its functions take the model, and ``body``, ``needs`` and ``title`` also the operands
+    by name."""
+
+    name: str
+    operands: tuple[Operand, ...]
+    #: Changes the model, and returns the operations that run on the device.
+    body: Callable[..., Iterable[Operation]]
+    #: Returns whether the instruction can run in this state (see ``State.impossible``).
+    needs: Callable[..., object]
+    here: Callable[[Any], object] = _always  # returns whether the device has what it needs
+    covers: tuple[States, ...] = ()
+    title: Aspect  # the name in coverage
+    weight: int = 1  # how often it is drawn, relative to other instructions
+    text: str = ""  # a template of ``str.format``; empty: the text that the language gives a step
+    #: Returns the operands that the language's drawn ``numbers`` stand for; None: the numbers themselves.
+    drawn: Callable[..., tuple[int, ...]] | None = None
+
+
+class Language:
+    """The instructions of a kind of random programs.
+
+    ``name`` is used in messages, such as ``an allocator program``. ``operands`` are those of its instructions. ``text`` returns a step as text. ``needs`` is the
+    precondition of instructions that declare none. ``between`` is an aspect of two consecutive steps; its functions take
+    the operands of the first as a mapping. ``numbers`` are the values of the numbers that are drawn for a step, if these
+    are not the operands themselves. ``impossible`` returns the entries of a model's table that no program can cover, each
+    with the reason.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *operands: Operand,
+        text: Callable[..., str] = str,
+        needs: Callable[..., object] = _always,
+        between: Aspect | None = None,
+        numbers: tuple[range, ...] = (),
+        impossible: Callable[[Any], Mapping[Key, str]] = lambda model: {},
+    ) -> None:
+        self.name, self.text, self.needs = name, text, needs
+        self.between, self.numbers, self.impossible = between, numbers, impossible
+        self.operands = {each.name: each for each in operands}
+        self.instructions: dict[str, Instruction] = {}
+
+    # -- declarations
+
+    def instruction(self, **more: Any) -> Callable[[_Function], _Function]:
+        """Decorates the body of an instruction, a function that takes the model and the operands. Its name is the name of
+        the instruction; its parameters name the operands. ``more`` are other fields of Instruction; its ``operands`` are
+        only those that differ from the operands of the language."""
+
+        def declare(body: _Function) -> _Function:
+            self._declare(body, body=body, **more)
+            return body
+
+        return declare
+
+    def operation(
+        self, *, effect: Callable[..., object] = _always, **more: Any
+    ) -> Callable[[_Function], _Function]:
+        """Decorates the only operation of an instruction, a function that takes the running program and the operands.
+        ``effect`` changes the model; otherwise like ``instruction``."""
+
+        def declare(function: _Function) -> _Function:
+            def body(model: Any, **given: Any) -> Iterable[Operation]:
+                effect(model, **given)
+                return [Operation(function, given)]
+
+            self._declare(function, body=body, **more)
+            return function
+
+        return declare
+
+    def _declare(
+        self,
+        function: Callable[..., Any],
+        *,
+        operands: tuple[Operand, ...] = (),
+        covers: tuple[States, ...] = (),
+        **more: Any,
+    ) -> None:
+        name = more.pop("name", function.__name__)
+        known = self.operands | {each.name: each for each in operands}
+        _, *parameters = inspect.signature(function).parameters
+        operands = tuple(known[each] for each in parameters)
+        covers = (*(each for operand in operands for each in operand.covers), *covers)
+        usual: dict[str, Any] = {
+            "title": Aspect((name,), lambda model, **_: 0),
+            "needs": self.needs,
+        }
+        self.instructions[name] = Instruction(
+            name=name, operands=operands, covers=covers, **(usual | more)
+        )
+
+    # -- programs
+
+    def told(self, steps: Steps) -> str:
+        """Returns steps as text for people."""
+        return "; ".join(map(self._told, steps)) or "nothing"
+
+    def _told(self, step: Step) -> str:
+        instruction = self.instructions[step[0]]
+        named = zip((operand.name for operand in instruction.operands), step[1:], strict=True)
+        return instruction.text.format(**dict(named)) or self.text(*step)
+
+    def validate(self, steps: Steps) -> None:
+        """Raises ValueError if a step has an unknown name, the wrong number of operands, or an operand without meaning."""
+        for name, *values in steps:
+            step = (name, *values)
+            operands = self.instructions[name].operands if name in self.instructions else ()
+            known = name in self.instructions and len(values) == len(operands)
+            if not known or any(type(value) is not int for value in values):
+                raise ValueError(f"{step!r} is not an instruction of {self.name}")
+            for operand, value in zip(operands, values, strict=True):
+                if value not in operand.values:
+                    low, high = operand.values[0], operand.values[-1]
+                    raise ValueError(
+                        f"{operand.name} of {step!r}: expected {low} to {high}, got {value}"
+                    )
+
+    def strategy(self, name: str, **values: range) -> Any:
+        """Returns the hypothesis strategy of the steps of an instruction. ``values`` limits the values of operands."""
+        from hypothesis.strategies import integers, just, tuples
+
+        ranges = (values.get(each.name, each.values) for each in self.instructions[name].operands)
+        drawn = (
+            just(each[0]) if len(each) == 1 else integers(each[0], each[-1]) for each in ranges
+        )
+        return tuples(just(name), *drawn)
+
+    # -- coverage
+
+    def table(self, model: Any) -> frozenset[Key]:
+        """Returns all pairs of consecutive instructions, and all states, that programs can cover. Raises ValueError if an
+        impossible entry is not in the table."""
+        names = {
+            name: instruction
+            for instruction in self.instructions.values()
+            if instruction.here(model)
+            for name in instruction.title.words(model)
+        }
+        between = [self.between.words(model)] if self.between else []
+        found: set[Key] = {("pair", *pair) for pair in product(names, names, *between)}
+        for name, instruction in names.items():
+            found.update(*(each.table(model, name) for each in instruction.covers))
+        impossible = set(self.impossible(model))
+        if unknown := impossible - found:
+            raise ValueError(f"these impossible entries are not in the table: {sorted(unknown)}")
+        return frozenset(found - impossible)
+
+
+class State:
+    """A model of the device between the steps of a program. A language has a subclass with what its instructions read and
+    change. It decides what the next step would do and cover."""
+
+    language: ClassVar[Language]
+
+    def __init__(self) -> None:
+        self.last: tuple[str, Operands] | None = None  # name and operands of the last step
+
+    def operands(self, step: Step) -> dict[str, int]:
+        operands = self.language.instructions[step[0]].operands
+        return {
+            operand.name: operand.resolve(self, value)
+            for operand, value in zip(operands, step[1:], strict=True)
+        }
+
+    def possible(self, step: Step) -> bool:
+        """Returns whether a step would do anything in this state."""
+        instruction = self.language.instructions[step[0]]
+        return bool(instruction.here(self) and instruction.needs(self, **self.operands(step)))
+
+    def reaches(self, step: Step) -> set[Key]:
+        """Returns the pair of instructions and the states that a step would add to the coverage. The set is empty if the
+        step would do nothing."""
+        if not self.possible(step):
+            return set()
+        instruction, operands = self.language.instructions[step[0]], self.operands(step)
+        name, between = instruction.title.word(self, **operands), self.language.between
+        found = set[Key]().union(
+            *(each.reached(self, name, operands) for each in instruction.covers)
+        )
+        if self.last is not None:
+            before, theirs = self.last
+            how = (between.word(self, theirs, **operands),) if between else ()
+            found.add(("pair", before, name, *how))
+        return found
+
+    def take(self, step: Step) -> list[Operation]:
+        """Appends a step to the program and returns its operations."""
+        if not self.possible(step):
+            return self.impossible(step)
+        instruction, operands = self.language.instructions[step[0]], self.operands(step)
+        self.last = instruction.title.word(self, **operands), operands
+        return list(instruction.body(self, **operands))
+
+    def impossible(self, step: Step) -> list[Operation]:
+        """Returns the operations of a step that cannot run in this state: none. A language in which such a program is
+        invalid raises ValueError instead."""
+        return []
+
+    def take_all(self, steps: Steps) -> list[Operation]:
+        return [operation for step in steps for operation in self.take(step)]
+
+    def reached(self, steps: Steps) -> set[Key]:
+        """Appends steps, and returns the pairs of instructions and the states that they cover."""
+        found: set[Key] = set()
+        for step in steps:
+            found |= self.reaches(step)
+            self.take(step)
+        return found
+
+    def drawn(self, name: str, *numbers: int) -> Step:
+        """Returns the step of an instruction that drawn numbers stand for in this state."""
+        drawn = self.language.instructions[name].drawn
+        return name, *(numbers if drawn is None else drawn(self, *numbers))
+
+    def proposals(self, random: Random) -> list[Step]:
+        """Returns steps drawn at random that may come next."""
+        found: list[Step] = []
+        for name, instruction in self.language.instructions.items():
+            ranges = self.language.numbers or [each.values for each in instruction.operands]
+            for _ in range(_PROPOSALS // len(self.language.instructions)):
+                numbers = [random.randint(each[0], each[-1]) for each in ranges]
+                found.append(self.drawn(name, *numbers))
+        return [step for step in found if self.possible(step)]
+
+
+def steered(
+    begin: Callable[[Random], S], reach: Reach, seed: int, length: int
+) -> Iterator[tuple[S, list[Step]]]:
+    """Yields programs of at most ``length`` steps that together cover the missing pairs and states, each with its last
+    state. ``begin`` returns the state in which a program begins."""
+    random, missing = Random(seed), set(reach.missing)
+    for _ in range(_MOST):
+        if not missing:
+            return
+        state = begin(random)
+        program: list[Step] = []
+        last = 0  # index after the last step that covered something new; the rest is dropped
+        while missing and len(program) < length:
+            choices = state.proposals(random)
+            random.shuffle(choices)  # break ties at random
+            best = max(choices, key=lambda each: len(missing & state.reaches(each)))
+            found = missing & state.reaches(best)
+            missing -= found
+            state.take(best)
+            program.append(best)
+            last = len(program) if found else last
+        if last:
+            yield state, program[:last]
