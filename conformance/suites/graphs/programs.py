@@ -338,10 +338,12 @@ def _programs(forks: bool) -> Any:
     from hypothesis.strategies import lists, one_of
 
     step = GRAPHS.strategy
-    kinds = [step("make"), step("make", stream=range(1)), step("write"), step("free")]
+    kinds = [step("make"), step("make", stream=range(1))]
+    for name, instruction in GRAPHS.instructions.items():
+        if name != "make" and instruction.here(Model(forks=forks)):
+            kinds.append(step(name))
     if forks:
-        aside = step("make", stream=_SIDES)
-        kinds += [step("fork"), step("join"), aside]
+        kinds.append(step("make", stream=_SIDES))
     return lists(one_of(*kinds), min_size=STEPS[0], max_size=STEPS[1])
 
 

@@ -101,13 +101,15 @@ class Model(State):
         """Returns the device index of the stream at ``place``."""
         return self.streams[place] % self.indices
 
-    def kind(self, place: int) -> int:
+    def kind(self, place: int | None) -> int | None:
         """Returns the place of a stream's kind in ``_KINDS``."""
-        return self.streams[place] // self.indices
+        return None if place is None else self.streams[place] // self.indices
 
-    def relation(self, one: int, other: int) -> int:
+    def relation(self, one: int, other: int | None) -> int | None:
         """Returns the place of the relation of two streams in ``_RELATIONS``."""
-        return 0 if one == other else 1 + (self.index(one) != self.index(other))
+        if other is None or one == other:
+            return None if other is None else 0
+        return 1 + (self.index(one) != self.index(other))
 
     def place(self, number: int) -> int:
         return number % len(self.streams)
@@ -116,9 +118,10 @@ class Model(State):
         """Returns a buffer on the device index of a stream."""
         return number % BUFFERS * self.indices + self.index(place)
 
-    def recorder(self, event: int, **_: int) -> int | None:
-        """Returns the stream that recorded an event last; None if there is none."""
-        return self.recorded[event][-1] if event in self.recorded else None
+    def other(self, peer: int = -1, event: int = -1, **_: int) -> int | None:
+        """Returns the stream that an instruction waits for or copies to: its peer, or the stream that recorded its event
+        last; None if there is none."""
+        return self.recorded.get(event, [None])[-1] if peer < 0 else peer
 
     def misuse(self, operands: Operands) -> str:
         """Returns what is wrong with the streams and buffers of an instruction; empty if nothing is wrong."""
@@ -132,7 +135,9 @@ class Model(State):
         operands = self.operands(step)
         wrong = self.misuse(operands)
         if not wrong and self.unseen(operands):
-            wrong = "conflicts with an earlier access to the same buffer, and no wait orders the two"
+            wrong = (
+                "conflicts with an earlier access to the same buffer, and no wait orders the two"
+            )
         raise ValueError(f"the instruction {step!r} {wrong or 'needs a second device index'}")
 
     def _before(self, operands: Operands) -> Counter[int]:
@@ -201,20 +206,6 @@ def _if(text: str, holds: Callable[..., object]) -> Aspect:
     return Aspect((text,), lambda model, **operands: 0 if holds(model, **operands) else None)
 
 
-def _relation(other: Callable[..., int | None]) -> States:
-    """The kinds of the stream ``on`` and of another stream, and the relation of the two."""
-
-    def kind(model: Model, **operands: int) -> int | None:
-        place = other(model, **operands)
-        return None if place is None else model.kind(place)
-
-    def relation(model: Model, on: int, **operands: int) -> int | None:
-        place = other(model, **operands)
-        return None if place is None else model.relation(on, place)
-
-    return States(_KIND, Aspect(_KINDS, kind), Aspect(_relations, relation))
-
-
 def _relations(model: Model) -> tuple[str, ...]:
     return _RELATIONS[: 1 + model.indices]
 
@@ -233,6 +224,11 @@ def _others_read(model: Model, **operands: int) -> bool:
 
 
 _EVERY = States(_KIND, group="instruction")
+_BOTH = States(
+    _KIND,
+    Aspect(_KINDS, lambda model, **operands: model.kind(model.other(**operands))),
+    Aspect(_relations, lambda model, on, **o: model.relation(on, model.other(**o))),
+)
 _WORK = (
     _EVERY,
     States(_others_wrote(reads), group="read"),
@@ -245,12 +241,11 @@ _RECORD = Aspect(
 )
 _WAIT = (
     _EVERY,
-    _relation(Model.recorder),
+    _BOTH,
     States(_if("never recorded", lambda model, event, **_: event not in model.recorded)),
     States(_if("not the first", lambda model, event, **_: event in model.waited)),
     States(_if("recorded again", lambda model, event, **_: len(model.recorded.get(event, ())) > 1)),
 )
-_PEERS = _relation(lambda model, peer, **_: peer)
 
 
 def _impossible(model: Model) -> dict[Key, str]:
@@ -351,7 +346,7 @@ def add(run: Tables, on: int, buffer: int, source: int) -> None:
     text="s{on} waits for s{peer}",
     effect=Model.wait_stream,
     drawn=lambda model, on, one, two: (model.place(on), model.place(one)),
-    covers=(_EVERY, _PEERS),
+    covers=(_EVERY, _BOTH),
 )
 def wait_stream(run: Tables, on: int, peer: int) -> None:
     run.streams[on].wait_stream(run.streams[peer])
@@ -361,7 +356,7 @@ def wait_stream(run: Tables, on: int, peer: int) -> None:
     text="s{on} to s{peer}: x{target} = x{source}",
     here=lambda model: model.indices > 1,
     drawn=_two_indices,
-    covers=(*_WORK, _PEERS),
+    covers=(*_WORK, _BOTH),
 )
 def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
     """Copies a buffer on the device index of the stream ``on`` to a buffer on the device index of the stream
