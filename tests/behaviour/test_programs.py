@@ -96,6 +96,7 @@ def test_an_unknown_instruction_is_refused(literal: tuple[object, ...]) -> None:
         (("copy", 0, 0, 3), "does not exist"),
         (("add", 0, 1, 1), "twice"),
         (("wait_stream", 1, 1), "twice"),
+        (("across", 0, 1, 0, 1), "of one device index"),
         (("copy", 1, 0, 1), "no wait orders the two"),
     ],
 )

@@ -25,8 +25,8 @@ S = TypeVar("S", bound="State")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Words = Sequence[str]
 
-#: About how many steps are drawn as proposals for the next step of a steered program: equally many of each instruction.
-_PROPOSALS = 28
+#: The number of steps of each instruction that are proposed for the next step of a steered program.
+_CHOICES = 2
 #: The largest number of steered programs.
 _MOST = 200
 
@@ -111,7 +111,7 @@ class Instruction:
     title: Aspect  # the name in coverage
     weight: int = 1  # how often it is drawn, relative to other instructions
     text: str = ""  # a template of ``str.format``; empty: the text that the language gives a step
-    #: Returns the operands that the language's drawn ``numbers`` stand for; None: the numbers themselves.
+    #: Returns the operands for drawn values that the instructions of a language share; None: each operand is drawn.
     drawn: Callable[..., tuple[int, ...]] | None = None
 
 
@@ -120,9 +120,8 @@ class Language:
 
     ``name`` is used in messages, such as ``an allocator program``. ``operands`` are those of its instructions. ``text`` returns a step as text. ``needs`` is the
     precondition of instructions that declare none. ``between`` is an aspect of two consecutive steps; its functions take
-    the operands of the first as a mapping. ``numbers`` are the values of the numbers that are drawn for a step, if these
-    are not the operands themselves. ``impossible`` returns the entries of a model's table that no program can cover, each
-    with the reason.
+    the operands of the first as a mapping. ``impossible`` returns the entries of a model's table that no program can
+    cover, each with the reason.
     """
 
     def __init__(
@@ -132,11 +131,10 @@ class Language:
         text: Callable[..., str] = str,
         needs: Callable[..., object] = _always,
         between: Aspect | None = None,
-        numbers: tuple[range, ...] = (),
         impossible: Callable[[Any], Mapping[Key, str]] = lambda model: {},
     ) -> None:
         self.name, self.text, self.needs = name, text, needs
-        self.between, self.numbers, self.impossible = between, numbers, impossible
+        self.between, self.impossible = between, impossible
         self.operands = {each.name: each for each in operands}
         self.instructions: dict[str, Instruction] = {}
 
@@ -202,7 +200,7 @@ class Language:
         return instruction.text.format(**dict(named)) or self.text(*step)
 
     def validate(self, steps: Steps) -> None:
-        """Raises ValueError if a step has an unknown name, the wrong number of operands, or an operand without meaning."""
+        """Raises ValueError if a step has an unknown name, the wrong number of operands, or an operand out of range."""
         for name, *values in steps:
             step = (name, *values)
             operands = self.instructions[name].operands if name in self.instructions else ()
@@ -308,19 +306,16 @@ class State:
             self.take(step)
         return found
 
-    def drawn(self, name: str, *numbers: int) -> Step:
-        """Returns the step of an instruction that drawn numbers stand for in this state."""
-        drawn = self.language.instructions[name].drawn
-        return name, *(numbers if drawn is None else drawn(self, *numbers))
-
     def proposals(self, random: Random) -> list[Step]:
         """Returns steps drawn at random that may come next."""
-        found: list[Step] = []
-        for name, instruction in self.language.instructions.items():
-            ranges = self.language.numbers or [each.values for each in instruction.operands]
-            for _ in range(_PROPOSALS // len(self.language.instructions)):
-                numbers = [random.randint(each[0], each[-1]) for each in ranges]
-                found.append(self.drawn(name, *numbers))
+        found = [
+            (
+                name,
+                *(random.randint(each.values[0], each.values[-1]) for each in instruction.operands),
+            )
+            for name, instruction in self.language.instructions.items()
+            for _ in range(_CHOICES)
+        ]
         return [step for step in found if self.possible(step)]
 
 

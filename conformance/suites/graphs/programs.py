@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
+from random import Random
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from conformance.checks.programs.language import (
     Operand,
     State,
     States,
+    Step,
     Steps,
     numbered,
     steered,
@@ -45,6 +47,7 @@ INPUTS = 3
 SIDES = 2
 REPLAYS = 3
 STEPS = (12, 24)  # least and most steps of a program; shrinking may go below
+_CHOICES = 3  # steps of each instruction proposed for the next step of a steered program
 _FEW, _MORE = (0, 8), (1, 90)  # (seed, number of programs): in every plan; beyond quick
 
 MAKES: tuple[Make, ...] = (
@@ -99,6 +102,21 @@ class Model(State):
     def value(self, number: int, stream: int = 0) -> int:
         sees = self.sees(stream)
         return sees[number % len(sees)]
+
+    def proposals(self, random: Random) -> list[Step]:
+        """Returns steps that may come next. The order in which numbers are drawn decides the programs of a seed."""
+        found: list[Step] = []
+        for _ in range(_CHOICES):
+            stream = random.randrange(SIDES + 1) if self.forks else 0
+            kind = random.randrange(len(MAKES))
+            found.append(("make", stream, kind, random.randrange(12), random.randrange(12)))
+            kind = random.randrange(len(WRITES))
+            found.append(("write", kind, random.randrange(12), random.randrange(12)))
+            found.append(("free", random.randrange(12)))
+            if self.forks:
+                side = random.randrange(SIDES) + 1
+                found += [("fork", side), ("join", side)]
+        return [step for step in found if self.possible(step)]
 
     @property
     def made(self) -> int:

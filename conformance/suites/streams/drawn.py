@@ -15,6 +15,7 @@ from conformance.checks.programs.trials import Trial, search
 from conformance.suites.streams.programs import (
     LONG,
     MOST_STREAMS,
+    NUMBERS,
     SHORT,
     STREAMS,
     Model,
@@ -69,10 +70,10 @@ def drawn_programs(indices: int) -> Any:
     use the same strategy, because hypothesis keeps data about every strategy."""
     from hypothesis import strategies as st
 
-    kinds = (*STREAMS.instructions, "hand_over")
-    drawn_step = st.tuples(
-        st.sampled_from(kinds), *(st.integers(0, each[-1]) for each in STREAMS.numbers)
-    )
+    number, place = st.integers(0, NUMBERS - 1), st.integers(0, MOST_STREAMS - 1)
+    # This order of the kinds decides which programs a seed draws.
+    kinds = (*dict.fromkeys(("step", "copy", *STREAMS.instructions)), "hand_over")
+    drawn_step = st.tuples(st.sampled_from(kinds), place, number, number)
     # Lists without a minimum length shrink to nothing; several of them make a program long enough.
     some = st.lists(drawn_step, max_size=12)
     kind = st.sampled_from((0, 0, 1, 2))
@@ -105,14 +106,20 @@ def ordered(
             made.append(each)
 
     for kind, place, one, two in drawn:
-        on = model.place(place)
+        on, peer = place % len(streams), one % len(streams)
+        alike = [each for each in range(len(streams)) if model.index(each) == model.index(on)]
         if kind == "hand_over":  # an event that is recorded again after a wait for it
             index = model.index(on)
-            alike = [each for each in range(len(streams)) if model.index(each) == index]
             again = ("record", index, alike[two % len(alike)])
-            put(("record", index, on), ("wait", model.place(one), index), again)
+            put(("record", index, on), ("wait", peer, index), again)
             continue
-        step = model.drawn(kind, place, one, two)
+        if kind == "across":
+            others = sorted({*range(len(streams))} - {*alike}) or [on]
+            peer = others[one % len(others)]
+        buffers = {"first": one, "second": two, "third": two}
+        step = model.drawn(
+            kind, on=on, peer=peer, there=one % indices, event=0, number=two, **buffers
+        )
         operands = model.operands(step)
         if model.misuse(operands):
             continue

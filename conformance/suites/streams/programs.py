@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import product
 from operator import or_
+from random import Random
 from typing import Any
 
 import torch
@@ -48,6 +49,9 @@ BUFFERS = 3
 #: before.
 SHORT, LONG = 0.001, 0.02
 MOST_STREAMS = 4
+NUMBERS = 12
+#: How many steps of each instruction are proposed for the next step of a steered program.
+_CHOICES = 4
 #: The kinds of streams. A stream's number divided by the number of indices is its kind; the remainder is its
 #: index.
 _KINDS_OF_STREAM = ("", " (the default)", " (of high priority)")
@@ -111,9 +115,6 @@ class Model(State):
             return None if other is None else 0
         return 1 + (self.index(one) != self.index(other))
 
-    def place(self, number: int) -> int:
-        return number % len(self.streams)
-
     def buffer(self, number: int, place: int) -> int:
         """Returns a buffer on the device index of a stream."""
         return number % BUFFERS * self.indices + self.index(place)
@@ -128,17 +129,35 @@ class Model(State):
         streams, buffers = places(operands), _numbers(operands, "buffer", "source", "target")
         if max(streams) >= len(self.streams) or max(buffers, default=0) >= BUFFERS * self.indices:
             return "uses a stream or buffer that does not exist"
-        twice = any(len(set(each)) < len(each) for each in (streams, buffers))
-        return "uses a stream or buffer twice" if twice else ""
+        if len(set(streams)) < len(streams) or len(set(buffers)) < len(buffers):
+            return "uses a stream or buffer twice"
+        if buffers and len({self.index(each) for each in streams}) < len(streams):
+            return "copies between streams of one device index"
+        return ""
 
     def impossible(self, step: Step) -> list[Operation]:
-        operands = self.operands(step)
-        wrong = self.misuse(operands)
-        if not wrong and self.unseen(operands):
-            wrong = (
-                "conflicts with an earlier access to the same buffer, and no wait orders the two"
-            )
-        raise ValueError(f"the instruction {step!r} {wrong or 'needs a second device index'}")
+        wrong = self.misuse(self.operands(step)) or (
+            "conflicts with an earlier access to the same buffer, and no wait orders the two"
+        )
+        raise ValueError(f"the instruction {step!r} {wrong}")
+
+    def drawn(self, name: str, **values: int) -> Step:
+        """Returns the step of an instruction that drawn values stand for: streams ``on`` and ``peer``, numbers of buffers,
+        an ``event`` of each index and the index ``there`` of an event to wait for, and a ``number``."""
+        drawn = STREAMS.instructions[name].drawn
+        assert drawn is not None
+        return name, *drawn(self, **values)
+
+    def proposals(self, random: Random) -> list[Step]:
+        found: list[Step] = []
+        for _ in range(_CHOICES):
+            on, peer = (random.randrange(len(self.streams)) for _ in range(2))
+            first, second, third = (random.randrange(BUFFERS) for _ in range(3))
+            values = {"on": on, "peer": peer, "there": self.index(peer)}
+            values |= {"first": first, "second": second, "third": third}
+            values |= {"event": random.randrange(2), "number": random.randrange(9)}
+            found += [self.drawn(name, **values) for name in STREAMS.instructions]
+        return [step for step in found if self.possible(step)]
 
     def _before(self, operands: Operands) -> Counter[int]:
         """Returns the vector clock of all work that must finish before an instruction can start on its streams."""
@@ -264,44 +283,32 @@ def _impossible(model: Model) -> dict[Key, str]:
 
 
 # -- instructions. Their operands are numbers of streams (``on``, ``peer``), events and buffers: a ``source`` is
-# read, a ``target`` is written, a ``buffer`` is both. They are drawn from three numbers, the first of which stands for
-# the stream ``on``.
-
-_PLACE, _NUMBER = range(MOST_STREAMS), range(12)
+# read, a ``target`` is written, a ``buffer`` is both.
 
 STREAMS = Language(
     "a stream program",
-    Operand("on", _PLACE),
-    Operand("peer", _PLACE),
+    Operand("on", range(MOST_STREAMS)),
+    Operand("peer", range(MOST_STREAMS)),
     Operand("buffer", range(2 * BUFFERS)),
     Operand("source", range(2 * BUFFERS)),
     Operand("target", range(2 * BUFFERS)),
     Operand("event", range(1000)),
-    Operand("number", _NUMBER),
+    Operand("number", range(NUMBERS)),
     needs=lambda model, **given: not model.misuse(given) and not model.unseen(given),
     between=Aspect(_relations, lambda model, before, on, **_: model.relation(before["on"], on)),
-    numbers=(_PLACE, _NUMBER, _NUMBER),
     impossible=_impossible,
 )
 Model.language = STREAMS
 _work = partial(STREAMS.operation, effect=Model.work)
 
 
-def _two_buffers(model: Model, on: int, one: int, two: int) -> tuple[int, ...]:
-    on = model.place(on)
-    return on, model.buffer(one, on), model.buffer(two, on)
-
-
-def _two_indices(model: Model, on: int, one: int, two: int) -> tuple[int, ...]:
-    on = model.place(on)
-    others = [each for each in range(len(model.streams)) if model.index(each) != model.index(on)]
-    peer = others[one % len(others)] if others else on
-    return on, peer, model.buffer(one, on), model.buffer(two, peer)
+def _two_buffers(model: Model, on: int, first: int, second: int, **_: int) -> tuple[int, ...]:
+    return on, model.buffer(first, on), model.buffer(second, on)
 
 
 @_work(
     text="s{on}: x{buffer} = 3 x{buffer} + {number}",
-    drawn=lambda model, on, one, two: (*_two_buffers(model, on, one, two)[:2], two),
+    drawn=lambda model, on, first, number, **_: (on, model.buffer(first, on), number),
     covers=_WORK,
 )
 def step(run: Tables, on: int, buffer: int, number: int) -> None:
@@ -310,16 +317,10 @@ def step(run: Tables, on: int, buffer: int, number: int) -> None:
         run.buffers[buffer].mul_(3).add_(number)
 
 
-@_work(text="s{on}: x{target} = x{source}", drawn=_two_buffers, covers=_WORK)
-def copy(run: Tables, on: int, source: int, target: int) -> None:
-    with run.streams[on]:
-        run.buffers[target].copy_(run.buffers[source], non_blocking=True)
-
-
 @STREAMS.operation(
     text="record e{event} on s{on}",
     effect=Model.record,
-    drawn=lambda model, on, *_: (model.index(model.place(on)), model.place(on)),
+    drawn=lambda model, on, event, **_: (event * model.indices + model.index(on), on),
     covers=(_EVERY, States(_RECORD)),
 )
 def record(run: Tables, event: int, on: int) -> None:
@@ -329,7 +330,7 @@ def record(run: Tables, event: int, on: int) -> None:
 @STREAMS.operation(
     text="s{on} waits for e{event}",
     effect=Model.wait,
-    drawn=lambda model, on, one, two: (model.place(on), one % model.indices),
+    drawn=lambda model, on, event, there, **_: (on, event * model.indices + there),
     covers=_WAIT,
 )
 def wait(run: Tables, on: int, event: int) -> None:
@@ -342,14 +343,26 @@ def add(run: Tables, on: int, buffer: int, source: int) -> None:
         run.buffers[buffer].add_(run.buffers[source])
 
 
+@_work(text="s{on}: x{target} = x{source}", drawn=_two_buffers, covers=_WORK)
+def copy(run: Tables, on: int, source: int, target: int) -> None:
+    with run.streams[on]:
+        run.buffers[target].copy_(run.buffers[source], non_blocking=True)
+
+
 @STREAMS.operation(
     text="s{on} waits for s{peer}",
     effect=Model.wait_stream,
-    drawn=lambda model, on, one, two: (model.place(on), model.place(one)),
+    drawn=lambda model, on, peer, **_: (on, peer),
     covers=(_EVERY, _BOTH),
 )
 def wait_stream(run: Tables, on: int, peer: int) -> None:
     run.streams[on].wait_stream(run.streams[peer])
+
+
+def _two_indices(
+    model: Model, on: int, peer: int, first: int, third: int, **_: int
+) -> tuple[int, ...]:
+    return on, peer, model.buffer(first, on), model.buffer(third, peer)
 
 
 @_work(
