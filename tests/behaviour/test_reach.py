@@ -12,8 +12,16 @@ import pytest
 from conformance import contract, suites
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.exceptions import NotShown
-from conformance.checks.programs.coverage import Key, Reach
-from conformance.checks.programs.language import Aspect, Language, State, States, numbered, steered
+from conformance.checks.programs.language import (
+    Aspect,
+    Key,
+    Language,
+    Reach,
+    State,
+    States,
+    numbered,
+    steered,
+)
 from conformance.checks.programs.trials import Trial
 from conformance.suites.allocator import programs as allocator
 from conformance.suites.graphs import programs as graphs

@@ -2,20 +2,26 @@
 precondition, the effect on a model of the device, the operations that run on the device, and the states that programs
 must cover. The text of programs, their validation, what may come next, and the table of what programs can cover follow
 from these declarations.
+
+A few programs drawn at random miss rare pairs of instructions. So a case counts what its programs cover, and then adds
+steered programs. To choose the next step of a steered program, several steps are drawn at random, and the one that
+covers the most missing entries is taken.
 """
 
 from __future__ import annotations
 
-import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from itertools import product
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
-from conformance.checks.programs.coverage import Key, Reach
 from conformance.checks.programs.operations import Operation
 
+#: One entry of coverage: ``("pair", "copy", "wait", …)``, or the kind of a state followed by its properties.
+Key = tuple[str, ...]
 #: An instruction of a program as a literal: its name and its operands, such as ``("free", 3)``.
 Step = tuple[Any, ...]
 Steps = Sequence[Step]
@@ -29,6 +35,27 @@ _Words = Sequence[str]
 _CHOICES = 2
 #: The largest number of steered programs.
 _MOST = 200
+
+
+@dataclass
+class Reach:
+    """The coverage of the random programs of a case. ``table`` contains all pairs of instructions and all states that
+    the programs can cover."""
+
+    table: frozenset[Key]
+    missing: set[Key] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = set(self.table)
+
+    def __str__(self) -> str:
+        """Returns the coverage as a report shows it: ``98 pairs of instructions, 9 states of wait; missing: …``. Here
+        ``wait`` is the name of a group of states."""
+        sorts = Counter(sort for sort, *_ in self.table - self.missing)
+        told = [f"{sorts.pop('pair', 0)} pairs of instructions"]
+        told += [f"{count} states of {sort}" for sort, count in sorted(sorts.items())]
+        missing = "; ".join(" ".join(key) for key in sorted(self.missing))
+        return ", ".join(told) + (f"; missing: {missing}" if missing else "")
 
 
 class Aspect:
@@ -115,78 +142,59 @@ class Instruction:
     drawn: Callable[..., tuple[int, ...]] | None = None
 
 
+@dataclass(kw_only=True)
 class Language:
-    """The instructions of a kind of random programs.
+    """The instructions of a kind of random programs."""
 
-    ``name`` is used in messages, such as ``an allocator program``. ``operands`` are those of its instructions. ``text`` returns a step as text. ``needs`` is the
-    precondition of instructions that declare none. ``between`` is an aspect of two consecutive steps; its functions take
-    the operands of the first as a mapping. ``impossible`` returns the entries of a model's table that no program can
-    cover, each with the reason.
-    """
+    name: str  # for messages, such as ``an allocator program``
+    operands: tuple[Operand, ...]
+    text: Callable[..., str] = str  # returns a step as text
+    needs: Callable[..., object] = _always  # the precondition of instructions that declare none
+    #: An aspect of two consecutive steps; its function takes the operands of the first as a mapping.
+    between: Aspect | None = None
+    #: Returns the entries of a model's table that no program can cover, each with the reason.
+    impossible: Callable[[Any], Mapping[Key, str]] = lambda model: {}
+    instructions: dict[str, Instruction] = field(default_factory=dict)
 
-    def __init__(
+    def instruction(
         self,
-        name: str,
-        *operands: Operand,
-        text: Callable[..., str] = str,
-        needs: Callable[..., object] = _always,
-        between: Aspect | None = None,
-        impossible: Callable[[Any], Mapping[Key, str]] = lambda model: {},
-    ) -> None:
-        self.name, self.text, self.needs = name, text, needs
-        self.between, self.impossible = between, impossible
-        self.operands = {each.name: each for each in operands}
-        self.instructions: dict[str, Instruction] = {}
-
-    # -- declarations
-
-    def instruction(self, **more: Any) -> Callable[[_Function], _Function]:
-        """Decorates the body of an instruction, a function that takes the model and the operands. Its name is the name of
-        the instruction; its parameters name the operands. ``more`` are other fields of Instruction; its ``operands`` are
-        only those that differ from the operands of the language."""
-
-        def declare(body: _Function) -> _Function:
-            self._declare(body, body=body, **more)
-            return body
-
-        return declare
-
-    def operation(
-        self, *, effect: Callable[..., object] = _always, **more: Any
-    ) -> Callable[[_Function], _Function]:
-        """Decorates the only operation of an instruction, a function that takes the running program and the operands.
-        ``effect`` changes the model; otherwise like ``instruction``."""
-
-        def declare(function: _Function) -> _Function:
-            def body(model: Any, **given: Any) -> Iterable[Operation]:
-                effect(model, **given)
-                return [Operation(function, given)]
-
-            self._declare(function, body=body, **more)
-            return function
-
-        return declare
-
-    def _declare(
-        self,
-        function: Callable[..., Any],
         *,
+        effect: Callable[..., object] | None = None,
         operands: tuple[Operand, ...] = (),
         covers: tuple[States, ...] = (),
         **more: Any,
-    ) -> None:
-        name = more.pop("name", function.__name__)
-        known = self.operands | {each.name: each for each in operands}
-        _, *parameters = inspect.signature(function).parameters
-        operands = tuple(known[each] for each in parameters)
-        covers = (*(each for operand in operands for each in operand.covers), *covers)
-        usual: dict[str, Any] = {
-            "title": Aspect((name,), lambda model, **_: 0),
-            "needs": self.needs,
-        }
-        self.instructions[name] = Instruction(
-            name=name, operands=operands, covers=covers, **(usual | more)
-        )
+    ) -> Callable[[_Function], _Function]:
+        """Decorates the body of an instruction, a function that takes the model and the operands. Its name is the name of
+        the instruction; its parameters name the operands. ``operands`` are those that differ from the language's;
+        ``more`` are other fields of Instruction.
+
+        With an ``effect``, which changes the model, the function is the only operation of the instruction. It takes the
+        running program in the place of the model.
+        """
+        known = {operand.name: operand for operand in (*self.operands, *operands)}
+
+        def declare(function: _Function) -> _Function:
+            def single(model: Any, **given: Any) -> Iterable[Operation]:
+                assert effect is not None
+                effect(model, **given)
+                return [Operation(function, given)]
+
+            name = more.get("name", function.__name__)
+            theirs = tuple(known[each] for each in list(signature(function).parameters)[1:])
+            usual = {
+                "name": name,
+                "title": Aspect((name,), lambda model, **_: 0),
+                "needs": self.needs,
+            }
+            self.instructions[name] = Instruction(
+                operands=theirs,
+                body=single if effect else function,
+                covers=(*(each for operand in theirs for each in operand.covers), *covers),
+                **(usual | more),
+            )
+            return function
+
+        return declare
 
     # -- programs
 

@@ -17,7 +17,7 @@ from conformance.checks.cases.cases import Drawn
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotInFlight, NotShown, failure_of
 from conformance.checks.cases.execution import PATIENCE
-from conformance.checks.programs.coverage import Reach
+from conformance.checks.programs.language import Reach
 from devices.errors import ConformError
 
 Program = tuple[Any, ...]

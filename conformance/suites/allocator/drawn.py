@@ -7,8 +7,7 @@ from typing import Any
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.programs.coverage import Reach
-from conformance.checks.programs.language import Step, Steps, steered
+from conformance.checks.programs.language import Reach, Step, Steps, steered
 from conformance.checks.programs.operations import perform
 from conformance.checks.programs.trials import Trial, pinned
 from conformance.suites.allocator.programs import (

@@ -34,9 +34,9 @@ from conformance.checks.behaviour.allocator_memory import (
 )
 from conformance.checks.behaviour.queued_work import priorities
 from conformance.checks.cases.context import CaseContext, Counters
-from conformance.checks.programs.coverage import Key
 from conformance.checks.programs.language import (
     Aspect,
+    Key,
     Language,
     Operand,
     State,
@@ -282,23 +282,18 @@ _ONE_POOL: dict[Key, str] = {
 _POOL = Aspect(("the first", "another"), lambda model, **_: model.pool is not None)
 
 ALLOCATOR = Language(
-    "an allocator program",
-    numbered("size", range(len(SIZES)), lambda model: len(SIZES)),
-    numbered("index", range(2), lambda model: len(model.indices)),
-    numbered("stream", range(3), lambda model: model.streams),
-    Operand("which", range(MOST), lambda m: len(m.live), covers=(States(_PLACE, _VIEWS),)),
+    name="an allocator program",
+    operands=(
+        numbered("size", range(len(SIZES)), lambda model: len(SIZES)),
+        numbered("index", range(2), lambda model: len(model.indices)),
+        numbered("stream", range(3), lambda model: model.streams),
+        Operand("which", range(MOST), lambda m: len(m.live), covers=(States(_PLACE, _VIEWS),)),
+    ),
     text=lambda name, *numbers: f"{name}({', '.join(map(str, numbers))})",
     impossible=lambda model: _ONE_POOL if model.has_pools else {},
 )
 Model.language = ALLOCATOR
-
-
-def _room(model: Model, **_: int) -> bool:
-    return len(model.live) < MOST
-
-
-def _live(model: Model, **_: int) -> bool:
-    return bool(model.live)
+_operation = partial(ALLOCATOR.instruction, effect=lambda model, **_: None)
 
 
 # -- instructions, each after the operations that only it uses
@@ -317,7 +312,7 @@ def allocate_on(run: Running, block: int, size: int, index: int, stream: int) ->
     run.watch.look()
 
 
-@ALLOCATOR.instruction(needs=_room, weight=2)
+@ALLOCATOR.instruction(needs=lambda model, **_: len(model.live) < MOST, weight=2)
 def take(model: Model, size: int, stream: int, index: int) -> Iterator[Operation]:
     yield model.allocate(SIZES[size], index, stream)
 
@@ -347,14 +342,14 @@ def make_view(run: Running, view: int, block: int, start: int) -> None:
     run.views[view] = run.blocks[block].tensor[start:]
 
 
-@ALLOCATOR.instruction(needs=_live)
+@ALLOCATOR.instruction(needs=lambda model, **_: model.live)
 def view(model: Model, which: int) -> Iterator[Operation]:
     block = model.live[which]
     block.views.append(next(model.numbers))
     yield make_view(block.views[-1], block.number, block.size // 3)
 
 
-@ALLOCATOR.instruction(needs=_live, weight=2)
+@ALLOCATOR.instruction(needs=lambda model, **_: model.live, weight=2)
 def free(model: Model, which: int) -> Iterator[Operation]:
     """Deletes one tensor; a block is freed with its last tensor."""
     block = model.live[which]
@@ -374,7 +369,7 @@ def delete_on(run: Running, block: int, index: int, stream: int) -> None:
 
 @ALLOCATOR.instruction(
     operands=(Operand("stream", range(3), lambda model: model.streams),),
-    needs=_live,
+    needs=lambda model, **_: model.live,
     here=lambda model: model.streams,
     covers=(States(_OWN),),
 )
@@ -425,7 +420,7 @@ def use_on(run: Running, block: int, size: int, index: int, stream: int, judged:
 
 @ALLOCATOR.instruction(
     operands=(Operand("stream", range(3), lambda model: 2, first=1),),
-    needs=_live,
+    needs=lambda model, **_: model.live,
     here=lambda model: model.streams,
     covers=(States(_OWN),),
 )
@@ -436,18 +431,18 @@ def use_elsewhere(model: Model, which: int, stream: int) -> Iterator[Operation]:
     yield use_on(block.number, block.size, block.index, stream, judged)
 
 
-@ALLOCATOR.operation()
+@_operation()
 def empty_cache(run: Running) -> None:
     torch.accelerator.memory.empty_cache()
 
 
-@ALLOCATOR.operation()
+@_operation()
 def reset_peaks(run: Running, index: int) -> None:
     torch.accelerator.memory.reset_peak_memory_stats(run.context.at(index))
     run.watch.peaks_were_reset(index)
 
 
-@ALLOCATOR.operation(name="reset_totals")
+@_operation(name="reset_totals")
 def reset_accumulated(run: Running, index: int) -> None:
     torch.accelerator.memory.reset_accumulated_memory_stats(run.context.at(index))
     run.watch.totals_were_reset(index)
@@ -497,7 +492,11 @@ def allocate_from_pool(run: Running, block: int, size: int, pool: int) -> None:
     run.watch.look()
 
 
-@ALLOCATOR.instruction(needs=_room, here=lambda model: model.has_pools, covers=(States(_POOL),))
+@ALLOCATOR.instruction(
+    needs=lambda model, **_: len(model.live) < MOST,
+    here=lambda model: model.has_pools,
+    covers=(States(_POOL),),
+)
 def pool_take(model: Model, size: int) -> Iterator[Operation]:
     if model.pool is None:
         model.pool = next(model.numbers)

@@ -20,11 +20,12 @@ import torch
 from conformance.checks.behaviour.graph_capture import captured, give, replay, there
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.programs.coverage import Key, Reach
 from conformance.checks.programs.language import (
     Aspect,
+    Key,
     Language,
     Operand,
+    Reach,
     State,
     States,
     Step,
@@ -158,12 +159,14 @@ def _impossible(model: Model) -> dict[Key, str]:
 
 _SIDES = range(1, SIDES + 1)
 GRAPHS = Language(
-    "a graph program",
-    Operand("stream", range(SIDES + 1)),
-    Operand("side", _SIDES),
-    numbered("kind", range(8), lambda model: len(MAKES)),
-    Operand("a", range(12)),
-    Operand("b", range(12)),
+    name="a graph program",
+    operands=(
+        Operand("stream", range(SIDES + 1)),
+        Operand("side", _SIDES),
+        numbered("kind", range(8), lambda model: len(MAKES)),
+        Operand("a", range(12)),
+        Operand("b", range(12)),
+    ),
     text=lambda *step: " ".join(map(str, step)),
     impossible=_impossible,
 )

@@ -9,8 +9,7 @@ from typing import Any
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.programs.coverage import Reach
-from conformance.checks.programs.language import Step, steered
+from conformance.checks.programs.language import Reach, Step, steered
 from conformance.checks.programs.trials import Trial, search
 from conformance.suites.streams.programs import (
     LONG,

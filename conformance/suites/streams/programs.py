@@ -29,9 +29,9 @@ from conformance.checks.behaviour.queued_work import SIZE, priorities
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.held_streams import Hold
 from conformance.checks.clock import comes_to_be
-from conformance.checks.programs.coverage import Key
 from conformance.checks.programs.language import (
     Aspect,
+    Key,
     Language,
     Operand,
     Operands,
@@ -286,20 +286,22 @@ def _impossible(model: Model) -> dict[Key, str]:
 # read, a ``target`` is written, a ``buffer`` is both.
 
 STREAMS = Language(
-    "a stream program",
-    Operand("on", range(MOST_STREAMS)),
-    Operand("peer", range(MOST_STREAMS)),
-    Operand("buffer", range(2 * BUFFERS)),
-    Operand("source", range(2 * BUFFERS)),
-    Operand("target", range(2 * BUFFERS)),
-    Operand("event", range(1000)),
-    Operand("number", range(NUMBERS)),
+    name="a stream program",
+    operands=(
+        Operand("on", range(MOST_STREAMS)),
+        Operand("peer", range(MOST_STREAMS)),
+        Operand("buffer", range(2 * BUFFERS)),
+        Operand("source", range(2 * BUFFERS)),
+        Operand("target", range(2 * BUFFERS)),
+        Operand("event", range(1000)),
+        Operand("number", range(NUMBERS)),
+    ),
     needs=lambda model, **given: not model.misuse(given) and not model.unseen(given),
     between=Aspect(_relations, lambda model, before, on, **_: model.relation(before["on"], on)),
     impossible=_impossible,
 )
 Model.language = STREAMS
-_work = partial(STREAMS.operation, effect=Model.work)
+_work = partial(STREAMS.instruction, effect=Model.work)
 
 
 def _two_buffers(model: Model, on: int, first: int, second: int, **_: int) -> tuple[int, ...]:
@@ -317,7 +319,7 @@ def step(run: Tables, on: int, buffer: int, number: int) -> None:
         run.buffers[buffer].mul_(3).add_(number)
 
 
-@STREAMS.operation(
+@STREAMS.instruction(
     text="record e{event} on s{on}",
     effect=Model.record,
     drawn=lambda model, on, event, **_: (event * model.indices + model.index(on), on),
@@ -327,7 +329,7 @@ def record(run: Tables, event: int, on: int) -> None:
     run.events[event].record(run.streams[on])
 
 
-@STREAMS.operation(
+@STREAMS.instruction(
     text="s{on} waits for e{event}",
     effect=Model.wait,
     drawn=lambda model, on, event, there, **_: (on, event * model.indices + there),
@@ -349,7 +351,7 @@ def copy(run: Tables, on: int, source: int, target: int) -> None:
         run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
 
-@STREAMS.operation(
+@STREAMS.instruction(
     text="s{on} waits for s{peer}",
     effect=Model.wait_stream,
     drawn=lambda model, on, peer, **_: (on, peer),
