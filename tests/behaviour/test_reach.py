@@ -150,7 +150,9 @@ class Counter(State):
 def counting(impossible: Key = ("pair", "back", "back")) -> Language:
     """Declares the language anew, since its instructions are declared by decorators."""
     language = Language(
-        "a counter", numbered("by", range(4), lambda _: 2), impossible=lambda _: {impossible: "0"}
+        name="a counter",
+        operands=(numbered("by", range(4), lambda _: 2),),
+        impossible=lambda _: {impossible: "0"},
     )
 
     @language.instruction(needs=lambda model, by: model.number + by < model.most)
