@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.random_programs import Program
+from conformance.checks.programs.trials import Program
 from conformance.search.minimise.candidates import Candidate
 from devices.errors import ConformError
 from opinfo.compare import Arguments

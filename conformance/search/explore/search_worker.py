@@ -22,12 +22,12 @@ from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.exceptions import failure_of
 from conformance.checks.cases.execution import attempt
 from conformance.checks.cases.processes import DeviceLocator
-from conformance.checks.cases.random_programs import Program, Search
 from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import Failed
 from conformance.checks.child import Tell
 from conformance.checks.ops.standalone_checks import DirectedScript
+from conformance.checks.programs.trials import Program, Search
 from conformance.plan.selection import Item
 from conformance.search.explore.encoding import encode, encode_program
 from conformance.search.explore.exploration import Counts, Finding, Found, Orders, Sign, Turn, Turns

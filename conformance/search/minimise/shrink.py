@@ -18,10 +18,10 @@ from hypothesis import find
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from conformance.checks.cases.random_programs import pinned
 from conformance.checks.cells import Failed
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.standalone_checks import DirectedScript
+from conformance.checks.programs.trials import pinned
 from conformance.search.minimise.candidates import Candidate, CandidateRunner, Sign
 from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector, other_samples
 from devices.failure import Failure
