@@ -265,9 +265,7 @@ def _free_geometry(layout: FreeLayout, shape: tuple[int, ...], may_expand: bool)
     expanded = layout.expand if may_expand else None
     if expanded is not None and (expanded >= rank or shape[expanded] < 2):
         expanded = None
-    return _strided_geometry(
-        shape, order, layout.steps, expanded, layout.offset, layout.pads
-    )
+    return _strided_geometry(shape, order, layout.steps, expanded, layout.offset, layout.pads)
 
 
 def _strided_geometry(
