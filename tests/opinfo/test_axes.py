@@ -351,7 +351,9 @@ def test_a_result_of_gigabytes_is_not_computed_to_be_refused(
     small, large = Arguments((torch.ones(17, 17),), {}), Arguments((torch.ones(131, 137),), {})
     answer = basis.answer(small)
     assert answer is not None and answer[0].shape == (289, 289)
-    monkeypatch.setattr(Basis, "_reference_answer", lambda basis, call: pytest.fail("the CPU computes it"))
+    monkeypatch.setattr(
+        Basis, "_reference_answer", lambda basis, call: pytest.fail("the CPU computes it")
+    )
     assert basis.answer(large) is None
 
 
