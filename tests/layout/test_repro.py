@@ -530,7 +530,7 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome(
         cell=CellKey("layout.values", "add", "float32"), outcome=Outcome.FAIL, note="seen"
     )
     record: Any = SimpleNamespace(
-        told=lambda: failed, smallest=SimpleNamespace(repro=repro, script=repro)
+        to_outcome=lambda: failed, smallest=SimpleNamespace(repro=repro, script=repro)
     )
     worker: Any = SimpleNamespace(watch=SimpleNamespace(noted=lambda told: told))
     found = Worker._outcome(worker, record)
