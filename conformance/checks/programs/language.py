@@ -122,6 +122,10 @@ def _always(model: Any, **operands: int) -> bool:
     return True
 
 
+def _call(name: str, *values: int) -> str:
+    return f"{name}({', '.join(map(str, values))})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
     """An instruction of a language. Its functions take the model, and ``body``, ``needs`` and ``title`` also the operands
@@ -148,7 +152,7 @@ class Language:
 
     name: str  # for messages, such as ``an allocator program``
     operands: tuple[Operand, ...]
-    text: Callable[..., str] = str  # returns a step as text
+    text: Callable[..., str] = _call  # returns a step as text
     needs: Callable[..., object] = _always  # the precondition of instructions that declare none
     #: An aspect of two consecutive steps; its function takes the operands of the first as a mapping.
     between: Aspect | None = None

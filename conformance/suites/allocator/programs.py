@@ -289,7 +289,6 @@ ALLOCATOR = Language(
         numbered("stream", range(3), lambda model: model.streams),
         Operand("which", range(MOST), lambda m: len(m.live), covers=(States(_PLACE, _VIEWS),)),
     ),
-    text=lambda name, *numbers: f"{name}({', '.join(map(str, numbers))})",
     impossible=lambda model: _ONE_POOL if model.has_pools else {},
 )
 Model.language = ALLOCATOR
