@@ -121,3 +121,10 @@ def test_indices_that_are_read_in_a_row_are_other_indices(context: CaseContext) 
     view = GuardedTensors(context).put_indices(values, "channels_last", "an input")
     assert view.tolist() == [4, 1, 2] and view.stride() == (2,)
     assert view.as_strided((3,), (1,)).tolist() == [4, 2, 1]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_elements_around_a_tensor_can_have_a_value(context: CaseContext, layout: str) -> None:
+    made = context.guarded(torch.zeros(2, 3, 4, 5), layout, around=1.5)
+    made.view.fill_(1.5)
+    assert (made.storage == 1.5).all()

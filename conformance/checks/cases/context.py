@@ -176,19 +176,31 @@ class CaseContext:
         return self.from_device(tensor) if tensor.device.type == self.kind else tensor
 
     def lay(
-        self, values: torch.Tensor, layout: str = DENSE, device: int | torch.device = 0
+        self,
+        values: torch.Tensor,
+        layout: str = DENSE,
+        device: int | torch.device = 0,
+        *,
+        around: float | None = None,
     ) -> torch.Tensor:
         """Copies a CPU tensor to the device in a layout such as ``transposed+step_inner+offset`` (the ids of
         opinfo/layouts.py), with known bytes around it: see ``guarded``."""
-        return self.guarded(values, layout, device).view
+        return self.guarded(values, layout, device, around=around).view
 
     def guarded(
-        self, values: torch.Tensor, layout: str = DENSE, device: int | torch.device = 0
+        self,
+        values: torch.Tensor,
+        layout: str = DENSE,
+        device: int | torch.device = 0,
+        *,
+        around: float | None = None,
     ) -> GuardedTensor:
         """Like ``lay``, but returns an object that knows the bytes around the tensor.
 
         ``device`` is a device index, or a device to which the tensor is copied by ``to()``, such as the CPU. On devices
         without strides the layout is made by slicing, and a tensor that fills its storage has no bytes around it.
+        ``around`` is the value of the elements around the tensor, where NaN would make a wrong read an error and not a
+        wrong result.
         """
         if isinstance(device, int):
             move: Move = partial(self.to_device, index=device)
@@ -196,7 +208,8 @@ class CaseContext:
             move = methodcaller("to", device)
         here = isinstance(device, torch.device) and device.type != self.kind
         back = identity if here else self.from_device
-        return GuardedTensor(values, layout, move, back, slices=not self.opened.lays_out)
+        slices = not self.opened.lays_out
+        return GuardedTensor(values, layout, move, back, slices=slices, around=around)
 
     def settle(self) -> None:
         """Synchronizes every device index. Raises the error of any queued work that failed."""

@@ -23,16 +23,24 @@ class GuardedTensor:
     """
 
     def __init__(
-        self, values: torch.Tensor, layout: str, move: Move, back: Move, *, slices: bool
+        self,
+        values: torch.Tensor,
+        layout: str,
+        move: Move,
+        back: Move,
+        *,
+        slices: bool,
+        around: float | None = None,
     ) -> None:
         """Lays out the CPU tensor ``values``. ``move`` copies a tensor to the device, and ``back`` to the CPU.
         With ``slices``, the view is made by slicing, for devices without strides; ``as_strided`` makes it otherwise.
+        ``around`` is the value of the elements outside of the view, if they must not be NaN.
 
         Raises ValueError if ``layout`` is not the id of a layout (see opinfo/layouts.py).
         """
         geometry = parse_layout(layout).geometry(values.shape)
         whole = values.detach().contiguous()
-        self.guarded = (ByValues if slices else Guarded)(whole, geometry, move)
+        self.guarded = (ByValues if slices else Guarded)(whole, geometry, move, around=around)
         self.values = whole
         if geometry.expanded is not None:
             self.values = whole.narrow(geometry.expanded, 0, 1).expand(whole.shape)
