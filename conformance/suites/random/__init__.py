@@ -8,7 +8,6 @@ from conformance.suites.random import (
     per_element,
     seeds,
     shapes,
-    special_parameters,
 )
 
 SUITE = Suite(
@@ -19,7 +18,6 @@ SUITE = Suite(
         categories.cases,
         shapes.cases,
         per_element.cases,
-        special_parameters.cases,
         dtypes_and_layouts.cases,
     ),
 )
