@@ -35,11 +35,11 @@ def permutation(context: CaseContext) -> None:
                 judge(context, text, uniform_law(0, 1), found[: count // 2].double() / count)
                 # One number is expected to stay in place. More than 30 have a probability of 1e-32.
                 stay = int((found == torch.arange(count)).sum())
-                told = f"{text}: more than 30 numbers stay at their index"
-                context.check(stay <= 30, told, found=stay)
+                message = f"{text}: more than 30 numbers stay at their index"
+                context.check(stay <= 30, message, found=stay)
                 ascend = int((found.diff() == 1).sum())
-                told = f"{text}: the order is not random: more than 30 numbers n are followed directly by n + 1"
-                context.check(ascend <= 30, told, found=ascend)
+                message = f"{text}: the order is not random: more than 30 numbers n are followed directly by n + 1"
+                context.check(ascend <= 30, message, found=ascend)
 
 
 @cases("random.distribution")
@@ -61,11 +61,11 @@ def many_weights(context: CaseContext) -> None:
             inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
             context.check(inside, f"multinomial {text}: an index out of range was drawn")
             missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
-            told = f"multinomial {text}: the number of drawn indices of weight 0 is not 0"
-            context.same(missing, 0, told)
+            message = f"multinomial {text}: the number of drawn indices of weight 0 is not 0"
+            context.same(missing, 0, message)
             if not replaced:
-                told = f"multinomial {text}: without replacement, there are fewer distinct indices than draws"
-                context.same(len(set(numbers.tolist())), draws, told)
+                message = f"multinomial {text}: without replacement, there are fewer distinct indices than draws"
+                context.same(len(set(numbers.tolist())), draws, message)
 
 
 @cases("random.distribution")

@@ -193,16 +193,18 @@ def judge_each(
     )
     found, most = float(off.max()), bound(times, _OF_ONE)
     each = f"{text}: an element is not distributed as documented over {times} draws"
-    told = f"{each}: the share of samples up to some number differs from the documented share by more than {most:.3f}"
-    context.check(found <= most, told, found=round(found, 3))
+    message = f"{each}: the share of samples up to some number differs from the documented share by more than {most:.3f}"
+    context.check(found <= most, message, found=round(found, 3))
     bits = numbers.view(torch.int64)
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits
     stuck = int((bits == bits[:1]).all(0).sum())
-    told = f"{text}: the number of elements that have the same value in all {times} draws is not 0"
-    context.same(stuck, 0, told)
+    message = (
+        f"{text}: the number of elements that have the same value in all {times} draws is not 0"
+    )
+    context.same(stuck, 0, message)
     # Columns are compared by weighted integer sums, which are equal for copies in any order of addition.
     source = torch.Generator().manual_seed(times)
     weights = torch.randint(-(2**62), 2**62, (times, 1), generator=source) * 2 + 1
     copied = bits.shape[1] - len((bits * weights).sum(0).unique())
-    told = f"{text}: elements are copies of other elements in every draw: the number of copies is not 0"
-    context.same(copied, 0, told)
+    message = f"{text}: elements are copies of other elements in every draw: the number of copies is not 0"
+    context.same(copied, 0, message)

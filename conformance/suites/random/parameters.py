@@ -95,8 +95,8 @@ def near(context: CaseContext, text: str, drawn: torch.Tensor, mean: Any, deviat
     off = ((drawn.double() - mean) / deviation).flatten()
     _not_far(context, text, off, "mean")
     found = distance(normal_law(), off)
-    told = f"{text}: the deviations from the means are not distributed as documented: the Kolmogorov-Smirnov distance is too large"
-    context.check(found <= bound(off.numel()), told, found=round(found, 4))
+    message = f"{text}: the deviations from the means are not distributed as documented: the Kolmogorov-Smirnov distance is too large"
+    context.check(found <= bound(off.numel()), message, found=round(found, 4))
     # Due to rounding, one in 600 samples equals a mean of 600 if the standard deviation is smallest.
     same, few = int((off == 0).sum()), max(8, off.numel() // 100)
     context.check(same < few, f"{text}: too many samples equal their mean", found=same)
@@ -131,8 +131,8 @@ def kept(context: CaseContext, text: str, drawn: torch.Tensor, given: torch.Tens
     share = 1 - DROPPED
     scaled = torch.isclose(drawn.double(), given.double() / share, rtol=1e-5)
     wrong = int((~scaled & (drawn != 0)).sum())
-    told = f"{text}: some kept elements are not the input divided by the share of elements kept: the number of such elements is not 0"
-    context.same(wrong, 0, told)
+    message = f"{text}: some kept elements are not the input divided by the share of elements kept: the number of such elements is not 0"
+    context.same(wrong, 0, message)
     found = float((drawn != 0).double().mean())
     right = abs(found - share) <= bound(drawn.numel())
     context.check(right, f"{text}: the share of elements kept is not {share:g}", found=found)
