@@ -102,7 +102,7 @@ def _named(ops: Sequence[str]) -> str:
 def _ops() -> list[str]:
     """The ops of plan quick."""
     plan = make_plan(plan_spec("quick"), registry.get("cpu"), load())
-    return list(dict.fromkeys(cell.op for cell in plan.cells if cell.dtype))
+    return list(dict.fromkeys(cell.unit for cell in plan.cells if cell.dtype))
 
 
 def _run(name: str, *arguments: str, environ: Mapping[str, str] | None = None) -> Cost:

@@ -29,18 +29,18 @@ _make_plan = planner.make_plan
 def _plan(*given: Any, **more: Any) -> Plan:
     plan, wanted = _make_plan(*given, **more), int(os.environ[CELLS])
     cells = tuple(islice(_renamed([cell for cell in plan.cells if cell.dtype]), wanted))
-    families = {cell.op: plan.families[cell.op.rsplit("-", 1)[0]] for cell in cells}
+    families = {cell.unit: plan.families[cell.unit.rsplit("-", 1)[0]] for cell in cells}
     return replace(plan, cells=cells, families=families, hash=plan_hash(cells, plan.recipe))
 
 
 def _renamed(cells: list[CellKey]) -> Iterator[CellKey]:
     for turn in count():
-        yield from (CellKey(cell.clause, f"{cell.op}-{turn}", cell.dtype) for cell in cells)
+        yield from (CellKey(cell.clause, f"{cell.unit}-{turn}", cell.dtype) for cell in cells)
 
 
 def _do(worker: Worker, task: Task) -> tuple[ItemReport, list[str]]:
     item = worker.items[task.item]
-    recorder = Recorder(item.op, item.dtype, item.clauses)
+    recorder = Recorder(item.unit, item.dtype, item.clauses)
     for record in recorder.cells.values():
         for call in range(_CHECKS):
             record.check(call // 3, _LAYOUTS[call % 3])

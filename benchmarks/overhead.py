@@ -91,7 +91,7 @@ def _journal(folder: Path, items: list[Item]) -> None:
     )
     guilty = Guilty()
     for item in items:
-        recorder = Recorder(item.op, item.dtype, item.clauses)
+        recorder = Recorder(item.unit, item.dtype, item.clauses)
         with watch.item(item.cells[0], guilty, alone=False):
             records = list(recorder.cells.values())
             for first in range(0, len(records), _GROUP):
@@ -110,7 +110,7 @@ _leave = partial(exit)
 
 
 def _record(item: Item) -> ItemReport:
-    recorder = Recorder(item.op, item.dtype, item.clauses)
+    recorder = Recorder(item.unit, item.dtype, item.clauses)
     for record in recorder.cells.values():
         for call in range(_CALLS):
             record.check(call, "transposed+offset")

@@ -44,7 +44,7 @@ def write(folder: Path, device: str, number: int, date: int, cells: list[CellKey
     daily = random.Random(f"{number}/{date}")
     results: dict[CellKey, CellResult] = {}
     for cell in cells:
-        layouts = LAYOUTS[: 2 + (len(cell.op) + len(cell.dtype)) % 3]
+        layouts = LAYOUTS[: 2 + (len(cell.unit) + len(cell.dtype)) % 3]
         fails, changes = steady.random() < EXPECTED, daily.random() < CHANGING
         if fails or changes:
             results[cell] = _failed(
@@ -64,7 +64,7 @@ def write(folder: Path, device: str, number: int, date: int, cells: list[CellKey
 
 def hash_of(cell: CellKey) -> int:
     """A hash of the cell that is the same in every process, unlike ``hash``."""
-    return sum(map(ord, cell.op)) * 31 + sum(map(ord, cell.clause)) * 7 + len(cell.dtype)
+    return sum(map(ord, cell.unit)) * 31 + sum(map(ord, cell.clause)) * 7 + len(cell.dtype)
 
 
 def _failed(cell: CellKey, layouts: tuple[str, ...], verdict: Verdict) -> CellResult:
@@ -77,9 +77,9 @@ def _failed(cell: CellKey, layouts: tuple[str, ...], verdict: Verdict) -> CellRe
         raises="AssertionError" if hash_of(cell) % 3 else None,
         failure=Failure(
             kind=Kind.VALUES, subject="output 0", expected="1.25", found="1.5", layout=layouts[1],
-            where=Difference(3, 12, (0, 1), 0.25), call=f"{cell.op}(t[0])",
+            where=Difference(3, 12, (0, 1), 0.25), call=f"{cell.unit}(t[0])",
         ),
-        failed=7, seconds=0.0125, worker="gw1", repro=f"repro/{cell.clause}/{cell.op}-{cell.dtype}.py",
+        failed=7, seconds=0.0125, worker="gw1", repro=f"repro/{cell.clause}/{cell.unit}-{cell.dtype}.py",
     )  # fmt: skip
 
 

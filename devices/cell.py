@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,30 +13,63 @@ from devices.failure import Failure, Word
 
 
 class CellKey(NamedTuple):
-    """The identity of a cell: clause, op and dtype.
+    """The identity of a cell: clause, unit, dtype and variant.
 
-    A cell that belongs to a case instead of an op has the name of the case in ``op`` and an empty ``dtype``.
+    ``unit`` is what the clause is checked on: an op, or a case of the clause, whose cells have an empty ``dtype``.
+    ``variant`` distinguishes cells in which one unit is executed in different ways, such as ``compiled`` or ``4 ranks``; it
+    is empty for most cells.
     """
 
     clause: str
-    op: str
+    unit: str
     dtype: str
+    variant: str = ""
 
     def __str__(self) -> str:
-        name = f"{self.op}[{self.dtype}]" if self.dtype else self.op
-        return f"{self.clause}::{name}"
+        return f"{self.clause}::{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The name of the cell within its clause, such as ``add[float32]``, ``add[float32]@compiled``, ``a_case`` or
+        ``a_case@4 ranks``."""
+        name = f"{self.unit}[{self.dtype}]" if self.dtype else self.unit
+        return f"{name}@{self.variant}" if self.variant else name
+
+    @property
+    def is_case(self) -> bool:
+        """True if the unit is a case of the clause and not an op. Only the cells of ops have a dtype."""
+        return not self.dtype
+
+    @property
+    def kind(self) -> str:
+        """Dtype and variant as one text, in which records and the dashboard store them: ``float32``,
+        ``float32@compiled``, ``@4 ranks``, or an empty text."""
+        return f"{self.dtype}@{self.variant}" if self.variant else self.dtype
+
+    def as_data(self) -> dict[str, str]:
+        """Returns the cell as JSON documents state it: ``clause``, ``op`` (the unit), ``dtype``, and ``variant`` if the cell
+        has one."""
+        data = {"clause": self.clause, "op": self.unit, "dtype": self.dtype}
+        return {**data, "variant": self.variant} if self.variant else data
+
+    @classmethod
+    def of_kind(cls, clause: str, unit: str, kind: str) -> CellKey:
+        """Returns the cell of a clause and a unit with the dtype and variant that ``kind`` states."""
+        dtype, _, variant = kind.partition("@")
+        return cls(clause, unit, intern(dtype), intern(variant))
 
     @classmethod
     def parse(cls, text: str) -> CellKey:
-        """Reads a cell's identity from ``clause::op[dtype]`` or ``clause::case``. Raises ValueError if the text has
-        another form."""
+        """Reads a cell's identity from ``clause::op[dtype]``, ``clause::case``, or one of these with ``@variant`` at the
+        end. Raises ValueError if the text has another form."""
         clause, separator, rest = text.partition("::")
-        if not separator or not clause or not rest:
+        rest, at, variant = rest.partition("@")
+        if not separator or not clause or not rest or (at and not variant):
             raise ValueError(f"expected a cell such as 'layout.values::add[float32]', got {text!r}")
         if rest.endswith("]") and "[" in rest:
-            op, _, dtype = rest[:-1].rpartition("[")
-            return cls(clause, op, dtype)
-        return cls(clause, rest, "")
+            unit, _, dtype = rest[:-1].rpartition("[")
+            return cls(clause, unit, dtype, variant)
+        return cls(clause, rest, "", variant)
 
 
 class CallKey(NamedTuple):

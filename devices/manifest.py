@@ -125,15 +125,15 @@ class CauseKind(Word):
     HARDWARE_LIMIT = "hardware-limit"
 
 
-AXES: Final = ("clause", "op", "dtype")
+AXES: Final = ("clause", "op", "dtype", "variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """An ``[[expect]]`` block of a manifest, which describes one root cause.
 
-    ``clause``, ``op`` and ``dtype`` hold patterns: exact names, or prefixes that end in ``*``. ``layouts`` is None if
-    any layout may fail.
+    ``clause``, ``op``, ``dtype`` and ``variant`` hold patterns: exact names, or prefixes that end in ``*``. The variant of
+    most cells is the empty name. ``layouts`` is None if any layout may fail.
     """
 
     line: int  # of its header, from 1
@@ -141,6 +141,7 @@ class Block:
     clause: tuple[str, ...]
     op: tuple[str, ...] = ("*",)
     dtype: tuple[str, ...] = ("*",)
+    variant: tuple[str, ...] = ("*",)
     layouts: frozenset[str] | None = None
     outcome: ExpectedOutcome
     raises: str | None = None
@@ -159,8 +160,8 @@ class Block:
 
     @property
     def axes(self) -> tuple[tuple[str, ...], ...]:
-        """The patterns of clause, op and dtype."""
-        return (self.clause, self.op, self.dtype)
+        """The patterns of clause, op, dtype and variant."""
+        return (self.clause, self.op, self.dtype, self.variant)
 
     def is_expired(self, today: date) -> bool:
         """Returns True if the last day on which the block is valid has passed."""
@@ -329,6 +330,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "clause": 'name one clause or several, such as clause = "layout.values"',
     "op": "name at least one op, or leave the key out",
     "dtype": "name at least one dtype, or leave the key out",
+    "variant": "name at least one variant, or leave the key out",
     "layouts": "name at least one layout, or leave the key out",
     "outcome": f"write one of {', '.join(repr(each.value) for each in ExpectedOutcome)}",
     "raises": "write the exception type's bare name, such as 'RuntimeError'",
@@ -390,7 +392,7 @@ def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
     if not value:
         raise BlockError(f"'{key}' is an empty list: {_ADVICE[key]}")
     for item in value:
-        if not item or item != item.strip():
+        if (not item and key != "variant") or item != item.strip():
             raise BlockError(
                 f"'{key}' has the name {item!r}, which is blank or has spaces around it"
             )
@@ -398,7 +400,7 @@ def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
 
 
 def _axis(key: str, value: object, known: Collection[str] | None) -> tuple[str, ...]:
-    """Returns the patterns of one key (clause, op or dtype): exact names, or prefixes that end in one ``*``. Raises
+    """Returns the patterns of one key (clause, op, dtype or variant): exact names, or prefixes that end in one ``*``. Raises
     BlockError for other patterns and unknown names."""
     single = [value] if isinstance(value, str) else value
     patterns = _texts(key, single, "a string or a list of strings")

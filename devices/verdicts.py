@@ -1,8 +1,8 @@
 """Functions that find the blocks of a manifest that match a cell, and judge the observation of the cell by them.
 
-Patterns are compared for each of clause, op and dtype. An exact name is more specific than a prefix, and a longer
+Patterns are compared for each of clause, op, dtype and variant. An exact name is more specific than a prefix, and a longer
 prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A block is
-overridden by a block that is at least as specific in all three and more specific in one. The blocks that are not
+overridden by a block that is at least as specific in all four and more specific in one. The blocks that are not
 overridden decide. If they expect different outcomes of one cell, they conflict.
 """
 
@@ -74,7 +74,8 @@ class Matcher:
         self._clauses = _Axis(block.clause for block in blocks)
         self._ops = _Axis(block.op for block in blocks)
         self._dtypes = _Axis(block.dtype for block in blocks)
-        self._results: dict[frozenset[tuple[int, int, int, int]], Match] = {}
+        self._variants = _Axis(block.variant for block in blocks)
+        self._results: dict[frozenset[tuple[int, ...]], Match] = {}
 
     def expect(self, key: CellKey) -> Expectation | None:
         """Returns the expectation of a cell; None if no block matches the cell. Raises ManifestConflict."""
@@ -86,18 +87,28 @@ class Matcher:
     def match(self, key: CellKey) -> Match:
         """Returns all blocks that match a cell. If two of them conflict, the result names these two; no error is
         raised."""
-        clauses, ops, dtypes = self._clauses[key.clause], self._ops[key.op], self._dtypes[key.dtype]
+        clauses, ops, dtypes = (
+            self._clauses[key.clause],
+            self._ops[key.unit],
+            self._dtypes[key.dtype],
+        )
         matching = ops.keys() & clauses.keys() & dtypes.keys()
         if not matching:
             return _NOTHING
-        ranks = frozenset((index, clauses[index], ops[index], dtypes[index]) for index in matching)
+        variants = self._variants[key.variant]
+        ranks = frozenset(
+            (index, clauses[index], ops[index], dtypes[index], variants[index])
+            for index in matching & variants.keys()
+        )
+        if not ranks:
+            return _NOTHING
         if ranks not in self._results:
             self._results[ranks] = self._resolve(ranks)
         return self._results[ranks]
 
-    def _resolve(self, ranks: frozenset[tuple[int, int, int, int]]) -> Match:
-        """Returns the match for a set of blocks. Each block is given by its index and by three numbers that say how
-        specifically it matches clause, op and dtype."""
+    def _resolve(self, ranks: frozenset[tuple[int, ...]]) -> Match:
+        """Returns the match for a set of blocks. Each block is given by its index and by four numbers that say how
+        specifically it matches clause, op, dtype and variant."""
         blocks = {index: self._blocks[index] for index, *_ in sorted(ranks)}
         deciding = {
             index
@@ -144,7 +155,7 @@ _EXACT: Final = sys.maxsize  # more specific than any prefix
 
 
 class _Axis(dict[str, dict[int, int]]):
-    """The patterns of all blocks for one of clause, op and dtype.
+    """The patterns of all blocks for one of clause, op, dtype and variant.
 
     ``axis[name]`` maps the index of each block that matches the name to a number that says how specific the match is:
     the length of the longest prefix, or ``_EXACT``.

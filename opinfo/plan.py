@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -81,11 +82,13 @@ def build(
     *,
     fake_only: bool,
     pinned: Iterable[CellKey] = (),
+    variants: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Plan:
     """Plans the cells of ``subjects``, which are :class:`opinfo.samples.Traits` or other objects with ``op`` and
     ``dtype``.
 
-    ``applies`` returns the clauses that apply to a subject. Exclusions remove cells; the plan keeps the removed cells
+    ``applies`` returns the clauses that apply to a subject. ``variants`` has the variants of those clauses that have any;
+    each variant is a cell. Exclusions remove cells; the plan keeps the removed cells
     with the reasons. ``pinned`` are the cells of pinned examples. Pinned cells that the plan would not have are added
     at the end, so that a run shows if they can no longer be checked.
     """
@@ -96,7 +99,10 @@ def build(
         for clause in applies(subject):
             entry = about.excluded(clause, subject.op, subject.dtype, fake_only=fake_only)
             if entry is None:
-                cells.append(CellKey(clause, subject.op, subject.dtype))
+                cells += (
+                    CellKey(clause, subject.op, subject.dtype, variant)
+                    for variant in variants.get(clause, ("",))
+                )
             else:
                 left_out.setdefault((clause, entry.reason), []).append((subject.op, subject.dtype))
     planned = set(cells)
@@ -111,5 +117,8 @@ def plan_hash(cells: Sequence[CellKey], recipe: Mapping[str, str | int]) -> str:
     for name in sorted(recipe):
         digest.update(f"{name}={recipe[name]}\n".encode())
     for cell in cells:
-        digest.update("\t".join(cell).encode() + b"\n")
+        parts = (
+            cell if cell.variant else cell[:3]
+        )  # hashes of plans without variants stay as they are
+        digest.update("\t".join(parts).encode() + b"\n")
     return digest.hexdigest()

@@ -148,7 +148,7 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
     if rule == "error":
         return "please report this: it is a bug in torch-conformance, not a fault of the device"
     if rule == "fallback":
-        names = sorted({result.key.op for result in cause.results})
+        names = sorted({result.key.unit for result in cause.results})
         listed = names if len(names) <= _LISTED else ["*"]
         line = quote(f"permitted_fallbacks=frozenset({json.dumps(listed)})")
         return f"if the fallback is intended, add to the descriptor: {line}"
@@ -193,7 +193,7 @@ def drafts(causes: Iterable[Cause]) -> dict[CellKey, str]:
 def ops_of(cause: Cause, quote: Quote = str) -> str:
     """Returns the ops of a cause in words: their names if they are few, otherwise their number, and the op family
     if the cause concerns only one family."""
-    names = list(dict.fromkeys(result.key.op for result in cause.results))
+    names = list(dict.fromkeys(result.key.unit for result in cause.results))
     if len(names) <= _NAMED:
         return ", ".join(map(quote, names))
     family = cause.key.about[3] if cause.key.rule == "layout" else ""

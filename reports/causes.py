@@ -299,7 +299,7 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
     """Returns the cause of a cell that crashed or hung: how the process ended, the form of the call, and for plain
     calls the family of the op."""
-    failure, clause, op = result.failure, result.key.clause, result.key.op
+    failure, clause, op = result.failure, result.key.clause, result.key.unit
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
     if layout.startswith("out") or clause.partition(".")[2].startswith("out_"):
@@ -330,7 +330,7 @@ def _told(
         if lacks := _LACKS.match(text):
             return CauseKey("dtype", (ADVICE.dtypes.get(lacks[1], lacks[1]),))
         if text or failure is None or failure.check in ("inputs", "target", "inplace", "case"):
-            return CauseKey("raised", (name, normal(text, names, result.key.op)))
+            return CauseKey("raised", (name, normal(text, names, result.key.unit)))
     if result.outcome is Outcome.BLOCKED:
         return CauseKey("blocked", (result.blocked_by,))
     if result.outcome in (Outcome.CRASH, Outcome.HANG):
@@ -343,7 +343,7 @@ def _told(
         return CauseKey("case", (clause,))
     if failure.check not in ("inputs", "target", "inplace") and failure.kind is not Kind.VALUES:
         asked = ADVICE.same_check.get(f"{clause}/{failure.check}")
-        apart = (result.key.op,) if clause in ADVICE.by_op else ()
+        apart = (result.key.unit,) if clause in ADVICE.by_op else ()
         check = "" if asked else failure.check
         return CauseKey("check", (asked or clause, check, failure.kind.value, *apart))
     return None
@@ -355,12 +355,12 @@ def _with_plain_calls(
     """Returns the causes of the cells, with one change: if an op crashes in some layout, and in the same way on
     contiguous tensors (the plain call), both crashes have the cause of the plain call."""
     plain = {
-        (result.key.op, key.about[:3]): key
+        (result.key.unit, key.about[:3]): key
         for result, key in zip(results, keys)
         if key is not None and key.rule == "ended" and key.about[3] == PLAIN
     }
     return [
-        plain.get((result.key.op, key.about[:3]), key)
+        plain.get((result.key.unit, key.about[:3]), key)
         if key is not None and key.rule == "ended"
         else key
         for result, key in zip(results, keys)
@@ -405,7 +405,7 @@ class _Sorting:
         for place, key in enumerate(keys):
             if key.rule == "blocked":
                 result = self.results[place]
-                by = of_op.get(CellKey(result.blocked_by, *result.key[1:]))
+                by = of_op.get(result.key._replace(clause=result.blocked_by))
                 if by is not None and keys[by].rule != "blocked":
                     key = keys[by]
             yield key
@@ -415,7 +415,7 @@ class _Sorting:
         failure. If there is no such cell, maps the position to itself."""
         of_op: dict[str, list[int]] = defaultdict(list)
         for place in ways:
-            of_op[self.results[place].key.op].append(place)
+            of_op[self.results[place].key.unit].append(place)
         roots: dict[int, int] = {}
         for places in of_op.values():
             places.sort(key=lambda p: _rank(ways[p], p))
@@ -432,7 +432,7 @@ class _Sorting:
         cause covers one op, a family of ops, or all ops."""
         alike: dict[_Way, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for place in set(roots.values()):
-            op = self.results[place].key.op
+            op = self.results[place].key.unit
             alike[ways[place]][self.families.get(op, op)].append(place)
         keys = self._drawn(ways, roots) if SEEDED in red else {}
         for way, by_family in alike.items():
@@ -442,7 +442,7 @@ class _Sorting:
                 if way.place != PLAIN and len(by_family) >= _SHARED:
                     about = (*way, "")
                 elif way.place == PLAIN and way.wrong in _READ and not self._most(family, places):
-                    keys |= {p: CauseKey("op", (*way, self.results[p].key.op)) for p in places}
+                    keys |= {p: CauseKey("op", (*way, self.results[p].key.unit)) for p in places}
                     continue
                 keys |= dict.fromkeys(places, CauseKey("layout", about))
         return keys
@@ -455,11 +455,11 @@ class _Sorting:
         op of its family gives wrong values that do not differ from call to call.
         """
         differ = {
-            self.results[place].key.op
+            self.results[place].key.unit
             for place, way in ways.items()
             if way.wrong == Kind.NOT_DETERMINISTIC.value
         }
-        of_root = {place: self.results[place].key.op for place in set(roots.values())}
+        of_root = {place: self.results[place].key.unit for place in set(roots.values())}
         wrong = {
             self.families.get(op, op)
             for place, op in of_root.items()
@@ -471,7 +471,7 @@ class _Sorting:
 
     def _most(self, family: str, places: Sequence[int]) -> bool:
         """Returns True if most ops of a family fail. Only ops that ran for a clause of the given cells are counted."""
-        ops = {self.results[place].key.op for place in places}
+        ops = {self.results[place].key.unit for place in places}
         ran = (self.ran.get((family, self.results[place].key.clause), 0) for place in places)
         of = max(ran, default=0)
         return len(ops) > 1 and len(ops) >= _MOST * of
@@ -526,7 +526,7 @@ def causes(
     """
     ops: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in every:
-        op = result.key.op
+        op = result.key.unit
         ops[families.get(op, op), result.key.clause].add(op)
     ran = {key: len(names) for key, names in ops.items()}
     of_verdict: dict[Verdict, list[CellResult]] = defaultdict(list)

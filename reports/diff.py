@@ -170,14 +170,15 @@ class DiffFact(msgspec.Struct):
     after: str
 
 
-class DiffCell(msgspec.Struct):
-    """A cell that changed, with its old and its new result in words."""
+class DiffCell(msgspec.Struct, omit_defaults=True):
+    """A cell that changed, with its old and its new result in words. ``op`` is the name of the op or case."""
 
     clause: str
     op: str
     dtype: str
     before: str
     after: str
+    variant: str = ""
 
 
 class DiffDocument(msgspec.Struct):
@@ -191,7 +192,14 @@ def as_data(found: Comparison) -> DiffDocument:
     """Returns the comparison in the form of the JSON document."""
     cells = {
         what.value: [
-            DiffCell(*cell, in_words(old), in_words(new))
+            DiffCell(
+                clause=cell.clause,
+                op=cell.unit,
+                dtype=cell.dtype,
+                before=in_words(old),
+                after=in_words(new),
+                variant=cell.variant,
+            )
             for cell, old, new in found.cells.get(what, ())
         ]
         for what in Change

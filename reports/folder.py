@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from devices.cell import CellKey
 from devices.errors import ConformError
 from devices.files import MOST_RECORD, read_regular
 from reports.model import RunError
@@ -94,7 +95,7 @@ class Interrupted(RunError):
 
 
 class _Cell(msgspec.Struct, frozen=True):
-    cell: tuple[str, str, str]
+    cell: CellKey
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -108,7 +109,7 @@ class _Line(msgspec.Struct, frozen=True):
     planned: int = 0
     run: dict[str, msgspec.Raw] = {}
     report: _Report = _Report()
-    cell: tuple[str, str, str] | None = None
+    cell: CellKey | None = None
 
 
 _read_line: Final = msgspec.json.Decoder(_Line).decode
@@ -136,7 +137,7 @@ def interrupted_run(folder: Path) -> Begun | None:
         lines = read_regular(folder / PROGRESS_FILE, MOST_RECORD).splitlines()
     except OSError:
         return None
-    done: set[tuple[str, str, str]] = set()
+    done: set[CellKey] = set()
     planned, whole = 0, False
     for text in lines:
         try:

@@ -34,7 +34,7 @@ from junitparser.junitparser import etree  # type: ignore[attr-defined]
 
 from devices.cell import CellKey, Outcome, Verdict
 from devices.files import explained
-from reports.model import CellResult, Run, RunError, case_name, problem_with
+from reports.model import CellResult, Run, RunError, problem_with
 from reports.plain import plain
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -146,7 +146,7 @@ def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Ru
     seconds = 0.0
     passes: dict[str, Any] = {}  # by clause, an element to copy
     for cell in cells:
-        name = clean(case_name(cell))
+        name = clean(cell.name)
         result = run.results.get(cell)
         if result is not None and result.plain:
             # Most cells are plain passes, and copying an element is four times as fast as making one.

@@ -137,19 +137,16 @@ class Plan:
     def untried(self, cell: CellKey) -> str:
         """Returns the reason why a case was not tried on the machine of the run; an empty text if the case was
         tried."""
-        return self.document.untried.get(cell.clause, {}).get(cell.op, "")
-
-
-def case_name(cell: CellKey) -> str:
-    """Returns the name of a cell's test case in JUnit: ``op[dtype]`` for an op, or the name of the case."""
-    return f"{cell.op}[{cell.dtype}]" if cell.dtype else cell.op
+        reasons = self.document.untried.get(cell.clause, {})
+        return reasons.get(cell.name) or reasons.get(cell.unit, "")
 
 
 def fold(cells: Iterable[CellKey]) -> Folded:
-    """Returns cells in the form of the plan document: one entry per clause, with a list of dtypes for each op."""
+    """Returns cells in the form of the plan document: one entry per clause, with a list of dtypes for each op. A dtype has
+    ``@variant`` at its end if its cell has a variant."""
     folded: dict[str, dict[str, list[str]]] = {}
-    for clause, op, dtype in cells:
-        folded.setdefault(clause, {}).setdefault(op, []).append(dtype)
+    for cell in cells:
+        folded.setdefault(cell.clause, {}).setdefault(cell.unit, []).append(cell.kind)
     return list(folded.items())
 
 
@@ -236,8 +233,10 @@ def _unfold(
                     raise RunError(
                         f"{source}: {part} of {name!r} has the unprintable dtype {dtype!r}"
                     )
-                cells.append(CellKey(name, op, intern(dtype)))
-                cases += not dtype and op.endswith("]")  # may have the same name as an op's cell
+                cell = CellKey.of_kind(name, op, dtype)
+                cells.append(cell)
+                # The unit may be named as a cell with a dtype or a variant is.
+                cases += "@" in op or (cell.is_case and op.endswith("]"))
     distinct: set[object] = {str(cell) for cell in cells} if cases else set(cells)
     if len(distinct) != len(cells):
         twice = next(cell for cell, count in Counter(map(str, cells)).items() if count > 1)

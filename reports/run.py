@@ -379,7 +379,7 @@ def _instead(folder: Path) -> str:
 def as_json(run: Run) -> bytes:
     """Returns the whole record of a run as JSON, for programs that cannot read msgpack."""
     cells = [
-        {**msgspec.to_builtins(result), "key": result.key._asdict()}
+        {**msgspec.to_builtins(result), "key": result.key.as_data()}
         for result in run.results.values()
     ]
     whole = {"format": FORMAT, "plan": run.plan, "provenance": run.provenance, "results": cells}

@@ -25,7 +25,7 @@ from reports.gate import (
 from reports.junit import headline, one_line
 from reports.markdown import cell_code, md
 from reports.markdown import table as md_table
-from reports.model import PLANNED, CellResult, Exclusion, Run, RunError, case_name
+from reports.model import PLANNED, CellResult, Exclusion, Run, RunError
 
 # Cells of a cause that are named below its example, and the longest line about a cause.
 _NAMED = 6
@@ -140,7 +140,7 @@ def work_done(run: Run) -> str:
     """Returns a text with the numbers of executed checks, and of the samples, op-dtype pairs and layouts on which they
     were executed."""
     checks = sum(result.checks for result in run.results.values())
-    inputs: dict[tuple[str, str], int] = {}
+    inputs: dict[tuple[str, ...], int] = {}
     layouts: set[str] = set()
     for key, result in run.results.items():
         inputs[key[1:]] = max(inputs.get(key[1:], 0), result.samples)
@@ -345,7 +345,7 @@ def _exclusions(run: Run) -> Iterable[Exclusion]:
     every = run.parsed.document.exclusions
     if not run.provenance.partial:
         return every
-    ops = {cell.op for cell in run.parsed.selected}
+    ops = {cell.unit for cell in run.parsed.selected}
     clauses = {cell.clause for cell in run.parsed.selected}
     return [
         Exclusion(item.clause, its, item.reason)
@@ -364,7 +364,7 @@ def noted(run: Run) -> list[str]:
             found.setdefault(result.key.clause, []).append(result)
     return [
         f"{clause}: {number(len(results), 'cell')} passed with a note, such as "
-        f"{case_name(results[0].key)}: {one_line(results[0].message)}"
+        f"{results[0].key.name}: {one_line(results[0].message)}"
         for clause, results in found.items()
     ]
 

@@ -16,7 +16,7 @@ def lines(trials: Iterable[Trial]) -> list[str]:
         for clause in trial.fault.clauses:
             caught = trial.caught(clause)
             checks = f"{sum(r.failed for r in caught)} of {sum(r.checks for r in caught)} checks"
-            where = ", ".join(f"{r.key.op}[{r.key.dtype}]" for r in caught)
+            where = ", ".join(f"{r.key.unit}[{r.key.dtype}]" for r in caught)
             rows.append((trial.fault.name, clause, f"{checks} at {where}" if caught else "MISSED"))
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     return [f"{name:{widths[0]}}  {clause:{widths[1]}}  {found}" for name, clause, found in rows]

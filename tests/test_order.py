@@ -16,7 +16,7 @@ ITEMS = [item("sin"), item("cos"), item("tan"), item("mul"), item("add"), item("
 
 
 def ops(items: list[Item]) -> list[str]:
-    return [op for op, _, _ in items]
+    return [item.unit for item in items]
 
 
 def key(op: str, clause: str = "layout.values") -> CellKey:

@@ -126,8 +126,7 @@ class Change:
     after: tuple[Outcome, int] | None
 
     def __str__(self) -> str:
-        clause, op, dtype = self.cell
-        return f"{clause} {op}[{dtype}]: {self.before} became {self.after}"
+        return f"{self.cell.clause} {self.cell.name}: {self.before} became {self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ class Trial:
         return [
             change
             for change in self.changes
-            if not self.fault.allows(change.cell.clause, change.cell.op)
+            if not self.fault.allows(change.cell.clause, change.cell.unit)
         ]
 
 

@@ -248,8 +248,8 @@ def _way(failure: Failure) -> tuple[Kind, str | None, str]:
 
 
 class Recorder:
-    """The records of the cells of one item (an op and dtype, in one suite). Clauses that were not selected have no
-    record.
+    """The records of the cells of one item (an op, dtype and variant, in one suite). Clauses that were not selected have
+    no record.
 
     ``undeclared`` maps a clause to the capabilities that the clause requires and the device does not declare.
     ``untried`` maps a clause to another reason for not trying the clause. ``get`` returns None for the clauses in
@@ -263,10 +263,14 @@ class Recorder:
         clauses: Iterable[str],
         undeclared: Mapping[str, str] = MappingProxyType({}),
         untried: Mapping[str, str] = MappingProxyType({}),
+        variant: str = "",
     ) -> None:
+        self.variant = variant
         self.cells = {
             c: CellRecord(
-                CellKey(c, op, dtype), undeclared=undeclared.get(c, ""), untried=untried.get(c, "")
+                CellKey(c, op, dtype, variant),
+                undeclared=undeclared.get(c, ""),
+                untried=untried.get(c, ""),
             )
             for c in clauses
         }

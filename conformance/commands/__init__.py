@@ -90,7 +90,8 @@ def globs_of(option: str, text: str | None) -> list[str]:
 
 
 def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
-    """Returns the cell that a text names in the notation of the reports, ``clause::op[dtype]`` or ``clause::case``.
+    """Returns the cell that a text names in the notation of the reports, ``clause::op[dtype]`` or ``clause::case``, with ``@variant`` at the end if the
+    cell has a variant.
 
     Raises ConformError with the most similar names if the clause, op, dtype or case is unknown. The name is first
     compared with the ``planned`` cells and the cells of the contract's levels. Torch is imported only if the name is
@@ -112,14 +113,17 @@ def known_cell(text: str, planned: Iterable[CellKey] = ()) -> CellKey:
         raise ConformError(f"unknown clause '{cell.clause}'{near}; see `conform contract`")
     known = known.union(*(level.cells for level in levels()))
     if not cell.dtype:
-        names, what = {c.op for c in known if c.clause == cell.clause}, f"{cell.clause} has no case"
+        names, what = (
+            {c.unit for c in known if c.clause == cell.clause},
+            f"{cell.clause} has no case",
+        )
     else:
         if cell.dtype not in DTYPES:
             near = suggestion(cell.dtype, DTYPES)
             raise ConformError(f"{cell}: unknown dtype '{cell.dtype}'{near}")
-        names, what = {c.op for c in known if c.dtype}, "unknown op"
-    if cell.op not in names and not _in_torch(cell):
-        raise ConformError(f"{cell}: {what} '{cell.op}'{suggestion(cell.op, names)}")
+        names, what = {c.unit for c in known if c.dtype}, "unknown op"
+    if cell.unit not in names and not _in_torch(cell):
+        raise ConformError(f"{cell}: {what} '{cell.unit}'{suggestion(cell.unit, names)}")
     return cell
 
 
@@ -134,7 +138,7 @@ def _in_torch(cell: CellKey) -> bool:
     from conformance.plan.usage import known_ops
 
     if names := known_ops():
-        return cell.op in names
+        return cell.unit in names
     from opinfo.database import DATABASE
 
-    return cell.op in DATABASE.subjects()
+    return cell.unit in DATABASE.subjects()

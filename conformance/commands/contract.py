@@ -124,14 +124,14 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
     wanted = tomllib.loads((FOLDER / "must_pass.toml").read_text(encoding="utf-8"))
     must, dtypes = frozenset(wanted["ops"]), frozenset(wanted["dtypes"])
     core, quick = (make_plan(plan_spec(name), device, whole).cells for name in ("core", "quick"))
-    if missing := must - {cell.op for cell in core}:
+    if missing := must - {cell.unit for cell in core}:
         raise ConformError(
             f"must_pass.toml names ops that are not planned: {', '.join(sorted(missing))}"
         )
     in_quick = frozenset(quick)
     cells_of: dict[int, list[CellKey]] = {number: [] for number in LEVELS}
     for cell in core:
-        listed = cell.op in must and cell.dtype in dtypes if cell.dtype else cell in in_quick
+        listed = cell.unit in must and cell.dtype in dtypes if cell.dtype else cell in in_quick
         level = whole.clauses[cell.clause].level
         cells_of[level if listed else max(level, _FULL)].append(cell)
     for place, cells in cells_of.items():

@@ -349,7 +349,7 @@ def _selection(
         globs = globs_of(option, text)
         chosen.append(matching(option, globs, {key[index] for key in planned}) if globs else None)
     return lambda key: all(
-        names is None or name in names for name, names in zip(key, chosen, strict=True)
+        names is None or name in names for name, names in zip(key[:3], chosen, strict=True)
     )
 
 

@@ -83,7 +83,7 @@ def table(run: Path) -> None:
 def measured_by(run: Run) -> dict[tuple[str, str], CellResult]:
     """Returns the results of the cells that measured an error in a run, by op and dtype."""
     return {
-        (key.op, key.dtype): result
+        (key.unit, key.dtype): result
         for key, result in run.results.items()
         if key.clause == _ULP and result.ulps is not None
     }

@@ -165,7 +165,7 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """
         if cell.clause not in self.clauses:
             return False
-        if not any(fnmatchcase(cell.op, glob) for glob in self.ops or ("*",)):
+        if not any(fnmatchcase(cell.unit, glob) for glob in self.ops or ("*",)):
             return False
         if self.imitation is None:
             return True

@@ -136,7 +136,7 @@ def _groups(
     groups: dict[object, list[CellResult]] = defaultdict(list)
     for result in failing:
         way = (reasons.get(result.key), result.key.clause, way_of(result))
-        of_op[way, result.key.op].append(result)
+        of_op[way, result.key.unit].append(result)
     for (of, _), results in of_op.items():
         groups[of, tuple(sorted(each.key.dtype for each in results))] += results
     return groups.values()
@@ -152,9 +152,9 @@ def _joined(blocks: Iterable[Block]) -> Iterable[Block]:
 
 def _block(group: list[CellResult], reasons: Mapping[CellKey, str]) -> Block:
     first = group[0]
-    ops = tuple(dict.fromkeys(result.key.op for result in group))
+    ops = tuple(dict.fromkeys(result.key.unit for result in group))
     unsupported = first.outcome is Outcome.UNSUPPORTED
-    said = f"{TRIAGE} {first.key.op}: {one_line(first.message)[:200]}"
+    said = f"{TRIAGE} {first.key.unit}: {one_line(first.message)[:200]}"
     return Block(
         line=0,
         clause=(first.key.clause,),

@@ -16,7 +16,6 @@ from conformance.plan.selection import Machine
 from conformance.plan.usage import keep_ops
 from conformance.suites import checked, planned_cases, planned_op_checks
 from conformance.version import VERSION
-from devices.cell import CellKey
 from devices.descriptor import Descriptor
 from devices.pinned import digest, read_pinned
 from opinfo.database import DATABASE
@@ -130,18 +129,16 @@ def make_plan(
         known,
         recipe,
         fake_only=is_fake_only(descriptor),
+        variants={check.clause: check.variants for check in op_checks},
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.keep()
     if kept is not None:
         keep_ops(op.id for op in subjects.ops)
-    cases = [
-        CellKey(case.clause, case.name, "")
-        for case in planned_cases(contract, more=spec.more_cases)
-    ]
+    cases = [case.cell for case in planned_cases(contract, more=spec.more_cases)]
     programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
     cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
-    ops = {cell.op for cell in plan.cells}
+    ops = {cell.unit for cell in plan.cells}
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     for check in op_checks:
         if missing and check.reduced:
@@ -150,7 +147,7 @@ def make_plan(
                 f"{missing}, which the descriptor does not declare"
             )
             only = tuple(
-                (cell.op, cell.dtype) for cell in plan.cells if cell.clause == check.clause
+                (cell.unit, cell.dtype) for cell in plan.cells if cell.clause == check.clause
             )
             more.append(Excluded(check.clause, reason, only))
     families = {op.id: op_family(op.id, op.ufunc) for op in subjects.ops if op.id in ops}
@@ -204,7 +201,7 @@ def untried(
     for case in planned_cases(contract):
         wanted = case.clause not in undeclared and (clauses is None or case.clause in clauses)
         if wanted and (why := not_here(case, descriptor.capabilities, indices)):
-            found.setdefault(case.clause, {})[case.name] = why
+            found.setdefault(case.clause, {})[case.cell.name] = why
     for op, of_op in untried_with(ops, descriptor, contract, clauses).items():
         for clause, why in of_op.items():
             found.setdefault(clause, {})[op] = why

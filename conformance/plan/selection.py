@@ -47,17 +47,33 @@ class ItemId(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An item: the cells of several clauses with the same op and dtype. For a case, ``op`` is the name of the case and
-    ``dtype`` is empty."""
+    """An item: the cells of several clauses with the same unit, dtype and variant. For a case, ``unit`` is the name of the
+    case and ``dtype`` is empty."""
 
-    op: str
+    unit: str
     dtype: str
     clauses: list[str]
+    variant: str = ""
+
+    @classmethod
+    def of(cls, cell: CellKey, *clauses: str) -> Item:
+        """Returns an item for the unit, dtype and variant of a cell, with the given clauses."""
+        return cls(cell.unit, cell.dtype, [*clauses], cell.variant)
+
+    @property
+    def is_case(self) -> bool:
+        """True if the unit is a case of a clause and not an op."""
+        return not self.dtype
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Unit, dtype and variant: what all cells of the item have in common."""
+        return (self.unit, self.dtype, self.variant)
 
     @property
     def cells(self) -> list[CellKey]:
         """The cells of the item."""
-        return [CellKey(clause, self.op, self.dtype) for clause in self.clauses]
+        return [CellKey(clause, *self.key) for clause in self.clauses]
 
     @property
     def id(self) -> ItemId:
@@ -65,23 +81,18 @@ class Item(NamedTuple):
         return item_of(self.cells[0])
 
 
-def is_case(cell: CellKey) -> bool:
-    """Returns True if a cell belongs to a case of a clause, and not to an op. Only the cells of ops have a dtype."""
-    return not cell.dtype
-
-
 def item_of(cell: CellKey) -> ItemId:
     """Returns the id of the item that contains a cell."""
-    clause, op, dtype = cell
-    name = f"{clause}-{op}" if is_case(cell) else f"{op}-{dtype}"
-    return ItemId(suite_of(clause), name)
+    names = (cell.clause, cell.unit) if cell.is_case else (cell.unit, cell.dtype)
+    name = "-".join((*names, cell.variant) if cell.variant else names)
+    return ItemId(suite_of(cell.clause), name)
 
 
 def items_of(cells: Iterable[CellKey]) -> list[Item]:
     """Returns the items that contain the given cells, in the order of the cells."""
     grouped: dict[ItemId, Item] = {}
     for cell in cells:
-        found = grouped.setdefault(item_of(cell), Item(cell.op, cell.dtype, []))
+        found = grouped.setdefault(item_of(cell), Item.of(cell))
         found.clauses.append(cell.clause)
     return list(grouped.values())
 
@@ -93,7 +104,7 @@ def named(items: Iterable[Item], last: Iterable[Item]) -> dict[str, Item]:
     found = {str(item.id): item for item in items}
     for item in last:
         name = str(item.id)
-        found[name if is_case(item.cells[0]) else f"{name}@{item.clauses[0]}"] = item
+        found[name if item.is_case else f"{name}@{item.clauses[0]}"] = item
     return found
 
 
@@ -126,7 +137,7 @@ def _in_turns(items: Sequence[Item], families: Mapping[str, str]) -> list[Item]:
     """Returns the items in an order that takes one item of every op family in turn."""
     grouped: dict[str, list[Item]] = {}
     for item in items:
-        grouped.setdefault(families.get(item.op, item.op), []).append(item)
+        grouped.setdefault(families.get(item.unit, item.unit), []).append(item)
     most_first = (sorted(each, key=lambda item: -len(item.clauses)) for each in grouped.values())
     return [item for turn in zip_longest(*most_first) for item in turn if item is not None]
 
@@ -281,8 +292,8 @@ def select(plan: Plan, request: Request, clauses: frozenset[str] | None) -> list
     selected. Raises ConformError if a name matches nothing or if no cell is selected."""
     selected = list(plan.cells)
     if request.ops is not None:
-        ops = matching("--ops", request.ops, {c.op for c in plan.cells if not is_case(c)})
-        selected = [c for c in selected if c.op in ops and not is_case(c)]
+        ops = matching("--ops", request.ops, {c.unit for c in plan.cells if not c.is_case})
+        selected = [c for c in selected if c.unit in ops and not c.is_case]
     if request.dtypes is not None:
         dtypes = matching("--dtypes", request.dtypes, {c.dtype for c in plan.cells} - {""})
         selected = [c for c in selected if c.dtype in dtypes]

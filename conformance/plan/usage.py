@@ -61,7 +61,7 @@ def check(request: Request) -> Descriptor | None:
 def meant(argument: str) -> str:
     """Returns a question about the option that the user may have meant by an argument that is not a path, such as ";
     did you mean --ops add?"; an empty text if no name is similar."""
-    names = known_ops() or frozenset(cell.op for level in levels() for cell in level.cells)
+    names = known_ops() or frozenset(cell.unit for level in levels() for cell in level.cells)
     if argument in names:
         return f"; did you mean --ops {argument}?"
     if argument in registry.installed().devices:
@@ -119,7 +119,7 @@ def known_ops() -> frozenset[str]:
         kept = msgspec.json.decode(_kept_ops().read_bytes(), type=list[str])
     except (OSError, msgspec.DecodeError, metadata.PackageNotFoundError):
         return frozenset()
-    return frozenset(kept).union(cell.op for level in levels() for cell in level.cells)
+    return frozenset(kept).union(cell.unit for level in levels() for cell in level.cells)
 
 
 def keep_ops(names: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from conformance.contract import Clause
+from conformance.plan.selection import Item
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
@@ -107,7 +108,7 @@ class LostCells:
     """The cells of a run that ended a process, grouped by item."""
 
     def __init__(self, known: Iterable[Lost] = ()) -> None:
-        self._items: dict[tuple[str, str], Guilty] = {}
+        self._items: dict[tuple[str, ...], Guilty] = {}
         self.all: list[Lost] = []
         for lost in known:
             self.add(lost)
@@ -115,14 +116,14 @@ class LostCells:
     def add(self, lost: Lost) -> None:
         """Adds a cell that ended a process."""
         self.all.append(lost)
-        guilty = self._items.setdefault((lost.cell.op, lost.cell.dtype), Guilty())
+        guilty = self._items.setdefault(lost.cell[1:], Guilty())
         guilty.clauses.add(lost.cell.clause)
         if lost.call is not None and not lost.judged:
             guilty.calls.setdefault(lost.call, lost.cell)
 
-    def of(self, op: str, dtype: str) -> Guilty:
-        """Returns the clauses and calls that the item of an op (or case) and dtype must skip."""
-        return self._items.get((op, dtype)) or Guilty()
+    def of(self, item: Item) -> Guilty:
+        """Returns the clauses and calls that an item must skip."""
+        return self._items.get(item.key) or Guilty()
 
 
 def share_out(cells: Sequence[CellOutcome], seconds: float) -> tuple[CellOutcome, ...]:

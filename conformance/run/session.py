@@ -30,7 +30,7 @@ from conformance.contract.levels import stated
 from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
-from conformance.plan.selection import Item, Machine, is_case, item_of, items_of
+from conformance.plan.selection import Item, Machine, item_of, items_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
@@ -188,7 +188,7 @@ class Session:
             torch_build=planner.torch_build(),
             deadline=time.time() + limit if limit is not None else None,
             items=tuple(items),
-            last=tuple(Item(cell.op, cell.dtype, [cell.clause]) for cell in left if cell in deadly),
+            last=tuple(Item.of(cell, cell.clause) for cell in left if cell in deadly),
             limits=self.limits,
             machine=Machine.of(self.facts),
         )
@@ -230,7 +230,7 @@ class Session:
 
     @cached_property
     def _untried(self) -> Mapping[str, Mapping[str, str]]:
-        ops = {cell.op: None for cell in self.plan.cells if cell.dtype}
+        ops = {cell.unit: None for cell in self.plan.cells if cell.dtype}
         clauses = {cell.clause for cell in self.selected}
         return planner.untried(self.descriptor, self.contract, ops, clauses)
 
@@ -241,7 +241,7 @@ class Session:
         undeclared = planner.undeclared_clauses(self.descriptor, self.contract)
         for cell, outcome in self.outcomes.items():
             if outcome.declared and not undeclared.get(cell.clause):
-                found.setdefault(cell.clause, {}).setdefault(cell.op, outcome.message)
+                found.setdefault(cell.clause, {}).setdefault(cell.unit, outcome.message)
         return found
 
     @cached_property
@@ -422,7 +422,7 @@ class Session:
         if request.selection:
             lines.append(f"partial run ({', '.join(request.selection)})")
         if request.ops is not None or request.dtypes is not None:
-            cases = sum(map(is_case, plan.cells))
+            cases = sum(cell.is_case for cell in plan.cells)
             options = " and ".join(n for n in ("--ops", "--dtypes") if n in request.selection)
             verb = "leave" if " and " in options else "leaves"
             lines.append(

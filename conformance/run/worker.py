@@ -21,7 +21,7 @@ from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.ops.script import NotCarried
 from conformance.contract import load
 from conformance.plan.planner import undeclared_clauses, untried_with
-from conformance.plan.selection import Item, Machine, is_case, named
+from conformance.plan.selection import Item, Machine, named
 from conformance.plan.usage import known_layouts
 from conformance.run.isolation.watch import CellLimits, DeviceLock, Place, Watch
 from conformance.run.item_report import (
@@ -166,9 +166,9 @@ class Worker:
         self.orders, self.place, self.source = orders, place, source
         self.items = orders.items_by_id()
         self.alone = frozenset(named((), orders.last))
-        self.deadly: dict[tuple[str, str], list[str]] = {}
+        self.deadly: dict[tuple[str, ...], list[str]] = {}
         for each in orders.last:
-            self.deadly.setdefault((each.op, each.dtype), []).extend(each.clauses)
+            self.deadly.setdefault(each.key, []).extend(each.clauses)
         descriptor = registry.find(orders.bench.device, orders.bench.descriptor)
         self.device = device or open_device(descriptor, place.index)
         facts = self.device.descriptor.facts()
@@ -204,18 +204,18 @@ class Worker:
         item_id, item = task.item, self.items[task.item]
         if task.told:
             return ItemReport(), list(self._failures(task.told))
-        guilty = LostCells(task.lost).of(item.op, item.dtype)
+        guilty = LostCells(task.lost).of(item)
         wanted = task.clauses or item.clauses
-        left = Item(item.op, item.dtype, [c for c in wanted if c not in guilty.clauses])
+        left = item._replace(clauses=[c for c in wanted if c not in guilty.clauses])
         if not left.clauses:
             return ItemReport(), []
         cell = left.cells[0]
-        case = find_case(cell) if is_case(cell) else None
+        case = find_case(cell)
         alone = item_id in self.alone or (case is not None and case.alone)
         run: Callable[[Item], ItemReport] = self._run_op
-        if is_case(cell):
+        if item.is_case:
             run = self._run_lost if case is None else partial(self._run_case, case)
-        deadly = self.deadly.get((item.op, item.dtype), ())
+        deadly = self.deadly.get(item.key, ())
         with self.watch.item(cell, guilty, alone=alone, elsewhere=deadly, only=task.only):
             began = time.perf_counter()  # after the wait for the device's lock
             report = run(left)
@@ -234,7 +234,7 @@ class Worker:
         runs = {found.cell.clause: [found] for found in cells}
         for turn in range(1, max(times.values())):
             clauses = [clause for clause in item.clauses if times.get(clause, 0) > turn]
-            for found in run(Item(item.op, item.dtype, clauses)).cells:
+            for found in run(item._replace(clauses=clauses)).cells:
                 runs[found.cell.clause].append(found)
         return tuple(
             together(of_cell, [verdict_of(self.matcher, found)[0] in BAD for found in of_cell])
@@ -251,7 +251,9 @@ class Worker:
                     yield f"    repro: python {self.folder / found.repro}"
 
     def _run_case(self, case: BehaviourCase, item: Item) -> ItemReport:
-        recorder = Recorder(item.op, item.dtype, item.clauses, self.undeclared)
+        recorder = Recorder(
+            item.unit, item.dtype, item.clauses, self.undeclared, variant=item.variant
+        )
         record = recorder.cells[case.clause]
         if self.littered:  # cycles hold tensors, which would be freed, and counted, during a case
             gc.collect()
@@ -270,20 +272,20 @@ class Worker:
     def _run_lost(self, item: Item) -> ItemReport:
         """Returns the report for a case that this version of the suite does not have, or for an op that this version of
         torch does not have. Such an item is planned only because of a pinned example."""
-        return ItemReport(self._outcomes(item, unknown_here(*item, self._pins(item))))
+        return ItemReport(self._outcomes(item, unknown_here(item, self._pins(item))))
 
     def _pins(self, item: Item) -> Sequence[Pinned]:
-        return self.pins.get((item.op, item.dtype), ())
+        return () if item.variant else self.pins.get((item.unit, item.dtype), ())
 
     def _run_op(self, item: Item) -> ItemReport:
-        op_id, dtype, clauses = item
+        op_id, dtype, clauses = item.unit, item.dtype, item.clauses
         self.littered = True
         op, known = self.source.subjects().get(op_id), exceptions()
         if op is None:
             return self._run_lost(item)
         declared_by = self.device.descriptor
         withheld = untried_with([op_id], declared_by, load(), clauses, self.source)[op_id]
-        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld)
+        recorder = Recorder(op_id, dtype, clauses, self.undeclared, withheld, variant=item.variant)
         pins = self._pins(item)
         if not (pins or any(map(recorder.get, clauses))):
             return ItemReport(self._outcomes(item, recorder))  # nothing is tried

@@ -144,9 +144,14 @@ def _scripts(bench: Bench, cells: Sequence[Unfinished]) -> Iterator[tuple[CellKe
 
 
 def _cell_script(bench: Bench, each: Unfinished) -> str:
-    clause, op, dtype = each.cell
+    cell = each.cell
     device = f"--descriptor={bench.descriptor}" if bench.descriptor else f"--device={bench.device}"
-    selection = (f"--plan={bench.plan}", f"--clauses={clause}", f"--ops={op}", f"--dtypes={dtype}")
+    selection = (
+        f"--plan={bench.plan}",
+        f"--clauses={cell.clause}",
+        f"--ops={cell.unit}",
+        f"--dtypes={cell.dtype}",
+    )
     template = Template(
         _RUNS_CELL.read_text("utf-8"), undefined=StrictUndefined, keep_trailing_newline=True
     )
@@ -180,7 +185,10 @@ def serve(given: object, tell: Tell) -> None:
             case = replace(case, seconds=each.seconds)
             text = script_of_case(case, device.descriptor, failure, dies=True)
         elif each.call is not None:
-            runner = CandidateRunner.of(each.cell.op, each.cell.dtype, device, orders.bench.samples)
+            runner = CandidateRunner.of(
+                *(each.cell.unit, each.cell.dtype, device, orders.bench.samples),
+                variant=each.cell.variant,
+            )
             given = each.cell.clause, each.call, each.seconds
             text = runner.script_of(*given, judged=each.judged, failure=failure)
         tell(text)

@@ -75,18 +75,21 @@ def planned_op_checks(contract: Contract) -> list[OpCheck]:
     return [check for suite in suites() for check in suite.op_checks if check.clause in wanted]
 
 
-def case_of(clause: str, name: str) -> BehaviourCase:
-    """Return the case with the given name of a clause. Raises KeyError if the clause has no such case."""
+def case_of(clause: str, name: str, variant: str = "") -> BehaviourCase:
+    """Return the case with the given name and variant of a clause. Raises KeyError if the clause has no such case."""
+    cell = CellKey(clause, name, "", variant)
     for case in load(suite_of(clause)).cases:
-        if (case.clause, case.name) == (clause, name):
+        if case.cell == cell:
             return case
-    raise KeyError(f"{clause} has no case {name!r}")
+    raise KeyError(f"{clause} has no case {cell.name!r}")
 
 
 def find_case(cell: CellKey) -> BehaviourCase | None:
     """Return the case whose results are stored in a cell; None if the cell belongs to no case."""
     try:
-        return case_of(cell.clause, cell.op) if suite_of(cell.clause) in FAMILIES else None
+        if cell.is_case and suite_of(cell.clause) in FAMILIES:
+            return case_of(cell.clause, cell.unit, cell.variant)
+        return None
     except KeyError:
         return None
 

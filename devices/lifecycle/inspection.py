@@ -62,7 +62,7 @@ def lint(
 def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
     matcher = Matcher(here)
     matches = {key: matcher.match(key) for key in cells}
-    ops = {key.op for key in matches}
+    ops = {key.unit for key in matches}
     found: defaultdict[int, list[CellKey]] = defaultdict(list)  # by the line of a matching block
     conflicts: defaultdict[tuple[Block, Block], list[CellKey]] = defaultdict(list)
     for key, match in matches.items():
@@ -136,7 +136,7 @@ def explain(manifest: Manifest, key: CellKey, facts: Mapping[str, str]) -> Expla
     elsewhere = [
         (block, tuple(each for each in block.when if not each.holds(facts)))
         for block in here.inactive
-        if all(_matched_by(block, key))
+        if None not in _matched_by(block, key)
     ]
     return Explanation(key, Matcher(here).match(key), tuple(elsewhere), facts)
 
@@ -146,19 +146,19 @@ def _rank(pattern: str) -> tuple[bool, int]:
     return (not pattern.endswith("*"), len(pattern))
 
 
-def _matched_by(block: Block, key: CellKey) -> list[str]:
-    """Returns, for each of clause, op and dtype, the most specific of the block's patterns that match the cell; an
-    empty text if none matches."""
+def _matched_by(block: Block, key: CellKey) -> list[str | None]:
+    """Returns, for each of clause, op, dtype and variant, the most specific of the block's patterns that match the cell;
+    None if none matches."""
     return [
-        max((each for each in patterns if pattern_matches(each, name)), key=_rank, default="")
+        max((each for each in patterns if pattern_matches(each, name)), key=_rank, default=None)
         for patterns, name in zip(block.axes, key, strict=True)
     ]
 
 
 def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
-    """Returns the names of the keys (clause, op, dtype) in which the block ``one`` matches the cell more specifically
-    than the block ``other``; an empty list if ``one`` is less specific in any key."""
-    ranks = [list(map(_rank, _matched_by(each, key))) for each in (one, other)]
+    """Returns the names of the keys (clause, op, dtype, variant) in which the block ``one`` matches the cell more
+    specifically than the block ``other``; an empty list if ``one`` is less specific in any key. Both match the cell."""
+    ranks = [[_rank(found or "") for found in _matched_by(each, key)] for each in (one, other)]
     if any(a < b for a, b in zip(*ranks, strict=True)):
         return []
     return [axis for axis, a, b in zip(AXES, *ranks, strict=True) if a > b]
@@ -209,8 +209,12 @@ def _block(part: str, block: Block, key: CellKey, by: Block | None = None) -> li
         lines[0] += f" in {', '.join(sorted(block.layouts))}"
     if block.raises:
         lines[0] += f" with {block.raises}"
-    matched = zip(AXES, _matched_by(block, key), strict=True)
-    lines.append("    matched by " + ", ".join(f"{axis} '{each}'" for axis, each in matched))
+    matched = dict(zip(AXES, _matched_by(block, key), strict=True))
+    if block.variant == ("*",) and not key.variant:
+        del matched["variant"]  # few cells have one
+    lines.append(
+        "    matched by " + ", ".join(f"{axis} '{each}'" for axis, each in matched.items())
+    )
     if by is not None:
         lines.append("    less specific in " + " and ".join(_more_specific(by, block, key)))
     kind = f"{block.kind}: " if block.kind else ""

@@ -1,7 +1,7 @@
 """Narrows a block to the cells and layouts that still fail. The result never covers a cell or layout that the block did
 not cover.
 
-A block describes a product of clauses, ops and dtypes. A product may contain combinations that no plan has, but no
+A block describes a product of clauses, ops, dtypes and variants. A product may contain combinations that no plan has, but no
 forbidden cell.
 """
 
@@ -9,40 +9,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from devices.cell import CellKey
-from devices.manifest import AXES, Block
+from devices.manifest import Block
 from devices.verdicts import any_matches, pattern_matches
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A product of clauses, ops and dtypes: the cells of all combinations."""
+    """A product of clauses, ops, dtypes and variants: the cells of all combinations."""
 
     clause: frozenset[str]
     op: frozenset[str]
     dtype: frozenset[str]
+    variant: frozenset[str]
 
     def joined(self, other: Box) -> Box:
         """Returns the smallest product that contains both products."""
-        return Box(self.clause | other.clause, self.op | other.op, self.dtype | other.dtype)
+        return Box(
+            clause=self.clause | other.clause,
+            op=self.op | other.op,
+            dtype=self.dtype | other.dtype,
+            variant=self.variant | other.variant,
+        )
+
+    def contains(self, cell: CellKey) -> bool:
+        """Returns True if the product contains a cell."""
+        return (
+            cell.clause in self.clause
+            and cell.unit in self.op
+            and cell.dtype in self.dtype
+            and cell.variant in self.variant
+        )
 
 
 class Forbidden:
     """Cells that no product may contain, because no block made from a product may match them."""
 
     def __init__(self, cells: Iterable[CellKey]) -> None:
-        self._by_op: dict[str, list[tuple[str, str]]] = {}
-        for clause, op, dtype in cells:
-            self._by_op.setdefault(op, []).append((clause, dtype))
+        self._by_op: dict[str, list[CellKey]] = {}
+        for cell in cells:
+            self._by_op.setdefault(cell.unit, []).append(cell)
 
     def allow(self, box: Box) -> bool:
         """Returns True if a product contains none of the forbidden cells."""
-        return not any(
-            clause in box.clause and dtype in box.dtype
-            for op in box.op
-            for clause, dtype in self._by_op.get(op, ())
-        )
+        return not any(box.contains(cell) for op in box.op for cell in self._by_op.get(op, ()))
 
 
 def decompose(
@@ -69,28 +81,29 @@ def decompose(
 
 
 def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
-    """Returns one product per op if possible, otherwise one product for each set of dtypes that clauses of the op
-    share."""
-    by_op: dict[str, dict[str, set[str]]] = {}
-    for clause, op, dtype in cells:
-        by_op.setdefault(op, {}).setdefault(clause, set()).add(dtype)
+    """Returns one product per op and variant if possible, otherwise one product for each set of dtypes that clauses of the
+    op share."""
+    dtypes_of: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for cell in cells:
+        by_clause = dtypes_of.setdefault((cell.unit, cell.variant), {})
+        by_clause.setdefault(cell.clause, set()).add(cell.dtype)
     rows = []
-    for op, clauses in by_op.items():
-        ops = frozenset({op})
-        whole = Box(frozenset(clauses), ops, frozenset().union(*clauses.values()))
+    for (op, variant), clauses in dtypes_of.items():
+        ops, variants = frozenset({op}), frozenset({variant})
+        whole = Box(frozenset(clauses), ops, frozenset().union(*clauses.values()), variants)
         if forbidden.allow(whole):
             rows.append(whole)
             continue
         shared: dict[frozenset[str], set[str]] = {}
         for clause, dtypes in clauses.items():
             shared.setdefault(frozenset(dtypes), set()).add(clause)
-        rows += [Box(frozenset(names), ops, dtypes) for dtypes, names in shared.items()]
+        rows += [Box(frozenset(names), ops, dtypes, variants) for dtypes, names in shared.items()]
     # Similar products are neighbours and the largest come first, so that others can join them.
     return sorted(
         rows,
         key=lambda row: (
             -len(row.dtype) * len(row.clause),
-            *map(sorted, (row.dtype, row.clause, row.op)),
+            *map(sorted, (row.dtype, row.clause, row.op, row.variant)),
         ),
     )
 
@@ -127,13 +140,14 @@ def narrowed(
     leaving = set(gone)
     cells = {key: bounds.get(key) for key in covered if key not in leaving}
     unseen = [name for name in sorted(unseen_dtypes) if any_matches(block.dtype, name)]
-    pairs = dict.fromkeys((key.clause, key.op) for key in covered)
-    clauses = list(dict.fromkeys(clause for clause, _ in pairs))
+    clauses = list(dict.fromkeys(key.clause for key in covered))
+    variants = list(dict.fromkeys(key.variant for key in covered))
     if unseen or of_cases(covered):
-        cells.update({CellKey(*pair, dtype): None for pair in pairs for dtype in unseen})
+        seen = dict.fromkeys(key._replace(dtype="") for key in covered)
+        cells.update({key._replace(dtype=dtype): None for key in seen for dtype in unseen})
         named = [op for op in strangers if any_matches(block.op, op)]
         both = (*unseen, *sorted({key.dtype for key in covered}))
-        cells |= {CellKey(c, op, dtype): None for c in clauses for op in named for dtype in both}
+        cells |= dict.fromkeys(map(CellKey._make, product(clauses, named, both, variants)))
     forbidden = sorted(leaving)
     pieces = _pieces(block, cells, forbidden)
     lost = {key for key in cells if overridden(key)}
@@ -146,12 +160,15 @@ def narrowed(
     for prefix in block.op:
         if prefix.endswith("*"):
             # Dtypes by name would be as specific as blocks that decide about single ops of the prefix.
-            known = (prefix, *strangers, *(key.op for key in covered))
+            known = (prefix, *strangers, *(key.unit for key in covered))
             within = {op for op in known if pattern_matches(prefix, op)}
             free = {
                 name
                 for name in unseen
-                if not any(overridden(CellKey(c, op, name)) for c in clauses for op in within)
+                if not any(
+                    overridden(CellKey._make(names))
+                    for names in product(clauses, within, [name], variants)
+                )
             }
             pieces = _with_prefix(block, pieces, prefix, clauses, free)
     return pieces
@@ -171,7 +188,8 @@ def _with_prefix(
         return pieces
     names = block.clause if len(lost) == len(clauses) else tuple(sorted(lost))
     for index, piece in enumerate(pieces):
-        if (piece.clause, set(piece.dtype), piece.layouts) == (names, dtypes, block.layouts):
+        same = piece.layouts == block.layouts and piece.variant == block.variant
+        if same and (piece.clause, set(piece.dtype)) == (names, dtypes):
             rest = tuple(op for op in piece.op if not pattern_matches(prefix, op))
             joined = replace(piece, op=(*rest, prefix))
             return [*pieces[:index], joined, *pieces[index + 1 :]]
@@ -184,6 +202,7 @@ def _keeps(piece: Block, block: Block, prefix: str, clause: str, dtypes: Collect
     return (
         prefix in piece.op
         and piece.layouts == block.layouts
+        and piece.variant == block.variant
         and any_matches(piece.clause, clause)
         and all(any_matches(piece.dtype, name) for name in dtypes)
     )
@@ -245,7 +264,7 @@ def _piece(
     otherwise the names are written out. A pattern that matches no known name is kept only in the ``first`` copy.
     """
     patterns: dict[str, tuple[str, ...]] = {}
-    for axis in ("op", "dtype", "clause"):
+    for axis in ("op", "dtype", "variant", "clause"):
         names: frozenset[str] = getattr(box, axis)
         kept: list[str] = []
         for pattern in getattr(block, axis):
@@ -260,8 +279,14 @@ def _piece(
                 box = grown
         kept += [name for name in sorted(names) if not any_matches(kept, name)]
         patterns[axis] = tuple(kept)
-    clause, op, dtype = (patterns[axis] for axis in AXES)
-    return replace(block, clause=clause, op=op, dtype=dtype, layouts=layouts)
+    return replace(
+        block,
+        clause=patterns["clause"],
+        op=patterns["op"],
+        dtype=patterns["dtype"],
+        variant=patterns["variant"],
+        layouts=layouts,
+    )
 
 
 def _is_more_exact(block: Block, piece: Block) -> bool:

@@ -179,9 +179,9 @@ def _written(key: str, value: object) -> str | None:
 
 
 def names_text(key: str, names: Sequence[str]) -> str | None:
-    """Returns the text of the names in ``clause``, ``op``, ``dtype`` or ``layouts``; None if the value is the
+    """Returns the text of the names in ``clause``, ``op``, ``dtype``, ``variant`` or ``layouts``; None if the value is the
     default."""
-    if key in ("op", "dtype") and tuple(names) == ("*",):
+    if key in ("op", "dtype", "variant") and tuple(names) == ("*",):
         return None
     listed = [string(name) for name in sorted(set(names))]
     if key in AXES and len(listed) == 1:

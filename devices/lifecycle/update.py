@@ -8,7 +8,7 @@ and not changed; cells that no run ran are not changed either.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +27,7 @@ from devices.lifecycle.evidence import (
     judged,
     weigh,
 )
-from devices.lifecycle.narrow import Bounds, Forbidden, decompose, narrowed, of_cases
+from devices.lifecycle.narrow import Bounds, Box, Forbidden, decompose, narrowed, of_cases
 from devices.lifecycle.text import Editing
 from devices.manifest import AXES, Block, CauseKind, ExpectedOutcome, Manifest
 from devices.verdicts import Expectation, Match, Matcher, any_matches, conflict_text, describes
@@ -70,7 +70,7 @@ def new_blocks(
             not key.dtype,  # cases have no dtype, so they need blocks of their own
         )
         groups.setdefault(group, []).append(key)
-    blocks = []
+    blocks, variants = [], frozenset(key.variant for key in planned)
     for (outcome, raises, reason, _), keys in groups.items():
         needed = {key: cells[key].observed.layouts - listed.get(key, frozenset()) for key in keys}
         for layouts, members in _shared(needed, cells):
@@ -84,6 +84,7 @@ def new_blocks(
                         op=tuple(sorted(box.op)),
                         # Cases have no dtype.
                         dtype=("*",) if box.dtype == {""} else tuple(sorted(box.dtype)),
+                        variant=_variants_of(box, forbidden, variants),
                         layouts=layouts or None,
                         outcome=outcome,
                         raises=raises,
@@ -91,6 +92,14 @@ def new_blocks(
                     )
                 )
     return blocks
+
+
+def _variants_of(box: Box, forbidden: Forbidden, planned: frozenset[str]) -> tuple[str, ...]:
+    """Returns the variants that a new block names: any variant, if all its cells have none and no other ``planned``
+    variant would make the block match a forbidden cell."""
+    if box.variant == {""} and forbidden.allow(replace(box, variant=planned)):
+        return ("*",)
+    return tuple(sorted(box.variant))
 
 
 def _shared(
@@ -106,9 +115,11 @@ def _shared(
         members = exact[layouts]
         for more, others in groups:
             # A group without layouts allows any layout, so it cannot be joined with another group.
-            ops = {key.op for key in others}
+            ops = {key.unit for key in others}
             if layouts and layouts <= more:
-                joining = [key for key in members if key.op in ops and not cells[key].passed & more]
+                joining = [
+                    key for key in members if key.unit in ops and not cells[key].passed & more
+                ]
                 others += joining
                 members = [key for key in members if key not in joining]
         if members:
@@ -260,7 +271,7 @@ class _Work:
                     covered[block.line].append(key)
         unseen = set(dtypes) - {key.dtype for key in planned}
         named = {op for block in self.active.blocks for op in block.op if not op.endswith("*")}
-        strangers = sorted(named - {key.op for key in planned})
+        strangers = sorted(named - {key.unit for key in planned})
         for line, block in touched.items():
             self._narrow(block, covered[line], unseen, strangers)
 
@@ -383,7 +394,7 @@ def _changes(block: Block, piece: Block) -> dict[str, Sequence[str]]:
     stay as they are."""
     changes: dict[str, Sequence[str]] = {}
     for axis, names, before in zip(AXES, piece.axes, block.axes, strict=True):
-        if names == ("",):  # cases have no dtype
+        if axis == "dtype" and names == ("",):  # cases have no dtype
             names = ("*",)
         if set(names) != set(before):
             changes[axis] = names

@@ -33,7 +33,8 @@ def shard_of(op: str) -> int:
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """The cells of a run in the order of the site, and the names of their clauses, dtypes and operators.
+    """The cells of a run in the order of the site, and the names of their clauses, dtypes and operators. A dtype has
+    ``@variant`` at its end if its cells have a variant.
 
     Each pattern in ``patterns`` lists clauses and their dtypes, as positions in ``clauses`` and ``dtypes``. ``ops`` are
     pairs of a name and a position in ``patterns``, sorted by name. The cells are those of the first operator, clause by
@@ -119,7 +120,7 @@ def cells_of(axis: Axis, op: str, pattern: int) -> Iterator[CellKey]:
     """Yields the cells of an operator, in the order of the axis."""
     for clause, dtypes in axis.patterns[pattern]:
         for dtype in dtypes:
-            yield CellKey(axis.clauses[clause], op, axis.dtypes[dtype])
+            yield CellKey.of_kind(axis.clauses[clause], op, axis.dtypes[dtype])
 
 
 def count(axis: Axis, codes: str) -> dict[str, dict[str, int]]:

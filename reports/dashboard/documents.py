@@ -50,6 +50,7 @@ class Block(msgspec.Struct, frozen=True):
     kind: str | None = None
     issue: str | None = None
     expires: str | None = None  # the last day on which the block applies, ISO 8601
+    variant: tuple[str, ...] | None = None  # None: any variant
     layouts: list[str] | None = None
     raises: str | None = None
     match: str | None = None
@@ -247,11 +248,13 @@ def write_downloads(
 
 
 def beginnings(axis: Axis) -> list[str]:
-    """Returns the first three fields (clause, op, dtype) of each cell's line in a CSV file, each followed by a
-    comma."""
+    """Returns the first three fields (clause, op, and dtype with variant) of each cell's line in a CSV file, each followed
+    by a comma."""
     names = (*axis.clauses, *axis.dtypes, *(op for op, _ in axis.ops))
     fields = {name: _field(name) for name in names}
-    return [f"{fields[clause]},{fields[op]},{fields[dtype]}," for clause, op, dtype in keys(axis)]
+    return [
+        f"{fields[cell.clause]},{fields[cell.unit]},{fields[cell.kind]}," for cell in keys(axis)
+    ]
 
 
 def _field(text: str) -> str:

@@ -227,6 +227,7 @@ def _published(block: Block, active: bool, cells: int, met: int) -> documents.Bl
         kind=block.kind.value if block.kind else None,
         issue=block.issue,
         expires=block.expires.isoformat() if block.expires else None,
+        variant=None if block.variant == ("*",) else block.variant,
         layouts=None if block.layouts is None else sorted(block.layouts),
         raises=block.raises,
         match=block.match.pattern if block.match else None,
@@ -433,7 +434,7 @@ def _shards(read: ReadRun, deciding: Mapping[int, list[int]]) -> dict[int, _Shar
         shard = shards.setdefault(axes.shard_of(op), _Shard())
         shard.counts[op] = (read.checks[start:end], read.samples[start:end])
     for position, result in read.not_passed.items():
-        shard = shards[axes.shard_of(result.key.op)]
+        shard = shards[axes.shard_of(result.key.unit)]
         detail = shard.cells[str(position)] = _detail(read.run.folder, result, shard)
         detail.blocks = deciding.get(position, [])
         detail.cause = causes.get(position)

@@ -201,7 +201,7 @@ def _trial(
         for cell in cells:
             row: list[Any] = [list(cell), None, 0, "", "", []]
             if enough is None or failed[cell.clause] < enough:
-                case, record = suites.case_of(cell.clause, cell.op), CellRecord(cell)
+                case, record = suites.case_of(cell.clause, cell.unit), CellRecord(cell)
                 with nullcontext(set[str]()) if fault else reached() as faults:
                     run_case(case, record, device, DeviceLocator(device="simulated"))
                 outcome, shown = record.outcome(), record.smallest

@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 
 from conformance import contract, suites
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.plan.selection import is_case
 from devices.cell import CellKey, Outcome
 from devices.simulated.faults import FAULTS, Fault
 from tests.behaviour.server import Seen, Server, serving
@@ -146,7 +145,7 @@ def line_of(made: Trial) -> list[str]:
     lines = []
     for clause in made.fault.clauses:
         cells = made.caught(clause)
-        where = ", ".join(cell.op for cell in cells[:4]) + (" …" if len(cells) > 4 else "")
+        where = ", ".join(cell.unit for cell in cells[:4]) + (" …" if len(cells) > 4 else "")
         text = f"{len(cells)} cells: {where}" if cells else "MISSED"
         lines.append(f"{made.fault.name:36}  {clause:28}  {text}")
         lines += [f"    {made.seen[cell].message[:150]}" for cell in cells[:1]]
@@ -160,7 +159,7 @@ def main(globs: Sequence[str]) -> int:
         wrong += [
             f"clean: {cell}: {seen.outcome}: {seen.message}"
             for cell, seen in clean.items()
-            if seen.outcome is not Outcome.PASS and is_case(cell)
+            if seen.outcome is not Outcome.PASS and cell.is_case
         ]
         for fault in faults().values():
             if globs and not any(fnmatchcase(fault.name, pattern) for pattern in globs):

@@ -176,10 +176,12 @@ def repros(
             continue
         made = trials.of(cells, fault)
         seen, caught = made.seen, made.caught(clause)
-        for cell in sorted(caught, key=lambda c: (not seen[c].script, c.op == "drawn", c.op))[:2]:
+        for cell in sorted(caught, key=lambda c: (not seen[c].script, c.unit == "drawn", c.unit))[
+            :2
+        ]:
             text = seen[cell].script
             if not text:  # it died
-                case = replace(suites.case_of(cell.clause, cell.op), seconds=5.0)
+                case = replace(suites.case_of(cell.clause, cell.unit), seconds=5.0)
                 text = script_of_case(case, descriptor, dies=True)
             yield fault, cell, text
 

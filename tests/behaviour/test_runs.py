@@ -50,8 +50,8 @@ def test_a_fault_fails_the_run_with_a_repro(fork: ForkServer, tmp_path: Path) ->
     )
     assert ran.code == 1, ran.text
     cells = cells_of(tmp_path / "run")
-    failed = {key.op for key, cell in cells.items() if cell.outcome is Outcome.FAIL}
-    assert failed == {"reset", "reset_of_each"} and {key.op for key in cells} == {
+    failed = {key.unit for key, cell in cells.items() if cell.outcome is Outcome.FAIL}
+    assert failed == {"reset", "reset_of_each"} and {key.unit for key in cells} == {
         "reset",
         "reset_of_each",
         "running_maximum",
@@ -67,8 +67,8 @@ def test_ops_leave_cases_out_and_say_so(fork: ForkServer, tmp_path: Path) -> Non
     )
     assert ran.code == 0, ran.text
     assert re.search(r"--ops leaves out [\d,]+ cells that are not about one operator", ran.text)
-    assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
-    assert {"neg"} & {cell.op for cell in CASES}  # there are cases of that name
+    assert {key.unit for key in cells_of(tmp_path / "run")} == {"neg"}
+    assert {"neg"} & {cell.unit for cell in CASES}  # there are cases of that name
     assert all(key.dtype for key in cells_of(tmp_path / "run"))
 
 

@@ -433,7 +433,7 @@ def test_update_takes_a_case_out_of_its_block_whole_for_a_case_has_no_dtype(
     tmp_path: Path, file: Path
 ) -> None:
     text = BLOCK.replace('dtype = "float32"\n', "").replace("layout.values", QUERY.clause)
-    file.write_text(text.replace('"add"', f'["another", "{QUERY.op}"]'))
+    file.write_text(text.replace('"add"', f'["another", "{QUERY.unit}"]'))
     result = call("update", write(tmp_path), "--manifest", file)
     assert "that no RUN planned" not in result.stdout
     assert file.read_text() == text.replace('"add"', '"another"')  # which no run planned

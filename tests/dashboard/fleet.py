@@ -75,7 +75,14 @@ def grid(clauses: Iterable[str], ops: Iterable[str], dtypes: Iterable[str]) -> l
 ALPHA = [*grid((VALUES, BOUNDS, OUT), OPS, DTYPES), CellKey(QUERY, "false while busy", "")]
 CHECKED = frozenset({VALUES, BOUNDS, OUT, QUERY})  # at least, whatever the contract says
 UNTRIED = CellKey("layout.memory_format", "add", "float32")
-BETA = [*grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64")), UNTRIED]
+COMPILED = CellKey(VALUES, "mul", "float32", "compiled")
+RANKS = CellKey(QUERY, "false while busy", "", "4 ranks")
+BETA = [
+    *grid((VALUES, BOUNDS), (*OPS[1:], "only.beta"), (*DTYPES[:3], "complex64")),
+    UNTRIED,
+    COMPILED,
+    RANKS,
+]
 
 
 def passed(cell: CellKey) -> CellResult:
@@ -90,7 +97,7 @@ def failing(cell: CellKey, outcome: Outcome = Outcome.FAIL, **changed: Any) -> C
         cell, outcome, Verdict.REGRESSION, why="the manifest does not list it", checks=12,
         samples=3, layouts=("transposed+offset",), worst_error=0.5, raises="RuntimeError",
         ran_layouts=("contiguous", "transposed+offset"),
-        failure=failure(f"{cell.op}: 3 of 12 elements differ", layout="transposed+offset", **TENSORS),
+        failure=failure(f"{cell.unit}: 3 of 12 elements differ", layout="transposed+offset", **TENSORS),
         seconds=0.25,
         repro=f"repro/{cell.clause}/x.py", worker="gw1",
         seen=(Seen("pytorch#139006", "MPS", "https://github.com/pytorch/pytorch/issues/139006"),
@@ -202,15 +209,16 @@ def beta(folder: Path) -> Path:
     undeclared = {"capabilities": {"strides": {"declared": False, "probed": False}}}
     not_tried = CellResult(UNTRIED, Outcome.UNSUPPORTED, Verdict.OK, "by declaration")
     return write(
-        folder, "beta", BETA, failing(cell(VALUES, "mul")), not_tried, day=3, plan=undeclared
-    )
+        folder, "beta", BETA, failing(cell(VALUES, "mul")), failing(COMPILED), failing(RANKS),
+        not_tried, day=3, plan=undeclared,
+    )  # fmt: skip
 
 
 def hostile(folder: Path) -> Path:
     """A run whose every text would do harm if it were not escaped."""
     cells = [CellKey(VALUES, op, dtype) for op in HOSTILE for dtype in ("float32", MARKUP)]
     told = [
-        failing(each, message=f"{IMAGE}\n{each.op}", why=MARKUP, layouts=(MARKUP,), raises=IMAGE,
+        failing(each, message=f"{IMAGE}\n{each.unit}", why=MARKUP, layouts=(MARKUP,), raises=IMAGE,
                 ran_layouts=(MARKUP,), repro=f"repro/{number}.py")
         for number, each in enumerate(cells)
     ]  # fmt: skip

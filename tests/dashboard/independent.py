@@ -30,8 +30,9 @@ class Counted:
 
 def cells(folder: Path) -> Iterator[tuple[str, str, str, str]]:
     """Every cell: clause, name, outcome and verdict."""
-    for (clause, op, dtype), told in read(folder).items():
-        yield clause, f"{op}[{dtype}]" if dtype else op, told["outcome"], told["verdict"]
+    for (clause, op, dtype, variant), told in read(folder).items():
+        name = f"{op}[{dtype}]" if dtype else op
+        yield clause, f"{name}@{variant}" if variant else name, told["outcome"], told["verdict"]
 
 
 def count(folder: Path) -> dict[str, Counted]:

@@ -112,7 +112,7 @@ def test_an_axis_holds_every_cell_once_by_operator() -> None:
     cells = [*fleet.ALPHA, CellKey("layout.values", "add", "float16")]
     axis = order(fold(cells)).axis
     assert sorted(keys(axis)) == sorted(cells)
-    assert [op for op, *_ in slices(axis)] == sorted({cell.op for cell in cells})
+    assert [op for op, *_ in slices(axis)] == sorted({cell.unit for cell in cells})
 
 
 def test_positions_say_where_each_cell_stands_in_the_plan() -> None:

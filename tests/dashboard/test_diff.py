@@ -121,7 +121,9 @@ def test_control_characters_of_a_run_forge_no_output(tmp_path: Path) -> None:
     assert said.output.splitlines() == [
         "environment:",
         r"  driver: - -> 1\x1b[2J no cell changed",
-        "fixed: 2 cells (did not pass before, and passes now)",
+        "fixed: 4 cells (did not pass before, and passes now)",
         "  layout.values::mul[float32]: fail -> pass",
+        "  layout.values::mul[float32]@compiled: fail -> pass",
         "  layout.memory_format::add[float32]: unsupported -> pass",
+        "  streams.query::false while busy@4 ranks: fail -> pass",
     ]

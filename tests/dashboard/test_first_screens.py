@@ -120,10 +120,10 @@ def test_the_grid_opens_on_what_fails(
         visit("grid.html")
         assert not overflows(page)
         first = list(rows_in_view(page).items())[:4]
-        assert [name for name, _ in first] == [OPS[40], *(cell.op for cell in RED_OPS)]
+        assert [name for name, _ in first] == [OPS[40], *(cell.unit for cell in RED_OPS)]
         assert ["fail" in kinds or "expected" in kinds for _, kinds in first] == [True] * 4
         visit("grid.html#show=cases")
-        assert in_view(page)[0] == (RED_CASE.op, RED_CASE.clause, "fail")
+        assert in_view(page)[0] == (RED_CASE.unit, RED_CASE.clause, "fail")
 
 
 @pytest.mark.parametrize(("width", "height", "scheme"), SCREENS)
@@ -133,15 +133,15 @@ def test_each_row_of_a_query_for_regressions_shows_one(
     look = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
     with visiting(browser, large, **look) as (page, visit):
         visit("grid.html#q=status:regression")
-        assert rows_in_view(page) == {cell.op: {"fail"} for cell in RED_OPS}
+        assert rows_in_view(page) == {cell.unit: {"fail"} for cell in RED_OPS}
         page.click("button[data-view=cases]")
-        assert rows_in_view(page) == {RED_CASE.op: {"fail"}}
+        assert rows_in_view(page) == {RED_CASE.unit: {"fail"}}
 
 
 def test_a_query_that_only_cases_match_opens_the_cases(browser: Any, large: Path) -> None:
     with opened(browser, large, f"grid.html#q=status:regression clause:{RED_CASE.clause}") as page:
         assert page.get_attribute("button[data-view=cases]", "aria-pressed") == "true"
-        assert rows_in_view(page) == {RED_CASE.op: {"fail"}}
+        assert rows_in_view(page) == {RED_CASE.unit: {"fail"}}
 
 
 @pytest.mark.slow
@@ -166,11 +166,11 @@ def test_operators_and_cases_are_never_in_one_grid(browser: Any, large: Path) ->
 @pytest.mark.slow
 def test_a_cell_leads_to_its_square_in_the_grid(browser: Any, large: Path) -> None:
     for cell in (RED_OPS[1], RED_CASE):
-        address = f"cell.html#clause={cell.clause}&op={cell.op}&dtype={cell.dtype}"
+        address = f"cell.html#clause={cell.clause}&op={cell.unit}&dtype={cell.dtype}"
         with opened(browser, large, address) as page:
             page.click("text=in the grid")
             page.wait_for_selector(
-                f".vcell.on[aria-label='{cell.op}, {cell.clause}: fail']", state="attached"
+                f".vcell.on[aria-label='{cell.unit}, {cell.clause}: fail']", state="attached"
             )
 
 
@@ -209,7 +209,7 @@ def test_regressions_come_before_everything_else(browser: Any, friendly: Path) -
     with opened(browser, friendly, "index.html") as page:
         assert page.locator("main h2").first.inner_text() == "Regressions in the newest runs"
         assert page.locator(".verdicts a").all_inner_texts() == [
-            "alpha · quick 6 regressions; 1 improvement", "beta · quick 1 regression",
+            "alpha · quick 6 regressions; 1 improvement", "beta · quick 3 regressions",
         ]  # fmt: skip
         card = page.locator(".alarm[data-device='alpha-quick']")
         assert "4 new since the previous run" in card.inner_text()

@@ -46,7 +46,9 @@ def test_queries_find_the_cells_that_they_name(
         assert explore(page, "alpha:any clause:layout.* dtype:bfloat16 op:nn.*") == 6
         assert explore(page, "alpha:any (op:add or op:mul) dtype:float32,bool") == 12
         assert explore(page, "alpha:any family:streams") == 1
-        assert explore(page, 'op:"false while busy"') == 1
+        assert explore(page, 'op:"false while busy"') == 2
+        assert explore(page, 'beta:any dtype:"@4 ranks"') == 1
+        assert explore(page, "beta:fail dtype:*@compiled") == 1
         assert explore(page, "alpha:any CONV2D") == 12
         assert explore(page, "not status:bad alpha:any") < explore(page, "alpha:any")
         assert explore(page, "alpha:expected") == 3

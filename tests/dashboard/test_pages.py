@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from conformance.contract import load
+from devices.cell import CellKey
 from reports.dashboard.build import Options, build
 from tests.dashboard import fleet
 from tests.dashboard.conftest import NOW
@@ -159,6 +161,23 @@ def test_an_older_run_of_a_cell_is_one_step_away(browser: Any, site: Path) -> No
         page.wait_for_selector("[data-status='pass']")
         page.go_back()
         page.wait_for_selector("[data-status='fail']")
+
+
+@pytest.mark.parametrize(
+    ("cell", "view"), [(fleet.COMPILED, "ops"), (fleet.RANKS, "cases")], ids=lambda each: str(each)
+)
+def test_a_cell_with_a_variant_has_a_page_and_a_square(
+    browser: Any, site: Path, cell: CellKey, view: str
+) -> None:
+    names = {"device": "beta-quick", "clause": cell.clause, "op": cell.unit, "dtype": cell.kind}
+    with opened(browser, site, f"cell.html#{urlencode(names, quote_via=quote)}") as page:
+        assert page.locator("h1").inner_text() == cell.name
+        assert page.locator(".tag").first.inner_text() == "fail"
+        page.click("text=in the grid")
+        page.wait_for_selector(
+            f".vcell.on[aria-label='{cell.unit}, {cell.clause}: fail']", state="attached"
+        )
+        assert f"show={view}" in page.url
 
 
 def test_a_cell_that_does_not_exist_is_told_clearly(browser: Any, site: Path) -> None:

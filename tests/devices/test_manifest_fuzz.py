@@ -144,7 +144,7 @@ def _never_wrongly_green(text: str, matcher: Matcher) -> None:
 
 
 def _excuses(table: dict[str, Any], key: CellKey, seen: Observed) -> bool:
-    for axis, name in zip(("clause", "op", "dtype"), key, strict=True):
+    for axis, name in zip(("clause", "op", "dtype", "variant"), key, strict=True):
         names = table.get(axis, "*")
         if not any(
             fnmatchcase(name, each) for each in ([names] if isinstance(names, str) else names)

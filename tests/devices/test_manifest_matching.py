@@ -63,12 +63,12 @@ def test_a_cell_that_no_block_matches_has_no_expectation() -> None:
 
 
 def test_an_op_s_name_does_not_match_longer_ones() -> None:
-    assert expect(block(1, op="add"), key=ADD._replace(op="addmm")) is None
+    assert expect(block(1, op="add"), key=ADD._replace(unit="addmm")) is None
 
 
 def test_a_prefix_matches_itself_and_longer_names() -> None:
     for op in ("add", "addmm"):
-        assert decided(block(1, op="add*"), key=ADD._replace(op=op)).deciding[0].line == 1
+        assert decided(block(1, op="add*"), key=ADD._replace(unit=op)).deciding[0].line == 1
 
 
 def test_a_prefix_does_not_match_shorter_names() -> None:
@@ -78,8 +78,8 @@ def test_a_prefix_does_not_match_shorter_names() -> None:
 def test_a_list_matches_each_of_its_patterns() -> None:
     several = block(1, op="mul nn.functional.conv* add")
     assert expect(several) is not None
-    assert expect(several, key=ADD._replace(op="nn.functional.conv2d")) is not None
-    assert expect(several, key=ADD._replace(op="sub")) is None
+    assert expect(several, key=ADD._replace(unit="nn.functional.conv2d")) is not None
+    assert expect(several, key=ADD._replace(unit="sub")) is None
 
 
 def test_a_cell_without_a_dtype_is_matched_by_any_dtype_only() -> None:
@@ -203,7 +203,7 @@ def exactness(patterns: tuple[str, ...], name: str) -> float:
     for pattern in patterns:
         if pattern == name:
             best = float("inf")
-        elif pattern[-1] == "*" and name[: len(pattern) - 1] == pattern[:-1]:
+        elif pattern.endswith("*") and name[: len(pattern) - 1] == pattern[:-1]:
             best = max(best, len(pattern) - 1)
     return best
 
@@ -212,7 +212,7 @@ def oracle(blocks: list[Block], key: CellKey) -> tuple[str, object, list[int]] |
     """(outcome, layouts, deciding lines), "conflict", or None."""
     candidates: list[tuple[Block, Rank]] = []
     for each in blocks:
-        axes = zip((each.clause, each.op, each.dtype), key, strict=True)
+        axes = zip((each.clause, each.op, each.dtype, each.variant), key, strict=True)
         rank = tuple(exactness(patterns, name) for patterns, name in axes)
         if min(rank) >= 0:
             candidates.append((each, rank))
@@ -245,6 +245,7 @@ def oracle(blocks: list[Block], key: CellKey) -> tuple[str, object, list[int]] |
 _CLAUSES = ["a.x", "a.xy", "b.x"]
 _OPS = ["add", "addmm", "nn.conv"]
 _DTYPES = ["int8", "int16", ""]
+_VARIANTS = ["", "compiled", "4 ranks"]
 
 
 def _patterns(names: list[str]) -> st.SearchStrategy[tuple[str, ...]]:
@@ -260,6 +261,7 @@ def _drawn(*outcomes: ExpectedOutcome) -> st.SearchStrategy[Block]:
         clause=_patterns(_CLAUSES),
         op=_patterns(_OPS),
         dtype=_patterns(_DTYPES),
+        variant=_patterns(_VARIANTS) | st.just(("",)),
         layouts=st.none() | st.frozensets(st.sampled_from("pqr"), min_size=1),
         outcome=st.sampled_from(outcomes),
         reason=st.just("why"),
@@ -280,7 +282,7 @@ def seen(matcher: Matcher, key: CellKey) -> tuple[str, object, list[int]] | str 
 def _compare(drawn: list[Block]) -> None:
     blocks = [replace(each, line=line) for line, each in enumerate(drawn, 1)]
     matcher = Matcher(Manifest(tuple(blocks)))
-    for key in map(CellKey._make, product(_CLAUSES, _OPS, _DTYPES)):
+    for key in map(CellKey._make, product(_CLAUSES, _OPS, _DTYPES, _VARIANTS)):
         assert seen(matcher, key) == oracle(blocks, key)
 
 

@@ -20,5 +20,5 @@ def test_a_plan_is_made_without_the_device(name: str) -> None:
     plan = make_plan(plan_spec("quick"), elsewhere, load())
     assert plan.device == name
     assert len(plan.cells) > 10_000
-    ops = {cell.op for cell in plan.cells}
+    ops = {cell.unit for cell in plan.cells}
     assert ("histogram" in ops) == (name != "cuda")  # the database says that CUDA has none

@@ -112,7 +112,7 @@ def test_what_is_known_to_fail_is_left_out_and_with_stray_writes_all_that_writes
     clauses = ["layout.values", "layout.bounds", "layout.out_kept", "layout.inplace"]
     items = [Item(op, "float32", clauses) for op in ("tril", "exp", "cos")]
     found = worth_exploring(items, Matcher(Manifest.parse(MANIFEST)))
-    assert {op: left for op, _, left in found} == {
+    assert {item.unit: item.clauses for item in found} == {
         "tril": ["layout.values"],
         "exp": clauses[1:],
         "cos": clauses,

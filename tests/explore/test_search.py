@@ -285,7 +285,7 @@ def cells() -> list[CellKey]:
 
 def test_the_cases_that_draw_are_searched_and_not_those_that_draw_more_of_it() -> None:
     found = list(drawing_cells(cells(), registry.get("simulated"), contract.load()))
-    assert {cell.op for cell in found} == {"drawn"}
+    assert {cell.unit for cell in found} == {"drawn"}
     assert {cell.clause for cell in found} == {case.clause for case in DRAWING}
 
 

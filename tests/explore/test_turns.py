@@ -134,7 +134,7 @@ def test_what_has_killed_three_processes_is_left_out_and_told_once(
     guilty = Counter(Turns(CASES, 3).at(position)[0][2][0] for position in (0, 2, 4, 6))
     found, _, asked = searching(monkeypatch, *lives)
     assert len(found) == len(guilty)
-    assert {clause for _, _, (clause,) in asked[-1].left_out} == {
+    assert {item.clauses[0] for item in asked[-1].left_out} == {
         clause for clause, count in guilty.items() if count >= 3
     }
     assert asked[0].left_out == []

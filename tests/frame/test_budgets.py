@@ -94,7 +94,7 @@ def test_the_plan_says_the_budgets_and_its_hash_changes_with_them(
         monkeypatch.setattr(planner, "planned_op_checks", lambda contract, check=check: [check])
         for plan in ("quick", "full"):
             made = planner.make_plan(plan_spec(plan), registry.get("cpu"), load(), source=OneOp())
-            assert "add" in {cell.op for cell in made.cells if cell.dtype}
+            assert "add" in {cell.unit for cell in made.cells if cell.dtype}
             said = f"{SLOW}={budget}" if budget and plan == "quick" else None
             assert made.recipe.get("budgets") == said
             hashes.add(made.hash)

@@ -19,7 +19,7 @@ import pytest
 
 from conformance import contract
 from conformance.checks.cells import CellRecord
-from conformance.plan.selection import Machine
+from conformance.plan.selection import Item, Machine
 from conformance.run.isolation import watch
 from conformance.run.isolation.controller import Watchdog, least_used, useful_workers
 from conformance.run.isolation.process import encode, place_of, read_lost, shortened
@@ -130,7 +130,7 @@ class Watched:
         self.watch = Watch(
             Journal(folder, "gw0"), CellLimits(3.0), lock, lambda: None, lambda _: None
         )  # type: ignore[arg-type]
-        self._guilty = LostCells(lost).of("add", "int64")
+        self._guilty = LostCells(lost).of(Item.of(cell))
         with self.watch.item(cell, self._guilty, alone=False, elsewhere=elsewhere):
             """The item begins."""
         self.watch.begin(GROUP, self.records)
@@ -768,13 +768,19 @@ def test_how_far_an_interrupted_run_came_is_known(tmp_path: Path) -> None:
         stream.write(b'{"type": "finis')
     found = interrupted_run(tmp_path)
     assert found is not None and found.whole and str(found) == "2 of 3 cells"
+    # Before cells had variants, a cell was a list of three names.
+    text = (tmp_path / FILE).read_text()
+    assert '"float32",""]' in text or '"int64",""]' in text
+    (tmp_path / FILE).write_text(text.replace('",""]', '"]'))
+    assert str(interrupted_run(tmp_path)) == "2 of 3 cells"
 
 
 def test_lost_cells_are_left_out_of_their_item_alone() -> None:
     lost = LostCells([Lost(CELL, Outcome.CRASH, "x", CALL)])
-    guilty = lost.of("mm", "int64")
+    guilty = lost.of(Item.of(CELL))
     assert guilty.clauses == {"layout.bounds"} and guilty.calls == {CALL: CELL}
-    assert lost.of("add", "int64").clauses == set()
+    assert lost.of(Item("add", "int64", [])).clauses == set()
+    assert lost.of(Item.of(CELL._replace(variant="compiled"))).clauses == set()
     assert read_lost(encode(lost.all[0])) == lost.all[0]
     outcome = lost.all[0].as_outcome
     assert outcome.call == CALL.call and outcome.message == "[a] x"

@@ -25,8 +25,7 @@ from conformance.checks.ops.calls import elements_named, repeated
 from conformance.checks.ops.context import OpContext, run_checks, script_for_call
 from conformance.checks.ops.roundings import allowance, exact_answer
 from conformance.checks.ops.script import Carried, NotCarried
-from conformance.plan.selection import is_case
-from conformance.plan.selection import is_case as other_name
+from conformance.plan.selection import item_of as other_name
 from conformance.run.worker import Worker
 from conformance.suites import planned_op_checks
 from conformance.suites.layout import SUITE
@@ -73,7 +72,7 @@ def run(request: pytest.FixtureRequest) -> WholeRun:
 @pytest.fixture(scope="module")
 def scripts(run: WholeRun) -> list[Path]:
     """Every script that the run wrote for a cell of an op."""
-    return sorted(path for key, path in written(run).items() if not is_case(key))
+    return sorted(path for key, path in written(run).items() if not key.is_case)
 
 
 def written(run: WholeRun) -> dict[CellKey, Path]:
@@ -125,12 +124,12 @@ def test_every_failing_case_s_script_fails_as_the_run_did(
     whole_run: WholeRun, fork: ForkServer
 ) -> None:
     """Scripts of cases bring the suite's modules along: see ``tests/behaviour/test_scripts.py``."""
-    cases = {key: path for key, path in written(whole_run).items() if is_case(key)}
+    cases = {key: path for key, path in written(whole_run).items() if key.is_case}
     for key, path in cases.items():
         ran = fork.script(path)
         assert ran.code == 1 and ran.text.startswith("FAIL: "), ran.text
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        assert text is not None and text.startswith(f"{key.clause}::{key.op} on cpu\n")
+        assert text is not None and text.startswith(f"{key.clause}::{key.unit} on cpu\n")
 
 
 def imported(text: str) -> set[str]:
@@ -526,7 +525,7 @@ def test_the_script_of_a_judgement_that_died_judges_too(tmp_path: Path, fork: Fo
 
 
 def test_a_function_that_names_more_than_a_script_can_have_is_refused() -> None:
-    with pytest.raises(NotCarried, match="is_case"):
+    with pytest.raises(NotCarried, match="item_of"):
         Carried().take_all([needs_another_name])
 
 

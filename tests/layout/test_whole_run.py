@@ -18,7 +18,7 @@ from devices.cell import Outcome, Verdict
 from opinfo.catalog import catalogue
 from opinfo.layouts import covering_set
 from opinfo.plan import plan_spec
-from reports.model import by_declaration, case_name
+from reports.model import by_declaration
 from reports.run import load_run
 from tests.conftest import WholeRun
 from tests.strangers.bench import known_of
@@ -68,7 +68,7 @@ def test_nothing_crashes_or_hangs(whole_run: WholeRun) -> None:
 def test_every_op_that_has_float32_is_planned_or_left_out_with_a_reason(
     whole_run: WholeRun, plan: dict[str, Any]
 ) -> None:
-    planned = {key.op for key in whole_run.cells if key.dtype == "float32"}
+    planned = {key.unit for key in whole_run.cells if key.dtype == "float32"}
     left_out = {op for e in plan["exclusions"] if e["reason"].strip() for op in e["ops"]}
     ops = {op.id for op in catalogue().values() if "float32" in op.dtypes}
     assert ops - planned - left_out == set()
@@ -85,7 +85,7 @@ def test_layout_clauses_run_in_many_layouts(whole_run: WholeRun) -> None:
     # Pairs of shapes and factors fall together, so that not each op has all 36; most have.
     wanted = {case.id for case in covering_set().cases}
     ran = {
-        key.op: set(cell.ran_layouts) & wanted
+        key.unit: set(cell.ran_layouts) & wanted
         for key, cell in whole_run.cells.items()
         if key.clause == "layout.inputs_intact"
     }
@@ -141,7 +141,7 @@ def test_the_known_faults_of_torch_s_cpu_are_found(whole_run: WholeRun) -> None:
         ("layout.inplace", "addbmm"),
     }
     failing = {
-        (key.clause, key.op)
+        (key.clause, key.unit)
         for key, cell in whole_run.cells.items()
         if cell.outcome is Outcome.FAIL
     }
@@ -163,7 +163,7 @@ def test_an_unfiltered_run_exits_as_the_gate_does(whole_run: WholeRun) -> None:
 def test_the_junit_files_hold_every_cell_once(whole_run: WholeRun) -> None:
     suites = [JUnitXml.fromfile(str(path)) for path in whole_run.folder.glob("junit-*.xml")]
     cases = [(case.classname, case.name) for xml in suites for suite in xml for case in suite]
-    wanted = [(key.clause, case_name(key)) for key in whole_run.cells]
+    wanted = [(key.clause, key.name) for key in whole_run.cells]
     assert sorted(cases) == sorted(wanted)
 
 

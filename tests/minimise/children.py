@@ -29,7 +29,7 @@ def serve(given: object, tell: Tell) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     tell.ready()
     for task in orders.tasks:
-        op = task.cell.op
+        op = task.cell.unit
         if op.startswith("unwell"):
             marks.write_text(op.removeprefix("unwell"))
         if op == "crash" or op.startswith("unwell"):

@@ -59,7 +59,7 @@ def test_every_new_failure_is_minimised_within_the_budget(broken: Broken) -> Non
 
 
 def ops_of(cause: Cause) -> set[str]:
-    return {result.key.op for result in cause.results}
+    return {result.key.unit for result in cause.results}
 
 
 def planted(cause: Cause) -> set[str]:

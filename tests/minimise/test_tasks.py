@@ -37,7 +37,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(*ops: str) -> dict[str, Answer]:
-    return {a.task.cell.op: a for a in minimised(BENCH, tasks(*ops))}
+    return {a.task.cell.unit: a for a in minimised(BENCH, tasks(*ops))}
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -86,7 +86,7 @@ def test_a_device_that_cannot_be_opened_after_a_crash_is_tried_once_more(tmp_pat
     got = []
     with pytest.raises(ChildDied, match="killed by SIGSEGV"):
         for answer in minimised(bench, given):
-            got.append((answer.task.cell.op, answer.example is not None))
+            got.append((answer.task.cell.unit, answer.example is not None))
     assert got == [("a", True), ("unwell!", False), ("b", True), ("unwell!!", False)]
 
 
@@ -104,7 +104,7 @@ def test_every_cause_gets_one_before_any_gets_two() -> None:
     families = dict.fromkeys(("a", "b", "c"), "letters")
     alone = [regression("x", layout="channels_last"), regression("y", layout="reversed")]
     results = [*(regression(op) for op in ("a", "b", "c")), *alone]
-    assert [t.cell.op for t in tasks_of(results, families, 4)] == ["a", "x", "y", "b"]
+    assert [t.cell.unit for t in tasks_of(results, families, 4)] == ["a", "x", "y", "b"]
     assert len(tasks_of(results, families, 200)) == 5
     assert tasks_of(results, families, 0) == []
 

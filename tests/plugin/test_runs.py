@@ -87,7 +87,7 @@ def order(ran: Ran) -> list[str]:
 
 
 def test_the_run_has_failing_and_passing_cells(few: Few) -> None:
-    failing = {(c.clause, c.op) for c, r in few.cells.items() if r.outcome is Outcome.FAIL}
+    failing = {(c.clause, c.unit) for c, r in few.cells.items() if r.outcome is Outcome.FAIL}
     assert failing >= KNOWN and few.ran.code == 1
     tried = [r for r in few.cells.values() if not by_declaration(r)]
     assert {r.outcome for r in tried} == {Outcome.PASS, Outcome.FAIL}
@@ -100,7 +100,7 @@ def test_two_workers_and_a_cold_cache_give_the_same_outcomes_and_checks(
     few: Few, whole_run: WholeRun
 ) -> None:
     whole = {
-        key: found(cell) for key, cell in whole_run.cells.items() if key.op in OPS and key.dtype
+        key: found(cell) for key, cell in whole_run.cells.items() if key.unit in OPS and key.dtype
     }
     assert {key: found(cell) for key, cell in few.cells.items()} == whole
     assert {cell.worker for cell in whole_run.cells.values()} == {"gw0", "gw1"}
@@ -130,7 +130,7 @@ def test_without_the_reference_cache_outcomes_and_checks_are_the_same(
         f"--results={tmp_path / 'run'}",
     )
     assert re.search(r"expected strides: 0 of \d[\d,]* from the cache \(cache off\)", ran.text)
-    wanted = {k: found(c) for k, c in few.cells.items() if k.op in ("copysign", "mm")}
+    wanted = {k: found(c) for k, c in few.cells.items() if k.unit in ("copysign", "mm")}
     assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
 
 
@@ -158,7 +158,7 @@ def test_wrong_references_of_the_package_change_no_outcome(
     for op in ("copysign", "mm"):
         text = f"{op} in float32 runs again: an expected stride that comes with this package differs from this"
         assert ran.text.count(text) == 1
-    wanted = {k: found(c) for k, c in few.cells.items() if k.op in ("copysign", "mm")}
+    wanted = {k: found(c) for k, c in few.cells.items() if k.unit in ("copysign", "mm")}
     assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted
 
 
@@ -190,7 +190,7 @@ def test_k_selects_and_the_selected_cells_decide_the_exit_code(
     assert ran.code == 0 and re.search(r"\d passed, [1-9]\d* deselected", ran.text)
     assert sorted(items(ran)) == sorted(items_of("neg"))
     assert "partial run (--ops, pytest keyword)" in ran.text
-    assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
+    assert {key.unit for key in cells_of(tmp_path / "run")} == {"neg"}
 
 
 def test_a_k_that_leaves_nothing_exits_5(fork: ForkServer, tmp_path: Path) -> None:
@@ -213,17 +213,17 @@ def test_a_node_id_selects_one_item(fork: ForkServer, tmp_path: Path) -> None:
     )
     assert ran.code == 0 and "1 passed" in ran.text
     assert "partial run (pytest node ids)" in ran.text
-    assert {key.op for key in cells_of(tmp_path / "run")} == {"neg"}
+    assert {key.unit for key in cells_of(tmp_path / "run")} == {"neg"}
 
 
 def test_x_stops_at_the_first_failing_item_and_leaves_the_others_out(
     few: Few, fork: ForkServer, tmp_path: Path
 ) -> None:
     ran = fork.pytest(*(*BASE, "-x", "--ops", ",".join(OPS)), f"--results={tmp_path / 'run'}")
-    first = next(op for op in order(few.ran) if op in {key.op for key in few.failing})
+    first = next(op for op in order(few.ran) if op in {key.unit for key in few.failing})
     begun = order(few.ran)[: order(few.ran).index(first) + 1]
     assert ran.code == 1 and order(ran) == begun
-    assert {key.op for key in cells_of(tmp_path / "run")} == set(begun)
+    assert {key.unit for key in cells_of(tmp_path / "run")} == set(begun)
 
 
 def test_collect_only_lists_the_items_and_leaves_an_earlier_run_as_it_was(
@@ -271,7 +271,7 @@ def test_lf_runs_what_failed_last(fork: ForkServer, tmp_path: Path) -> None:
     assert fork.pytest(*common, f"--results={tmp_path / 'run'}").code == 1
     ran = fork.pytest(*common, "--lf", f"--results={tmp_path / 'again'}")
     assert ran.code == 1 and order(ran) == ["tril"] and "pytest lf" in ran.text
-    assert {key.op for key in cells_of(tmp_path / "again")} == {"tril"}
+    assert {key.unit for key in cells_of(tmp_path / "again")} == {"tril"}
 
 
 def test_clauses_that_are_not_selected_are_not_run(fork: ForkServer, tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_when_the_time_is_over_no_item_starts_and_the_run_is_incomplete(
 def test_the_junit_file_is_written_from_cells(few: Few) -> None:
     suites = list(JUnitXml.fromfile(str(few.junitxml)))
     cases = {(case.classname, case.name) for suite in suites for case in suite}
-    assert cases == {(key.clause, f"{key.op}[{key.dtype}]") for key in few.cells}
+    assert cases == {(key.clause, f"{key.unit}[{key.dtype}]") for key in few.cells}
     assert sum(suite.tests for suite in suites) == len(few.cells)
     assert sum(suite.failures for suite in suites) == len(few.failing)
     undeclared = [cell for cell in few.cells.values() if by_declaration(cell)]
@@ -366,7 +366,7 @@ def test_a_new_run_takes_the_place_of_what_an_earlier_one_wrote(
     folder = tmp_path / "run"
     for op, repros in (("tril", 2), ("neg", 0)):
         fork.pytest(*(*BASE, "--ops", op), f"--results={folder}")
-        assert {key.op for key in cells_of(folder)} == {op}
+        assert {key.unit for key in cells_of(folder)} == {op}
         assert len(list(folder.rglob("*.py"))) == repros
 
 
@@ -396,7 +396,7 @@ def with_manifest(fork: ForkServer, tmp_path: Path, ops: str, *blocks: str) -> R
 
 def test_expected_failures_make_the_run_green(few: Few, fork: ForkServer, tmp_path: Path) -> None:
     blocks = [
-        block(cell.clause, cell.op, more=f"layouts = {json.dumps(few.cells[cell].layouts)}")
+        block(cell.clause, cell.unit, more=f"layouts = {json.dumps(few.cells[cell].layouts)}")
         for cell in few.failing
     ]
     ran = with_manifest(fork, tmp_path, ",".join(OPS), *blocks)
@@ -437,7 +437,7 @@ def some(few: Few, *, failing: int, passing: int) -> CellKey:
 def expecting(fork: ForkServer, tmp_path: Path, cell: CellKey, layouts: Iterable[str]) -> Ran:
     """Run the cell's op, expecting that the cell fails in these layouts."""
     listed = f"layouts = {json.dumps(list(layouts))}"
-    return with_manifest(fork, tmp_path, cell.op, block(cell.clause, cell.op, more=listed))
+    return with_manifest(fork, tmp_path, cell.unit, block(cell.clause, cell.unit, more=listed))
 
 
 def test_a_newly_failing_layout_is_a_regression(few: Few, fork: ForkServer, tmp_path: Path) -> None:

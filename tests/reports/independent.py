@@ -77,7 +77,7 @@ def at(positions: bytes, values: int, number: int) -> int:
 
 def cells_of(folded: list[Any]) -> list[CellKey]:
     return [
-        CellKey(clause, op, dtype)
+        CellKey(clause, op, *dtype.partition("@")[::2])
         for clause, ops in folded
         for op, dtypes in ops.items()
         for dtype in dtypes

@@ -111,7 +111,7 @@ def test_derivatives_of_in_place_calls_on_a_part_of_a_tensor_are_one_cause() -> 
     """Of many ops: the view that they are called on is at fault, and none of them."""
     ops = ("sin", "neg", "add", "mul", "cumsum")
     (cause,) = causes([derivative(op, "inplace_slice=contiguous") for op in ops], {})
-    assert {result.key.op for result in cause.results} == {*ops}
+    assert {result.key.unit for result in cause.results} == {*ops}
 
 
 def test_an_overwritten_input_explains_wrong_values_in_other_layouts() -> None:

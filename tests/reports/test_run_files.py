@@ -339,6 +339,7 @@ plans = st.lists(
         st.sampled_from(["layout.values", "layout.bounds", "streams.query"]),
         st.sampled_from(["add", "nn.functional.conv2d", "a case with [brackets]"]),
         st.sampled_from(["float32", "int64", ""]),
+        st.sampled_from(["", "compiled", "4 ranks"]),
     ),
     unique=True,
 )

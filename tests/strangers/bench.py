@@ -286,7 +286,7 @@ class FirstDay:
             raise Unlike(f"{results}: the new fault is not noticed")
         cells = cells_of(self.folder / results)
         regressed = {k for k, each in cells.items() if each.verdict is Verdict.REGRESSION}
-        ops = {key.op for key in regressed}
+        ops = {key.unit for key in regressed}
         if "mul" not in ops or not all(map(calls_mul, ops)):
             raise Unlike(f"{results}: regressions {sorted(map(str, regressed))}")
 

@@ -72,7 +72,7 @@ def _told(record: CellRecord) -> Iterator[str]:
     """A cell that does not pass, as ``clause::op[layout]: outcome`` for each failing layout."""
     if (outcome := record.outcome()) is not Outcome.PASS:
         for layout in sorted(record.failing) or [""]:
-            yield f"{record.key.clause}::{record.key.op}[{layout}]: {outcome.value}"
+            yield f"{record.key.clause}::{record.key.unit}[{layout}]: {outcome.value}"
 
 
 if __name__ == "__main__":

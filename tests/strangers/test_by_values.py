@@ -77,10 +77,10 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
         dtypes='"float32", "complex64"',
     )
     red = {cell for cell, outcome in outcomes.items() if outcome is not Outcome.PASS}
-    assert {cell.op for cell in red} == {"index_select", "ldexp", "neg"}
-    indices = {outcomes[cell] for cell in red if cell.op == "index_select"}
+    assert {cell.unit for cell in red} == {"index_select", "ldexp", "neg"}
+    indices = {outcomes[cell] for cell in red if cell.unit == "index_select"}
     assert indices == {Outcome.UNSUPPORTED}  # they are int64
-    assert {cell.clause for cell in red if cell.op == "neg"} == {
+    assert {cell.clause for cell in red if cell.unit == "neg"} == {
         "layout.variants",
         "layout.out_kept",
     }
@@ -103,7 +103,7 @@ def test_manners_of_another_framework_are_charged_once(tmp_path: Path, fork: For
     assert argmax.message == "blocked by layout.values: a single call already has wrong values"
     assert softmax.outcome is Outcome.UNSUPPORTED
     outcomes = judged(*device, "--clauses=device.capability")
-    failing = [cell.op for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
+    failing = [cell.unit for cell, outcome in outcomes.items() if outcome is not Outcome.PASS]
     assert failing == ["undeclared"]
 
 
@@ -130,7 +130,7 @@ def test_a_device_is_not_held_to_hooks_that_are_optional(tmp_path: Path, fork: F
         "transfer.scalars::tolist_after_work",
         "transfer.numpy_refused::numpy",
     ):
-        assert outcomes[CellKey(*cell.split("::"), "")] is Outcome.PASS, cell
+        assert outcomes[CellKey.parse(cell)] is Outcome.PASS, cell
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_what_python_kernels_raise_is_told_apart(tmp_path: Path, fork: ForkServe
         "--clauses=layout.values,layout.empty_reduce,layout.type_promotion,dispatch.no_silent_fallback",
     )
     outcomes = judged("handy", "strange_python", tmp_path, fork, *what)
-    found = {f"{key.clause}::{key.op}": outcome for key, outcome in outcomes.items()}
+    found = {f"{key.clause}::{key.unit}": outcome for key, outcome in outcomes.items()}
     wrong = {cell for cell, outcome in found.items() if outcome is Outcome.FAIL}
     assert wrong == {f"layout.values::{op}" for op in ("argmin", "complex", "erf")}
     for cell in (

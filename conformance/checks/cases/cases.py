@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from devices.cell import CellKey
 from devices.failure import Kind
 
 _Check = TypeVar("_Check", bound=Callable[..., None])
@@ -42,6 +44,7 @@ class BehaviourCase:
     name: str
     check: Callable[..., None]
     arguments: tuple[Any, ...] = ()
+    variant: str = ""  # such as "4 ranks"; each variant of a case is a cell
     kind: Kind = Kind.STATE  # the kind of failures for which the check names none
     requires: frozenset[str] = frozenset()  # capabilities needed in addition to those of the clause
     indices: int = 1  # number of device indices that the case needs
@@ -57,10 +60,10 @@ class BehaviourCase:
 
     def __post_init__(self) -> None:
         if self.environment and not self.own_process:
-            raise ValueError(f"{self.clause}::{self.name}: environment= requires own_process=True")
+            raise ValueError(f"{self.id}: environment= requires own_process=True")
         if self.drawn and [type(each) for each in self.arguments[-2:]] != [int, int]:
             raise ValueError(
-                f"{self.clause}::{self.name}: expected the arguments of a drawn case to end with two "
+                f"{self.id}: expected the arguments of a drawn case to end with two "
                 "ints, seed and programs"
             )
 
@@ -69,9 +72,15 @@ class BehaviourCase:
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
+    def cell(self) -> CellKey:
+        """The cell that holds the result of the case."""
+        return CellKey(self.clause, self.name, "", self.variant)
+
+    @property
     def id(self) -> str:
-        """The full name of the case, ``clause::name``. It also seeds the random numbers of the case."""
-        return f"{self.clause}::{self.name}"
+        """The full name of the case, ``clause::name`` or ``clause::name@variant``. It also seeds the random numbers of the
+        case."""
+        return str(self.cell)
 
     @property
     def statement(self) -> str:
@@ -89,6 +98,9 @@ class OpCheck:
     returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
     to dtypes that every plan includes.
 
+    Each of the ``variants`` of a check is a cell; the check functions read it from ``ctx.variant``. The empty variant is the
+    cell without one.
+
     A check whose calls are slow has a budget: ``samples`` is the most samples of an op that the plan ``quick`` takes for
     it, ``more`` the most that plans with more cases take; a plan that is whole takes all. ``seconds`` is the least time
     limit of its clauses.
@@ -103,6 +115,7 @@ class OpCheck:
     always: Mapping[str, frozenset[str]] = field(default_factory=dict)
     axes: bool = True  # False: the item omits the additional samples of opinfo/axes
     reduced: bool = False  # True: a plan without layouts runs only the contiguous layout
+    variants: tuple[str, ...] = ("",)
     samples: int | None = None  # None: all
     more: int | None = None  # None: all
     seconds: float = 0.0
@@ -140,7 +153,8 @@ class Cases(list[BehaviourCase]):
             ...
 
     The name of the case is the name of its function. ``over`` makes several cases of one function: it maps the name of
-    each case to the arguments that the function takes after the context.
+    each case to the arguments that the function takes after the context. ``variants`` makes several cells of each case: it
+    maps the name of each variant to further arguments.
     """
 
     def __init__(self, kind: Kind = Kind.STATE) -> None:
@@ -148,7 +162,12 @@ class Cases(list[BehaviourCase]):
         self._kind = kind
 
     def __call__(
-        self, clause: str, *, over: dict[str, tuple[Any, ...]] | None = None, **needs: Any
+        self,
+        clause: str,
+        *,
+        over: Mapping[str, tuple[Any, ...]] | None = None,
+        variants: Mapping[str, tuple[Any, ...]] = MappingProxyType({"": ()}),
+        **needs: Any,
     ) -> Callable[[_Check], _Check]:
         needs.setdefault("kind", self._kind)
         if "requires" in needs:
@@ -159,7 +178,9 @@ class Cases(list[BehaviourCase]):
         def take(check: _Check) -> _Check:
             named = {check.__name__: ()} if over is None else over
             self.extend(
-                BehaviourCase(clause, name, check, given, **needs) for name, given in named.items()
+                BehaviourCase(clause, name, check, (*given, *more), variant, **needs)
+                for name, given in named.items()
+                for variant, more in variants.items()
             )
             return check
 
@@ -169,9 +190,9 @@ class Cases(list[BehaviourCase]):
 def gathered(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...]:
     """Returns the cases of several modules, in order. Raises ValueError if two cases of a clause have the same name."""
     cases = tuple(chain.from_iterable(modules))
-    for (clause, name), count in Counter((case.clause, case.name) for case in cases).items():
+    for cell, count in Counter(case.cell for case in cases).items():
         if count > 1:
-            raise ValueError(f"{clause} has two cases named {name!r}")
+            raise ValueError(f"{cell.clause} has two cases named {cell.name!r}")
     return cases
 
 

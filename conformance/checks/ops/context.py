@@ -146,6 +146,11 @@ class OpContext:
         self.has_exact = kind.is_floating_point or kind.is_complex
 
     @property
+    def variant(self) -> str:
+        """The variant of the cells that the checks of the item fill; empty for most cells."""
+        return self.recorder.variant
+
+    @property
     def reference_name(self) -> str:
         """The name that a repro script gives to the subject's reference: that of the function under test if they are one
         function."""
@@ -553,10 +558,10 @@ def run_checks(
     ctx: OpContext, checks: Iterable[OpCheck], budget: Budget = lambda check: None
 ) -> None:
     """Runs the check functions of all wanted clauses, in order. A function that serves several clauses is run only
-    once, with the largest of their budgets."""
+    once, with the largest of their budgets. The recorder of the context states the variant to run."""
     wanted: dict[Callable[[OpContext], None], list[OpCheck]] = {}
     for check in checks:
-        if ctx.recorder.get(check.clause) is not None:
+        if ctx.variant in check.variants and ctx.recorder.get(check.clause) is not None:
             for function in check.checks:
                 wanted.setdefault(function, []).append(check)
     if not wanted:

@@ -48,7 +48,7 @@ def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
 
 class _Block(msgspec.Struct, forbid_unknown_fields=True):
     """One table of a level's file. The table lists every combination of its clauses, ops and dtypes, or of its clauses
-    and cases."""
+    and cases. A dtype may have ``@variant`` at its end."""
 
     clauses: list[str]
     ops: list[str] = []
@@ -64,7 +64,7 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def cells(self) -> set[CellKey]:
         each = product(self.clauses, self.ops or self.cases, self.dtypes or [""])
-        return {CellKey(*cell) for cell in each}
+        return {CellKey.of_kind(*cell) for cell in each}
 
 
 class _File(msgspec.Struct):
@@ -115,7 +115,7 @@ def as_read(cells: Iterable[CellKey]) -> list[CellKey]:
     """Returns the cells in the order in which the document of a plan lists them: clause by clause, op by op."""
     nested: dict[str, dict[str, list[CellKey]]] = {}
     for cell in cells:
-        nested.setdefault(cell.clause, {}).setdefault(cell.op, []).append(cell)
+        nested.setdefault(cell.clause, {}).setdefault(cell.unit, []).append(cell)
     return [cell for ops in nested.values() for cells in ops.values() for cell in cells]
 
 
@@ -130,8 +130,8 @@ def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:
     """Returns the tables of a level's file that list these cells. Ops (or cases) with the same clauses and dtypes share
     a table, so that the file needs few tables."""
     dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for clause, op, dtype in sorted(cells):
-        dtypes[op, clause].append(dtype)
+    for cell in sorted(cells):
+        dtypes[cell.unit, cell.clause].append(cell.kind)
     clauses: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for (op, clause), listed in dtypes.items():
         clauses[op, tuple(listed)].append(clause)

@@ -359,7 +359,7 @@ class Watch(Guard):
     _alive: Callable[[], None]
     _leave: Callable[[Lost], NoReturn]
     _guilty: Guilty = field(default_factory=Guilty)
-    _item: tuple[str, str] = ("", "")
+    _item: tuple[str, ...] = ("", "", "")
     _group: tuple[str, ...] = ()
     # Of the clauses of the group that can be charged: their places in it.
     _places: Mapping[str, int] = field(default_factory=dict)
@@ -374,7 +374,7 @@ class Watch(Guard):
     _call: GroupCall | None = None
     # By clause, the cell that is charged for each call.
     _left_out: dict[str, list[CellKey]] = field(default_factory=dict)
-    _used: set[tuple[str, str]] = field(default_factory=set)  # items of which a cell has run here
+    _used: set[tuple[str, ...]] = field(default_factory=set)  # items of which a cell has run here
 
     @contextmanager
     def item(

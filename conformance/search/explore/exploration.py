@@ -23,7 +23,7 @@ from conformance.checks.child import Child, ChildDied, ChildLimits, messages
 from conformance.checks.clock import ends_within
 from conformance.contract import Contract
 from conformance.plan.planner import undeclared_clauses, untried
-from conformance.plan.selection import Item, is_case
+from conformance.plan.selection import Item
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import Say, write_script
 from conformance.suites import find_case
@@ -162,8 +162,8 @@ class Turns:
 
     def __init__(self, items: Sequence[Item], seed: int) -> None:
         self.seed = seed
-        self.ops = [item for item in items if item.dtype]
-        self.cases = [item for item in items if not item.dtype]
+        self.ops = [item for item in items if not item.is_case]
+        self.cases = [item for item in items if item.is_case]
 
     def at(self, position: int) -> tuple[Item, int, int]:
         """Returns the item that turn number ``position`` visits, the number of the pass over all items, and the place
@@ -193,10 +193,10 @@ def drawing_cells(
     more programs (``more``) are left out."""
     undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
-        case = find_case(cell) if is_case(cell) else None
+        case = find_case(cell)
         if case is None or case.drawn is None or case.more:
             continue
-        if cell.clause not in undeclared and case.name not in left_out.get(cell.clause, {}):
+        if cell.clause not in undeclared and cell.name not in left_out.get(cell.clause, {}):
             yield cell
 
 
@@ -213,12 +213,12 @@ def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
     write are left out: in random layouts the op would write past the guard bytes, and the subprocess would crash at
     some later point."""
     kept: list[Item] = []
-    for op, dtype, clauses in items:
-        broken = {c for c in clauses if matcher.expect(CellKey(c, op, dtype)) is not None}
+    for item in items:
+        broken = {c.clause for c in item.cells if matcher.expect(c) is not None}
         if "layout.bounds" in broken:
             broken |= _WRITING
-        if left := [c for c in clauses if c not in broken]:
-            kept.append(Item(op, dtype, left))
+        if left := [c for c in item.clauses if c not in broken]:
+            kept.append(item._replace(clauses=left))
     return kept
 
 
@@ -285,8 +285,8 @@ def explored(
 
 def _process(item: Item) -> CellKey:
     """Returns the cell under which the death of a subprocess is reported."""
-    op, dtype, clauses = item
-    return CellKey("process", op, dtype) if dtype else CellKey("process", f"{clauses[0]}::{op}", "")
+    unit = f"{item.clauses[0]}::{item.unit}" if item.is_case else item.unit
+    return CellKey("process", unit, item.dtype, item.variant)
 
 
 # -- the results folder
@@ -326,7 +326,7 @@ def explore(
 
 
 def _done(effort: Effort, items: Sequence[Item]) -> str:
-    ops = sum(bool(item.dtype) for item in items)
+    ops = sum(not item.is_case for item in items)
     calls = f"{effort.candidates:,} random calls of {ops:,} op-dtype pairs"
     unshown = f" ({effort.unshown:,} of them inconclusive)" if effort.unshown else ""
     programs = f"{effort.programs:,} programs of {len(items) - ops:,} cases{unshown}"
@@ -401,7 +401,7 @@ def pinned_of(finding: Finding, reason: str | None, torch: str) -> Pinned:
     of torch."""
     message = finding.example.message if finding.example is not None else finding.text
     return Pinned(
-        **finding.cell._asdict(),
+        **finding.cell.as_data(),
         call=finding.call,
         layouts=finding.layouts,
         program=tuple(finding.program),

@@ -14,6 +14,7 @@ from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.run_case import record_failure, run_program
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext
+from conformance.plan.selection import Item
 from conformance.search.explore.encoding import NotRebuilt, decode, decode_program
 from conformance.search.minimise.candidates import CandidateRunner
 from conformance.suites.layout import SUITE
@@ -99,10 +100,11 @@ def _run_program(
     record_failure(case, record, device, made, pin.layout)
 
 
-def unknown_here(op: str, dtype: str, clauses: Sequence[str], pins: Iterable[Pinned]) -> Recorder:
+def unknown_here(item: Item, pins: Iterable[Pinned]) -> Recorder:
     """Returns the cells of an op that torch's database lacks, or of a case that the suite lacks, with an error for each
     pinned example."""
-    recorder = Recorder(op, dtype, clauses)
+    op, dtype = item.unit, item.dtype
+    recorder = Recorder(op, dtype, item.clauses, variant=item.variant)
     for pin in pins:
         if (record := recorder.get(pin.clause)) is not None:
             case = f"{pin.clause} has no case {op!r}"

@@ -77,7 +77,9 @@ def serve(given: object, tell: Tell) -> None:
         item, visit, place = turns.at(position)
         if item not in orders.left_out:
             hunt.send(Turn(position, Counts(), 0))
-            counts = (hunt.calls if item.dtype else hunt.programs)(item, visit, f"{visit}:{place}")
+            counts = (hunt.programs if item.is_case else hunt.calls)(
+                item, visit, f"{visit}:{place}"
+            )
             hunt.send(Turn(position + 1, counts, _peak_bytes()))
             forget_dispatches()
             forget_geometries()
@@ -119,10 +121,10 @@ class Hunt:
 
     def calls(self, item: Item, visit: int, turn: str) -> Counts:
         """Runs one batch of random calls of an op and sends new findings. Returns the counts."""
-        op, dtype, clauses = item
+        op, dtype = item.unit, item.dtype
         self.littered = True
         counts = Counts()
-        runner = CandidateRunner.of(op, dtype, self.device, self.samples)
+        runner = CandidateRunner.of(op, dtype, self.device, self.samples, variant=item.variant)
         drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
         pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.drawn
         if not pool:
@@ -135,7 +137,7 @@ class Hunt:
             faulthandler.dump_traceback_later(_SECONDS, exit=True)
             try:
                 candidate = random_candidate(random, pool, may_resize=may_resize)
-                records = runner.run(candidate, clauses, _CHECKS)
+                records = runner.run(candidate, item.clauses, _CHECKS)
             except (RuntimeError, IndexError, ValueError, TypeError):
                 # The values do not fit the size, or the dtype has no kernel.
                 counts.unmade += 1
@@ -182,7 +184,7 @@ class Hunt:
     def programs(self, item: Item, visit: int, turn: str) -> Counts:
         """Runs one batch of random programs of a case and sends new findings. Returns the counts."""
         (cell,) = item.cells
-        case = case_of(cell.clause, cell.op)
+        case = case_of(cell.clause, cell.unit, cell.variant)
         if self.littered:  # freeing tensors in cycles during a program would change its counters
             gc.collect()
             self.littered = False
@@ -329,4 +331,4 @@ def kind_of_failure(failure: Failure) -> str:
 
 def batch_seed(seed: int, visit: int, cell: CellKey) -> int:
     """Returns the seed of the random programs of a case in pass number ``visit``."""
-    return Random(f"{seed}:{visit}:{cell.clause}:{cell.op}").getrandbits(63)
+    return Random(f"{seed}:{visit}:{cell.clause}:{cell.unit}").getrandbits(63)

@@ -73,13 +73,20 @@ class CandidateRunner:
     count: int  # number of samples that the plan takes
     known: Exceptions = field(default_factory=exceptions)
     source: SampleSource = DATABASE
+    variant: str = ""
 
     @classmethod
     def of(
-        cls, op: str, dtype: str, device: Device, count: int, source: SampleSource = DATABASE
+        cls,
+        op: str,
+        dtype: str,
+        device: Device,
+        count: int,
+        source: SampleSource = DATABASE,
+        variant: str = "",
     ) -> CandidateRunner:
         """Returns the runner for an op of a source. Raises KeyError if the source has no such op."""
-        return cls(source.subjects()[op], dtype, device, count, source=source)
+        return cls(source.subjects()[op], dtype, device, count, source=source, variant=variant)
 
     @cached_property
     def drawn(self) -> list[Sample]:
@@ -181,7 +188,7 @@ class CandidateRunner:
             samples=samples,
             device=self.device,
             strides=self.strides,
-            recorder=Recorder(self.subject.id, self.dtype, clauses),
+            recorder=Recorder(self.subject.id, self.dtype, clauses, variant=self.variant),
             known=self.known,
             cases=cases or covering_set().cases,
             targets=targets or covering_set().targets,

@@ -124,13 +124,13 @@ def serve(orders: object, tell: Tell) -> None:
     tell.ready()
 
     @lru_cache(maxsize=4)
-    def runner_of(op: str, dtype: str) -> CandidateRunner:
+    def runner_of(op: str, dtype: str, variant: str) -> CandidateRunner:
         forget_geometries()
-        return CandidateRunner.of(op, dtype, device, given.bench.samples)
+        return CandidateRunner.of(op, dtype, device, given.bench.samples, variant=variant)
 
     for task in given.tasks:
         faulthandler.dump_traceback_later(_SILENCE / 2, exit=True)
-        answer = solve(runner_of(task.cell.op, task.cell.dtype), task)
+        answer = solve(runner_of(*task.cell[1:]), task)
         faulthandler.cancel_dump_traceback_later()
         tell(msgspec.to_builtins(answer))
 

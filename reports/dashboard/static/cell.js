@@ -18,7 +18,7 @@ conform.start(async (app, site) => {
     document.title = op ? `${op} · ${clause}` : document.title;
     if (cell < 0) {
       app.replaceChildren(el("h1", {}, "Cell"), el("p", { class: "notice", role: "alert" }, op || clause
-        ? `No run on this site has the cell ${clause}::${op}${dtype ? `[${dtype}]` : ""}.` : "Name a cell in the address, or choose one in the grid."),
+        ? `No run on this site has the cell ${clause}::${model.cellName(op, dtype)}.` : "Name a cell in the address, or choose one in the grid."),
         el("p", {}, el("a", { href: "grid.html" }, "Go to the grid")));
       return;
     }
@@ -30,8 +30,8 @@ conform.start(async (app, site) => {
     for (const name of history.axes) axes.set(name, await conform.need(`axes/${name}`));
     const values = { clause, op, dtype };
     app.replaceChildren(
-      el("div", { class: "title-line" }, pieces.square(here.kind, model.told(here)), el("h1", {}, el("code", {}, `${op}${dtype ? `[${dtype}]` : ""}`)), el("span", { class: "tag", "data-status": here.kind }, model.told(here))),
-      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, show: dtype ? "ops" : "cases", at: op, col: clause }) }, "in the grid")),
+      el("div", { class: "title-line" }, pieces.square(here.kind, model.told(here)), el("h1", {}, el("code", {}, model.cellName(op, dtype))), el("span", { class: "tag", "data-status": here.kind }, model.told(here))),
+      el("p", { class: "lede" }, el("code", {}, clause), " · ", pieces.opLink(site, op), " · ", el("a", { href: conform.address("grid", { device: device.slug, run: run.id, show: model.isCase(dtype) ? "cases" : "ops", at: op, col: clause }) }, "in the grid")),
       el("ul", { class: "devices", "aria-label": "Devices" }, site.devices.map((each) => {
         const found = status(runs.find((one) => one.id === (each === device ? run.id : model.newest(each).id)));
         return el("li", {}, el("a", { href: conform.address("cell", { device: each.slug, ...values }), "aria-current": each === device ? "true" : null }, pieces.square(found.kind, model.told(found)), model.title(each), found.kind === "absent" ? el("small", {}, "not planned") : null));
@@ -131,8 +131,8 @@ conform.start(async (app, site) => {
     const cause = detail?.cause;
     if (!cause) return [];
     const links = cause.cells.map((text) => {
-      const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?$/s.exec(text);
-      return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: found[3] || "" }) : text);
+      const found = /^(.*?)::(.*?)(?:\[([^[\]]*)\])?(@[^@]*)?$/s.exec(text);
+      return el("li", {}, found ? pieces.cellLink({ device: device.slug, clause: found[1], op: found[2], dtype: `${found[3] || ""}${found[4] || ""}` }) : text);
     });
     return [el("section", {}, el("h2", {}, "Cause"), el("p", {}, `${cause.sentence}.`), ...(cause.todo ? [el("p", {}, el("b", {}, "To do: "), cause.todo)] : []),
       cause.count > 1 ? el("p", {}, `${conform.plural(cause.count, "cell")} with this cause:`) : null,
@@ -163,7 +163,7 @@ conform.start(async (app, site) => {
         el("p", {}, block.reason),
         facts([
           ["Expects", `${block.outcome}${block.raises ? `, raising ${block.raises}` : ""}`],
-          ["Cells", `${block.clause.join(", ")} · ${block.op.join(", ")}${block.dtype.join() === "*" ? "" : ` · ${block.dtype.join(", ")}`}`],
+          ["Cells", `${block.clause.join(", ")} · ${block.op.join(", ")}${block.dtype.join() === "*" ? "" : ` · ${block.dtype.join(", ")}`}${block.variant ? ` · variant ${block.variant.map((name) => name || "(none)").join(", ")}` : ""}`],
           ...(block.layouts ? [["In the layouts", block.layouts.join(", ")]] : []),
           ...(block.kind ? [["Kind", block.kind]] : []),
           ...(block.expires ? [["Expires", block.expires]] : []),

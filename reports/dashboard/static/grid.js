@@ -74,12 +74,12 @@ conform.start(async (app, site) => {
     const mask = query.evaluate(tree, universe, (wanted) => [wanted ? others.get(wanted) : letters], statuses);
     const fits = pattern(state.get("clause"));
     const clauseFits = Uint8Array.from(universe.clauses, (name) => (fits(name) ? 1 : 0));
-    const caseDtype = universe.dtypes.indexOf("");
+    const caseDtypes = universe.dtypes.map(model.isCase);
     const counts = { ops: new Uint32Array(3), cases: new Uint32Array(3) };
-    count(universe, mask, clauseFits, letters, caseDtype, counts.ops, counts.cases);
+    count(universe, mask, clauseFits, letters, caseDtypes, counts.ops, counts.cases);
     const show = wantedView(counts), cases = show === "cases";
     const by = cases || state.get("by", "clause") !== "dtype" ? "clause" : "dtype";
-    only(mask, universe.dtype, caseDtype, cases);
+    only(mask, universe.dtype, caseDtypes, cases);
     const names = by === "clause" ? universe.clauses : universe.dtypes;
     const size = universe.ops.length * names.length;
     const squares = new Uint8Array(size).fill(255), badAt = new Uint16Array(size);
@@ -120,17 +120,17 @@ conform.start(async (app, site) => {
   }
 
   // Each pass over the cells is a function of its own, so that engines compile it once for all columns.
-  function count({ clause, dtype, size }, mask, clauseFits, letters, caseDtype, ops, cases) {
+  function count({ clause, dtype, size }, mask, clauseFits, letters, caseDtypes, ops, cases) {
     for (let cell = 0; cell < size; cell++) {
       const letter = letters[cell];
       if (!mask[cell] || letter === model.ABSENT || !clauseFits[clause[cell]]) continue;
-      (dtype[cell] === caseDtype ? cases : ops)[outcomes[letter]]++;
+      (caseDtypes[dtype[cell]] ? cases : ops)[outcomes[letter]]++;
     }
   }
 
   // Keep the cells of cases, or those of operators, in the mask. A case has no dtype.
-  function only(mask, dtype, caseDtype, cases) {
-    for (let cell = 0; cell < mask.length; cell++) if ((dtype[cell] === caseDtype) !== cases) mask[cell] = 0;
+  function only(mask, dtype, caseDtypes, cases) {
+    for (let cell = 0; cell < mask.length; cell++) if (caseDtypes[dtype[cell]] !== cases) mask[cell] = 0;
   }
 
   function tally({ op, clause, size }, of, wide, mask, clauseFits, letters, squares, badAt) {

@@ -115,9 +115,16 @@ conform.model = (function () {
     return value % shards;
   }
 
+  // A dtype of the site may have a variant behind an @: "float32", "float32@compiled"; cases have none, or "@4 ranks".
+  const isCase = (dtype) => dtype === "" || dtype.startsWith("@");
+  function cellName(op, dtype) {
+    const [plain, ...variant] = dtype.split("@");
+    return `${op}${plain ? `[${plain}]` : ""}${variant.map((each) => `@${each}`).join("")}`;
+  }
+
   const newest = (device) => device.runs[device.runs.length - 1];
   const family = (clause) => clause.split(".")[0];
   const title = (device) => `${device.device} · ${device.plan}`;
 
-  return { Universe, ABSENT, statuses, ranks, told, load, shard, newest, family, title };
+  return { Universe, ABSENT, statuses, ranks, told, load, shard, newest, family, title, isCase, cellName };
 })();

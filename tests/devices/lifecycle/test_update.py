@@ -360,7 +360,7 @@ def test_a_fault_that_moved_to_another_layout_leaves_the_old_one() -> None:
 def test_only_selected_cells_are_touched() -> None:
     text = block(op='["add", "mul"]', dtype='"float32"')
     cells = {ADD: PASS, MUL: PASS, SUB: fails("offset")}
-    done = updated(text, cells, cells, cause=CAUSE, wanted=lambda key: key.op == "add")
+    done = updated(text, cells, cells, cause=CAUSE, wanted=lambda key: key.unit == "add")
     assert 'op = "mul"\n' in done.text and not done.added
 
 

@@ -21,8 +21,9 @@ OPS = ("add", "addmm", "mul", "nn.relu")
 #: Neither is in any plan: what a manifest says of them is nobody's to change.
 OTHER_OPS = ("admire", "nn.silu")
 PLANNED_DTYPES, DTYPES = ("bool", "float32"), ("bool", "float32", "int8", "int64")
+VARIANTS = ("", "compiled")
 LAYOUTS = ("a", "b", "c")
-WORLD = [CellKey(*names) for names in product(CLAUSES, OPS, PLANNED_DTYPES)]
+WORLD = [CellKey(*names) for names in product(CLAUSES, OPS, PLANNED_DTYPES, VARIANTS)]
 
 
 def _axis(names: tuple[str, ...], *prefixes: str) -> st.SearchStrategy[list[str]]:
@@ -41,6 +42,7 @@ _BLOCKS = st.fixed_dictionaries(
     },
     optional={
         "dtype": _axis(DTYPES, "int*", "*").map(_toml),
+        "variant": _axis(VARIANTS, "comp*", "*").map(_toml),
         "layouts": st.lists(st.sampled_from(LAYOUTS), min_size=1, unique=True).map(_toml),
         "raises": st.sampled_from(['"RuntimeError"', '"ValueError"']),
         "when": st.sampled_from(['{ os = "linux" }', '{ os = "darwin" }']),
@@ -81,7 +83,9 @@ def _seen(draw: st.DrawFn) -> Seen:
 
 
 _RUN = st.dictionaries(st.sampled_from(WORLD), _seen(), min_size=1)
-_ALL = [CellKey(*names) for names in product(CLAUSES, (*OPS, *OTHER_OPS, "unheard"), DTYPES)]
+_ALL = [
+    CellKey(*names) for names in product(CLAUSES, (*OPS, *OTHER_OPS, "unheard"), DTYPES, VARIANTS)
+]
 
 
 def _matcher(read: Manifest) -> Matcher:
@@ -143,9 +147,9 @@ def test_without_a_reason_nothing_is_added_and_what_passes_is_gone(
                 assert {now} == first
             else:
                 assert now in (Verdict.EXPECTED, Verdict.IMPROVEMENT)
-        elif key.op in OPS:  # seen by no run, or not the same by both
+        elif key.unit in OPS:  # seen by no run, or not the same by both
             assert _same(old, new), key
-        elif key.dtype not in PLANNED_DTYPES and key.op != "unheard" and alike:
+        elif key.dtype not in PLANNED_DTYPES and key.unit != "unheard" and alike:
             # Of ops that no plan had nothing is known; where outcomes meet, less may be said.
             assert _same(old, new), key
     again = update(done.text, parse(done.text), runs, TODAY, dtypes=DTYPES)
@@ -168,7 +172,7 @@ def test_with_a_reason_every_cell_that_a_block_can_expect_is_expected(
     before, after = _matcher(read), _matcher(parse(done.text))
     for key in _ALL:
         if key not in cells:
-            if key.dtype in PLANNED_DTYPES or key.op in OPS:
+            if key.dtype in PLANNED_DTYPES or key.unit in OPS:
                 assert _says_no_more(after.expect(key), before.expect(key)), key
             continue
         old = before.expect(key)
