@@ -175,6 +175,8 @@ def test_variants_of_a_case_have_a_life_of_their_own(fork: ForkServer, tmp_path:
         .repro
     )
     assert repro == f"repro/{CASE_CLAUSE}/counts_ranks-4_ranks.py"
+    # The name of the case, with its variant, is the seed of its random numbers.
+    assert "variant='4 ranks'" in (tmp_path / "run" / repro).read_text()
     ran = fork.script(tmp_path / "run" / repro, **{FAULT: "1"})
     assert ran.code == 1 and "4 ranks were expected, and 3 were found" in ran.text, ran.text
     ran = fork.script(tmp_path / "run" / repro)
