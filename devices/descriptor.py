@@ -326,16 +326,9 @@ class Descriptor:
     folder: Path | None = None  # filled in by the registry
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise DescriptorError(
-                f"a device's name must be lower-case letters, digits, '-' and '_', got {self.name!r}"
-            )
-        try:
-            self._check_vocabulary()
-            self._freeze()
-            self._check_together()
-        except DescriptorError as error:
-            raise DescriptorError(f"device '{self.name}': {error}") from None
+        check(self)
+        if self.pointers or (self.pointers is None and "storage" in self.capabilities):
+            object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
 
     def dtypes_of(self, op: str) -> frozenset[str]:
         """Returns the dtypes that the device declares for an op."""
@@ -356,50 +349,67 @@ class Descriptor:
             )
         return self.functions[role]
 
-    def _check_vocabulary(self) -> None:
-        check_names("capability", self.capabilities, CAPABILITIES)
-        check_names("statistic", self.statistics, STATISTICS)
-        check_names("setting", self.settings, SETTINGS)
-        check_names("function", self.functions, FUNCTIONS)
-        check_names("dtype", self.dtypes, DTYPES)
-        check_names("dtype", self.tolerances, DTYPES)
-        check_names("dtype", self.flushes_subnormals, DTYPES)
 
-    def _freeze(self) -> None:
-        """Checks the form of each field's value and replaces the value by an immutable copy."""
-        for fields, form, wanted in _FORMS:
-            for name in fields.split():
-                value = _in_form(name, getattr(self, name), form, wanted)
-                frozen = MappingProxyType(value) if isinstance(value, dict) else value
-                object.__setattr__(self, name, frozen)
-        for name, form, wanted in _ENTRIES:
-            for key, value in getattr(self, name).items():
-                _in_form(f"{name}['{key}']", value, form, wanted)
-        if not isinstance(
-            self.facts, _CheckedFacts
-        ):  # dataclasses.replace() passes one that is wrapped already
-            object.__setattr__(self, "facts", _CheckedFacts(self.name, self.facts))
+def check(descriptor: Descriptor) -> None:
+    """Checks the value of each field and replaces it by an immutable copy. Raises DescriptorError. A repro script does
+    without."""
+    name = descriptor.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise DescriptorError(
+            f"a device's name must be lower-case letters, digits, '-' and '_', got {name!r}"
+        )
+    try:
+        _check_vocabulary(descriptor)
+        _freeze(descriptor)
+        _check_together(descriptor)
+    except DescriptorError as error:
+        raise DescriptorError(f"device '{name}': {error}") from None
 
-    def _check_together(self) -> None:
-        has = "pointers" in self.capabilities
-        if has and self.pointers is False:
+
+def _check_vocabulary(descriptor: Descriptor) -> None:
+    check_names("capability", descriptor.capabilities, CAPABILITIES)
+    check_names("statistic", descriptor.statistics, STATISTICS)
+    check_names("setting", descriptor.settings, SETTINGS)
+    check_names("function", descriptor.functions, FUNCTIONS)
+    check_names("dtype", descriptor.dtypes, DTYPES)
+    check_names("dtype", descriptor.tolerances, DTYPES)
+    check_names("dtype", descriptor.flushes_subnormals, DTYPES)
+
+
+def _freeze(descriptor: Descriptor) -> None:
+    """Checks the form of each field's value and replaces the value by an immutable copy."""
+    for fields, form, wanted in _FORMS:
+        for name in fields.split():
+            value = _in_form(name, getattr(descriptor, name), form, wanted)
+            frozen = MappingProxyType(value) if isinstance(value, dict) else value
+            object.__setattr__(descriptor, name, frozen)
+    for name, form, wanted in _ENTRIES:
+        for key, value in getattr(descriptor, name).items():
+            _in_form(f"{name}['{key}']", value, form, wanted)
+    if not isinstance(
+        descriptor.facts, _CheckedFacts
+    ):  # dataclasses.replace() passes one that is wrapped already
+        object.__setattr__(descriptor, "facts", _CheckedFacts(descriptor.name, descriptor.facts))
+
+
+def _check_together(descriptor: Descriptor) -> None:
+    has = "pointers" in descriptor.capabilities
+    if has and descriptor.pointers is False:
+        raise DescriptorError(
+            "pointers is False, but capabilities has 'pointers': remove one of the two"
+        )
+    if not descriptor.dtypes:
+        raise DescriptorError("dtypes is empty: name the dtypes that the device supports")
+    for op, dtypes in descriptor.dtypes_by_op.items():
+        check_names("dtype", dtypes, DTYPES)
+        if more := dtypes - descriptor.dtypes:
             raise DescriptorError(
-                "pointers is False, but capabilities has 'pointers': remove one of the two"
+                f"dtypes_by_op['{op}'] names {', '.join(sorted(more))}, but dtypes does not:"
+                " dtypes_by_op may only narrow dtypes"
             )
-        if self.pointers or (self.pointers is None and "storage" in self.capabilities):
-            object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
-        if not self.dtypes:
-            raise DescriptorError("dtypes is empty: name the dtypes that the device supports")
-        for op, dtypes in self.dtypes_by_op.items():
-            check_names("dtype", dtypes, DTYPES)
-            if more := dtypes - self.dtypes:
-                raise DescriptorError(
-                    f"dtypes_by_op['{op}'] names {', '.join(sorted(more))}, but dtypes does not:"
-                    " dtypes_by_op may only narrow dtypes"
-                )
-        if self.init is not None and self.module is None:
-            raise DescriptorError(
-                f"init names the function {self.init!r}, but module is None: name the module of that function"
-            )
-        if (size := self.alignment) & (size - 1):
-            raise DescriptorError(f"alignment must be a power of two, in bytes, got {size}")
+    if descriptor.init is not None and descriptor.module is None:
+        raise DescriptorError(
+            f"init names the function {descriptor.init!r}, but module is None: name the module of that function"
+        )
+    if (size := descriptor.alignment) & (size - 1):
+        raise DescriptorError(f"alignment must be a power of two, in bytes, got {size}")

@@ -35,9 +35,8 @@ _START = """
 import json, sys
 given = json.load(sys.stdin)
 sys.path[:] = given["path"]
-exec(compile(given["preamble"], "<preamble>", "exec"))
-import importlib
-importlib.import_module("conformance.checks.child").serve(given, int(sys.argv[1]))
+from conformance.checks.child import serve
+serve(given, int(sys.argv[1]))
 """
 #: The code that a forked copy runs. The copy finds its pipe in the variable ``pipe``.
 _START_COPY = """
@@ -152,16 +151,16 @@ class Child:
         child.ended.how
 
     Leaving the block kills a child that still runs; ``wait()`` inside the block waits for the end of the child.
-    ``preamble`` is Python code that the child executes before it imports any module of this project. ``copied=True``
-    allows the child to be forked instead of started as a fresh interpreter, if it has neither a preamble nor an
-    environment.
+    ``script`` is the path of a repro script that the child runs, with the number of a pipe as its argument.
+    ``copied=True`` allows the child to be forked instead of started as a fresh interpreter, if it has neither a script nor
+    an environment.
     """
 
     target: str
     orders: Any
     limits: ChildLimits = field(default_factory=ChildLimits)
     environment: Mapping[str, str] = field(default_factory=dict)
-    preamble: str = ""
+    script: str = ""
     copied: bool = False
     ready: bool = field(default=False, init=False)  # the child has sent something
 
@@ -171,8 +170,7 @@ class Child:
         self._held = b""
         self._printed = tempfile.TemporaryFile()  # closed by _finish
         self._reader, writer = os.pipe()
-        given: dict[str, Any] = {"path": sys.path, "preamble": self.preamble}
-        given |= {"target": self.target, "orders": self.orders}
+        given: dict[str, Any] = {"path": sys.path, "target": self.target, "orders": self.orders}
         try:
             self._process = self._copy(given, writer) or self._fresh(given, writer)
         except OSError as error:
@@ -186,7 +184,7 @@ class Child:
 
     def _fresh(self, given: Mapping[str, Any], writer: int) -> Process:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(writer)],
+            [sys.executable, *([self.script] if self.script else ["-c", _START]), str(writer)],
             stdin=subprocess.PIPE,
             stdout=self._printed,
             stderr=self._printed,
@@ -202,7 +200,7 @@ class Child:
 
     def _copy(self, given: Mapping[str, Any], writer: int) -> Process | None:
         """Returns a forked copy, or None if the child must be fresh or no copier is available."""
-        if _copier is None or not self.copied or self.environment or self.preamble:
+        if _copier is None or not self.copied or self.environment or self.script:
             return None
         its_stdin, stdin = os.pipe()
         try:
@@ -248,7 +246,7 @@ class Child:
         """Returns the next line that the child sends; None when the child has ended or exceeds a limit."""
         while b"\n" not in self._held:
             if not self._clock.wait(self._has_said, min(self._end, self._patience)):
-                self._late = self._over()
+                self._late = self._time_limit_text()
                 return None
             if not self._receive():
                 return None  # ignore an incomplete last line: the child died while writing it
@@ -288,18 +286,18 @@ class Child:
     def is_late(self) -> bool:
         """Returns True if the child exceeds its time limit."""
         late = self._clock.now() >= self._end
-        self._late = self._over() if late else self._late
+        self._late = self._time_limit_text() if late else self._late
         return late
 
     def give_up(self, why: str = "") -> None:
         """Ends the child when its block is left, for this reason, such as "was ended because another process failed"; by
         default because of its time limit."""
-        self._late = self._late or why or self._over()
+        self._late = self._late or why or self._time_limit_text()
 
     def _has_said(self, seconds: float) -> bool:
         return bool(select.select([self._reader], [], [], seconds)[0])
 
-    def _over(self) -> str:
+    def _time_limit_text(self) -> str:
         if not self.ready:
             return f"had not started after {self.limits.start:g} s"
         if self._patience < self._end:

@@ -172,6 +172,7 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
 def serve(given: object, tell: Tell) -> None:
     """Runs in the subprocess: sends the script of each cell in turn, or an empty string for a cell without a script."""
     from conformance.checks.cases.script import has_source, script_of_case
+    from conformance.checks.repro.modules import NotCarried
     from conformance.search.minimise.candidates import CandidateRunner
     from conformance.suites import find_case
 
@@ -181,14 +182,18 @@ def serve(given: object, tell: Tell) -> None:
     for each in orders.tasks:
         text, case = "", find_case(each.cell)
         failure = Failure(kind=Kind.ENDED, detail=each.message)
-        if case is not None and has_source(device.descriptor):
-            case = replace(case, seconds=each.seconds)
-            text = script_of_case(case, device.descriptor, failure, dies=True)
-        elif each.call is not None:
-            runner = CandidateRunner.of(
-                *(each.cell.unit, each.cell.dtype, device, orders.bench.samples),
-                variant=each.cell.variant,
-            )
-            given = each.cell.clause, each.call, each.seconds
-            text = runner.script_of(*given, judged=each.judged, failure=failure)
+        with suppress(NotCarried):  # no script can be written
+            if case is not None and has_source(device.descriptor):
+                case = replace(case, seconds=each.seconds)
+                text = script_of_case(case, device.descriptor, failure, dies=True)
+            elif each.call is not None:
+                runner = CandidateRunner.of(
+                    each.cell.unit,
+                    each.cell.dtype,
+                    device,
+                    orders.bench.samples,
+                    variant=each.cell.variant,
+                )
+                given = each.cell.clause, each.call, each.seconds
+                text = runner.script_of(*given, judged=each.judged, failure=failure)
         tell(text)

@@ -118,12 +118,6 @@ def test_closing_the_messages_ends_the_child() -> None:
         os.kill(pid, 0)
 
 
-def test_the_preamble_runs_first() -> None:
-    preamble = "import os; os.environ['CONFORM_EXAMPLE'] = 'set before'"
-    answer, _ = ask(Child(WORK + "answers", None, preamble=preamble))
-    assert answer["seen"] == "set before"
-
-
 @pytest.mark.parametrize(
     ("status", "how"),
     [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import subprocess
+import symtable
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from conformance import suites
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.script import carried, script_of_case, shown
+from conformance.checks.cases.script import script_of_case
 from devices import registry
 from devices.cell import CellKey
 from devices.failure import Failure, Kind
@@ -22,42 +24,56 @@ from tests.behaviour import examples
 from tests.behaviour.server import serving
 from tests.plugin.running import CHECKOUT, environment
 
-OURS = {"conformance", "devices", "opinfo", "reports"}
-MODULES = sorted({case.check.__module__ for s in suites.suites() for case in s.cases})
+SIMULATED = registry.get("simulated")
+CASES = [case for suite in suites.suites() for case in suite.cases]
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[str, bool]]:
-    """What a module imports, and whether it does when it is imported itself."""
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        yield from ((name.partition(".")[0], id(node) not in inside) for name in names)
+def undefined(script: str) -> set[str]:
+    """The names that a script uses and does not define."""
+    top = symtable.symtable(script, "repro.py", "exec")
+    defined = {"__file__", "__name__", *dir(builtins)}
+    defined |= {s.get_name() for s in top.get_symbols() if s.is_local()}
+    tables, used = [top], set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        symbols = table.get_symbols()
+        used |= {s.get_name() for s in symbols if s.is_global() or (s.is_local() and table is top)}
+    return used - defined
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_what_a_script_carries_needs_torch_alone(module: str) -> None:
-    roots = [module, "conformance.checks.cases.execution", "devices.simulated.descriptor"]
-    sources = dict(carried(roots))
-    assert set(roots) <= set(sources)
-    # tomli is Python 3.10's tomllib, imported where a file is read: no script reads one. A script brings a
-    # stand-in for msgspec.
-    known = {*OURS, *sys.stdlib_module_names, "torch", "tomli", "tomllib", "msgspec"}
-    foreign = {
-        name
-        for source in sources.values()
-        for name, at_import in imported(ast.parse(source))
-        if at_import and name not in known
-    }
-    assert foreign == set()
+def imported(script: str) -> set[str]:
+    """The packages that a script imports at its top. A check may import one that it is about."""
+    nodes = ast.parse(script).body
+    names = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+FIRST = {case.check.__module__: case for case in CASES[::-1]}
+EVERY = {case.check: case for case in CASES[::-1]}
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(FIRST.values(), id="one of each module"),
+        pytest.param(EVERY.values(), id="every check", marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_needs_torch_alone_and_defines_what_it_uses(
+    cases: Collection[BehaviourCase],
+) -> None:
+    known = {
+        *sys.stdlib_module_names,
+        "torch",
+        "tomli",
+        "tomllib",
+    }  # tomli is Python 3.10's tomllib
+    for case in cases:
+        text = script_of_case(case, SIMULATED)
+        assert imported(text) <= known, case.id
+        assert undefined(text) == set(), case.id
 
 
 def exit_status(script: str, folder: Path, **more: str) -> tuple[int, str]:
@@ -164,12 +180,11 @@ def test_the_script_of_a_check_that_dies_says_how(
     assert (found[0], found[1].strip()) == (status, said)
 
 
-def test_a_script_shows_the_check_and_what_it_uses_of_its_module() -> None:
+def test_a_script_shows_the_check_before_everything_else() -> None:
     case = suites.case_of("device.async_error", "surfaces")
-    name = case.check.__name__
-    imports, source, check = shown(case.check.__module__, [name, *case.arguments], name)
-    assert check.startswith(f"def {name}(context: CaseContext")
-    names = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    assert "_surfaces" in names and name not in names
-    assert "_later_results" not in names and "@cases" not in source
-    assert "import CaseContext" in imports and "Cases" not in imports
+    text = script_of_case(case, SIMULATED)
+    check, _, rest = text.partition("\ndef main():\n")
+    assert f"\ndef {case.check.__name__}(context: CaseContext" in check
+    assert "\ndef _surfaces(" in rest and "def _later_results(" not in rest
+    assert "import" not in check.partition('"""\n')[2].replace("from __future__ import", "")
+    assert "@cases" not in text

@@ -23,6 +23,15 @@ from tests.frame import ranks
 
 RANKS = 4
 
+#: A program that does what a process of the group does.
+SERVES = """
+import json, sys
+given = json.load(sys.stdin)
+sys.path[:] = given["path"]
+from conformance.checks.child import serve
+serve(given, int(sys.argv[1]))
+"""
+
 
 def ran(function: Callable[..., Any], *arguments: Any, seconds: float = 60.0) -> list[Result]:
     return in_processes(function, arguments, RANKS, seconds, DeviceLocator(device="cpu"), "a group")
@@ -71,26 +80,35 @@ def test_one_failure_names_the_rank_and_nothing_is_left(
 
 
 @pytest.mark.parametrize(
-    ("preamble", "said"),
+    ("code", "said"),
     [
         pytest.param(
             "import time; time.sleep(600)",
             "rank 3: the process had not started after 30 s",
             marks=pytest.mark.slow,
         ),
-        ("sys.exit('no such device')", "rank 3: the process exited with status 1: no such device"),
+        (
+            "import sys; sys.exit('no such device')",
+            "rank 3: the process exited with status 1: no such device",
+        ),
     ],
 )
 def test_a_rank_that_never_starts_is_named(
-    preamble: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    said: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[child.Child] = []
+    script = tmp_path_factory.mktemp("late") / "script.py"
+    script.write_text(code)
 
     class Late(child.Child):
         def __enter__(self) -> child.Child:
             started.append(self)
             if len(started) == RANKS:
-                self.preamble = preamble
+                self.script = str(script)
             return super().__enter__()
 
     monkeypatch.setattr(processes, "Child", Late)
@@ -114,14 +132,17 @@ def test_the_others_are_ended_when_one_has_died() -> None:
 
 @pytest.mark.slow
 def test_the_limit_counts_from_the_moment_in_which_all_are_ready(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[child.Child] = []
+    script = tmp_path / "script.py"
+    script.write_text(f"import time; time.sleep(20)\n{SERVES}")
 
     class Late(child.Child):
         def __enter__(self) -> child.Child:
             started.append(self)
-            self.preamble = "import time; time.sleep(20)" if len(started) == RANKS else ""
+            if len(started) == RANKS:
+                self.script = str(script)
             return super().__enter__()
 
     monkeypatch.setattr(processes, "Child", Late)

@@ -48,7 +48,7 @@ def cells_of(op: str, folder: Path, *clauses: str) -> dict[str, CellOutcome]:
         checks=wanted,
     )
     run = Subject(rig.items[0], rig, open_device(DESCRIPTOR), folder).run()
-    return {key.clause: record.told() for key, record in run.cells.items()}
+    return {key.clause: record.to_outcome() for key, record in run.cells.items()}
 
 
 def test_a_mistake_of_ours_is_an_error_that_says_where(

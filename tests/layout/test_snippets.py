@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from conformance.checks.cells import Recorder
-from conformance.checks.failure_lines import expected_and_found
 from conformance.checks.ops.calls import repeated
 from conformance.checks.ops.context import OpContext, run_checks
-from conformance.checks.ops.snippet import headed, target_source, tensor_source
+from conformance.checks.ops.snippet import target_source, tensor_source
+from conformance.checks.repro.script import expected_and_found, headed
 from conformance.suites import layout
 from devices import registry
 from devices.failure import Difference, Failure, Kind
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions

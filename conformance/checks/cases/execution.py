@@ -7,7 +7,6 @@ import contextlib
 import gc
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,10 +30,20 @@ def attempt(
     """Runs the check of a case and returns the result. The check runs in a subprocess if the case requires one. With
     ``search``, the programs of the case are drawn as part of that random search."""
     if case.own_process:
-        made = in_its_own_process(case, where, device.descriptor.first_time)
-    else:
-        made = here(case.check, case.arguments, device, case.id, where, search, case.kind)
-    if made.blocked_by == case.clause:  # a clause that blocks itself has failed
+        return in_its_own_process(case, where, device.descriptor.first_time)
+    return in_this_process(case, device, where, search)
+
+
+def in_this_process(
+    case: BehaviourCase, device: Device, where: DeviceLocator, search: ProgramSearch | None = None
+) -> Attempt:
+    made = here(case.check, case.arguments, device, case.id, where, search, case.kind)
+    return _blocked_by_another(case, made)
+
+
+def _blocked_by_another(case: BehaviourCase, made: Attempt) -> Attempt:
+    """Returns the result of a check; a clause that blocks itself has failed."""
+    if made.blocked_by == case.clause:
         made.failure, made.not_shown = Failure(kind=case.kind, detail=made.not_shown), ""
         made.blocked_by = ""
     return made
@@ -77,8 +86,14 @@ def in_its_own_process(
 ) -> Attempt:
     for patience in PATIENCE:
         made = in_process(
-            *(case.check, case.arguments, where, case.id, case.kind),
-            *(dict(case.environment), case.seconds, patience),
+            case.check,
+            case.arguments,
+            where,
+            seed=case.id,
+            default=case.kind,
+            environment=dict(case.environment),
+            seconds=case.seconds,
+            patience=patience,
             first_time=first_time,
         )
         if not made.too_soon:
@@ -88,7 +103,7 @@ def in_its_own_process(
         made.failure = Failure(
             kind=Kind.ENDED, detail=f"the process of the case {made.ended.how}{last}"
         )
-    return made
+    return _blocked_by_another(case, made)
 
 
 @contextlib.contextmanager
@@ -122,16 +137,11 @@ def as_it_was(context: CaseContext) -> Iterator[None]:
         yield
 
 
-def reproduce(case: BehaviourCase, where: DeviceLocator, dies: bool = False) -> int:
-    """Runs the check of a case as a run of the suite does, and prints the result. This is the main function of a repro
-    script. If the check ``dies`` (crashes or hangs its process), it runs in a subprocess.
+# -- in a repro script
 
-    Returns 0 if the check passes now, 1 if it fails, 2 if nothing could be judged.
-    """
-    if dies:
-        made = in_its_own_process(replace(case, own_process=True), where)
-    else:
-        made = _on_a_fresh_device(case, where)
+
+def conclude(made: Attempt) -> int:
+    """Prints the result of a check. Returns 0 if the check passes, 1 if it fails, 2 if nothing could be judged."""
     if made.failure is not None or made.refused is not None:
         print(f"FAIL: {made.refused if made.failure is None else made.failure.message}")
         return 1
@@ -142,7 +152,8 @@ def reproduce(case: BehaviourCase, where: DeviceLocator, dies: bool = False) -> 
     return 0
 
 
-def _on_a_fresh_device(case: BehaviourCase, where: DeviceLocator) -> Attempt:
+def on_a_fresh_device(case: BehaviourCase, where: DeviceLocator) -> Attempt:
+    """Opens the device, and runs the check of a case as a run of the suite does."""
     descriptor, unusable = where.described(), ""
     try:
         device = open_device(descriptor)
@@ -152,7 +163,7 @@ def _on_a_fresh_device(case: BehaviourCase, where: DeviceLocator) -> Attempt:
             device = open_device(descriptor, unused=True)
         except DeviceUnusable:  # nothing can be judged
             return Attempt(0, not_shown=unusable)
-    made = attempt(case, device, where)
+    made = in_this_process(case, device, where)
     judged = made.failure is not None and made.failure.kind is not Kind.RAISED
     # A device that computes wrong results can be judged; one on which everything raises cannot.
     return Attempt(made.checks, not_shown=unusable) if unusable and not judged else made

@@ -22,12 +22,8 @@ from devices.failure import Kind
 #: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
 START_SECONDS = 120.0
 
-#: The name under which a fresh process imports a repro script.
-SCRIPT = "conform_repro"
-
-#: What a subprocess runs. A script must contain the module, although nothing imports it.
-SERVED = "conformance.checks.cases.served"
-TARGET = f"{SERVED}:serve"
+#: What a subprocess runs, in the suite and in a repro script.
+_TARGET, _TARGET_OF_SCRIPT = "conformance.checks.cases.served:serve_case", "__main__:serve_case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +33,7 @@ class DeviceLocator:
     device: str = ""  # a registered name
     path: str = ""  # or the path of a descriptor
     module: str = ""  # or the module that defines DESCRIPTOR, in a repro script
-    script: str = ""  # the path of the repro script, which contains the modules
-
-    @property
-    def preamble(self) -> str:
-        """Python code that makes the modules of the repro script importable in a fresh process; empty without a script."""
-        if not self.script:
-            return ""
-        return (
-            "import importlib.util\n"
-            f"spec = importlib.util.spec_from_file_location({SCRIPT!r}, {self.script!r})\n"
-            "module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)\n"
-            "spec.loader.exec_module(module)\n"
-        )
+    script: str = ""  # the path of the repro script, which a fresh process runs
 
     def described(self) -> Descriptor:
         """Returns the descriptor of the device. Raises ConformError if it cannot be found."""
@@ -94,11 +78,6 @@ class Orders:
     rank: Rank | None = None
 
 
-def _module_of(function: Callable[..., Any]) -> str:
-    """Returns the name of the module from which a subprocess takes a function, which may be one of a repro script."""
-    return SCRIPT if function.__module__ == "__main__" else function.__module__
-
-
 def _child(
     orders: Orders,
     seconds: float,
@@ -108,8 +87,9 @@ def _child(
 ) -> Child:
     total = first_time(seconds)
     limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
-    preamble = orders.where.preamble
-    return Child(TARGET, packed(orders), limits, environment or {}, preamble, copied=copied)
+    script = orders.where.script
+    target = _TARGET_OF_SCRIPT if script else _TARGET
+    return Child(target, packed(orders), limits, environment or {}, script, copied=copied)
 
 
 def in_process(
@@ -134,7 +114,7 @@ def in_process(
     """
     name = function.__qualname__
     orders = Orders(
-        _module_of(function), name, arguments, where, seed, default, patience=patience, fresh=fresh
+        function.__module__, name, arguments, where, seed, default, patience=patience, fresh=fresh
     )
     answer, ended = ask(_child(orders, seconds, first_time, environment, not spawned))
     result = Result() if answer is None else unpacked(answer)
@@ -156,7 +136,7 @@ def in_processes(
 ) -> list[Result]:
     """Runs a function in several subprocesses and returns their results in order; see ``CaseContext.children``."""
     name = function.__qualname__
-    orders = Orders(_module_of(function), name, arguments, where, seed, default, patience=patience)
+    orders = Orders(function.__module__, name, arguments, where, seed, default, patience=patience)
     with rendezvous() as path:
         children = [
             _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time)

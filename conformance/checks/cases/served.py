@@ -20,7 +20,7 @@ from devices.errors import ConformError
 from opinfo.device import open_device
 
 
-def serve(given: str, tell: Tell) -> None:
+def serve_case(given: str, tell: Tell) -> None:
     """Runs in the subprocess: calls the function with a new context and reports the result."""
     orders: Orders = unpacked(given)
     try:

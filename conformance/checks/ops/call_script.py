@@ -15,7 +15,6 @@ from conformance.checks.ops.calls import Invocation, Judge, Laid, laid_out, repe
 from conformance.checks.ops.evidence import called
 from conformance.checks.ops.modes import Mode
 from conformance.checks.ops.script import (
-    Carried,
     dense,
     function_source,
     inputs_source,
@@ -26,7 +25,10 @@ from conformance.checks.ops.script import (
     report_end,
     written,
 )
-from conformance.checks.ops.snippet import headed, list_source, target_source, tensor_source
+from conformance.checks.ops.snippet import list_source, target_source, tensor_source
+from conformance.checks.repro.bundle import Bundle
+from conformance.checks.repro.modules import Import
+from conformance.checks.repro.script import headed
 from devices.failure import Failure
 from opinfo.device import Device
 from opinfo.guarded import Guarded
@@ -81,16 +83,16 @@ class CallScript:
         return self._judged([], "main()", failure)
 
     def _judged(self, functions: list[Any], start: str, failure: Failure | None = None) -> str:
-        carried = Carried().take_all([self.judge])
+        bundle = Bundle().take([self.judge])
         lines = [*self._call(functions), "", "# The judgement", "reference = SimpleNamespace("]
-        for name in sorted(carried.reads):
+        for name in sorted(bundle.reads("reference")):
             text, used = self.reference.source(name)
             lines.append(f"    {name}={text},")
             functions += used
         lines += [")", f"report({self.judge.__name__}(evidence, reference))"]
-        carried.imports.add("from types import SimpleNamespace")
-        given: dict[str, Any] = {"carried": carried, "start": start}
-        return written(self.setting, self._head(failure), lines, [*functions, report], **given)
+        bundle.add([Import("types", "SimpleNamespace", "SimpleNamespace")])
+        head, functions = self._head(failure), [*functions, report]
+        return written(self.setting, head, lines, functions, bundle=bundle, start=start)
 
     def until_it_ends(
         self, seconds: float, *, judged: bool = False, failure: Failure | None = None

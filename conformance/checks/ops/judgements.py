@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance.checks.ops.calls import Found, Judge
-from conformance.checks.ops.script import Carried
+from conformance.checks.ops.calls import Found, Judge, ReferenceParts
+from conformance.checks.repro.bundle import Bundle
 from devices.errors import ConformError
 from devices.files import write_whole
 from opinfo.compare import Wrong
@@ -21,8 +21,8 @@ from opinfo.encoding import read_value, write_value
 _FORMAT = 1
 
 
-class Reading(Protocol):
-    """The part of a Reference that a judgement needs: its parts, as values that can be written to a file."""
+class WritableReference(ReferenceParts, Protocol):
+    """A reference whose parts can be written to a file: ``frozen`` returns a part as a value."""
 
     def frozen(self, name: str) -> Any: ...
 
@@ -35,7 +35,7 @@ class Judgement:
     clause: str
     judge: Judge
     evidence: Any
-    reference: Any
+    reference: WritableReference
     layout: str = ""
     sample: int = 0
 
@@ -50,7 +50,7 @@ class Judgement:
     def frozen(self) -> Judgement:
         """Returns the judgement with a reference whose parts are values. Every part that the judge may read is computed;
         a part that cannot be computed raises when it is read."""
-        names = sorted(Carried().take_all([self.judge]).reads)
+        names = sorted(Bundle().take([self.judge]).reads("reference"))
         return replace(self, reference=Parts(dict(_parts(self.reference, names))))
 
 
@@ -80,7 +80,7 @@ class Parts:
         return getattr(self, name)
 
 
-def _parts(reference: Reading, names: list[str]) -> Iterator[tuple[str, Any]]:
+def _parts(reference: WritableReference, names: list[str]) -> Iterator[tuple[str, Any]]:
     for name in names:
         try:
             yield name, reference.frozen(name)

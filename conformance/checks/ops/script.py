@@ -1,60 +1,37 @@
-"""Writes repro scripts for checks of ops. A script imports only torch, the standard library and the device's module. It
-exits 1 while the fault is present, and 0 once the fault is fixed.
+"""Writes repro scripts for checks of ops.
 
 A script begins with the inputs, the call and the judgement. Below are copies of the functions that made and judged the
-call in the run. These functions may use only builtins, torch, the standard library, and functions, classes and
-constants of this project that obey the same rule.
+call in the run.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
-import importlib
-import inspect
 import signal
 import subprocess
 import sys
 import textwrap
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any
 
 import torch
 
 from conformance.checks.clock import ends_within
-from conformance.checks.source import bound, names_of, text_of
+from conformance.checks.repro.bundle import Bundle
+from conformance.checks.repro.modules import Import, NotCarried
+from conformance.checks.repro.script import script_text
 from opinfo.compare import Arguments, Wrong, raised, replace_tensors
 from opinfo.module_side_effects import LeftBehind
 from opinfo.reference import IEEE
 from opinfo.subject import Subject, loaded
 
-_OURS = ("conformance", "opinfo", "devices", "reports", "tests")
-
 #: Tensors up to this many elements are written as lists, larger ones compressed.
 _READABLE = 24
 
-_SCRIPT = '''\
-"""{head}
-
-Written by torch-conformance on torch {torch}.
-Exits 1 while the fault is present, 0 once it is fixed. Needs only torch{needs}.
-"""
-
-from __future__ import annotations
-
-{imports}
-
-DEVICE = {device!r}
-
-
-def main():
-{main}
-
-
+_HELPERS = """\
 def move(tensor):
     return tensor.to(DEVICE)
 
@@ -66,126 +43,7 @@ def back(tensor):
 def settle(result):
     wait = getattr(getattr(torch, torch.device(DEVICE).type, None), "synchronize", None)
     if wait is not None:
-        wait()
-
-
-# Below: a copy of the suite's code that made and judged the call.
-
-
-{carried}
-
-
-if __name__ == "__main__":
-    {start}
-'''
-
-
-# -- what a script carries
-
-
-class NotCarried(Exception):
-    """The exception raised if a function uses a name whose definition cannot be copied into a script."""
-
-
-@dataclass
-class _Module:
-    """The definitions and imports of a module, by name."""
-
-    lines: list[str]
-    defined: dict[str, ast.stmt] = field(default_factory=dict)
-    imported: dict[str, tuple[str, str]] = field(default_factory=dict)  # module, name in it
-
-
-@dataclass
-class Carried:
-    """The import lines and definitions that a script needs. Each definition comes after those that it uses."""
-
-    imports: set[str] = field(default_factory=set)
-    texts: list[str] = field(default_factory=list)
-    reads: set[str] = field(default_factory=set)
-    _done: dict[str, str] = field(default_factory=dict)  # for each name, its module
-
-    def take_all(self, functions: Iterable[Callable[..., Any]]) -> Carried:
-        """Adds these functions and everything that they use. Raises NotCarried if a definition cannot be copied."""
-        for function in functions:
-            plain = inspect.unwrap(function)
-            self.take(plain.__name__, plain.__module__)
-        return self
-
-    def take(self, name: str, module: str) -> None:
-        """Adds the definition or import that ``name`` refers to in a module. Raises NotCarried if it cannot be copied."""
-        read = _read(module)
-        if name in read.defined:
-            if self._done.setdefault(name, module) != module:
-                raise NotCarried(
-                    f"expected one definition of {name}, found two: in {self._done[name]} and in {module}"
-                )
-            node = read.defined[name]
-            text = text_of(node, read.lines)
-            if text in self.texts:
-                return
-            uses, reads = _needs(node)
-            for used in sorted(uses - {name}):
-                if self._done.get(used) != module:
-                    self.take(used, module)
-            self.texts.append(text)
-            self.reads |= reads
-        elif name in read.imported:
-            source, original = read.imported[name]
-            if source.partition(".")[0] not in _OURS:
-                self.imports.add(_import(name, source, original))
-            elif original == name:
-                self.take(name, source)
-            else:
-                raise NotCarried(
-                    f"{source}.{original} is imported as {name}; import it by its own name"
-                )
-
-
-def _import(name: str, source: str, original: str) -> str:
-    if original:
-        return f"from {source} import {original}" + (f" as {name}" if name != original else "")
-    return f"import {source}" + (f" as {name}" if name != source.partition(".")[0] else "")
-
-
-@cache
-def _read(name: str) -> _Module:
-    source = inspect.getsource(importlib.import_module(name))
-    found = _Module(source.splitlines())
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names if node.module != "__future__" else ():
-                found.imported[bound(alias)] = (node.module or "", alias.name)
-        elif isinstance(node, ast.Import):
-            found.imported |= {bound(alias): (alias.name, "") for alias in node.names}
-        else:
-            found.defined |= dict.fromkeys(names_of(node), node)
-    return found
-
-
-@cache
-def _needs(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the names that a definition uses, and the attributes of ``reference`` that it reads."""
-    reads = (
-        each.attr
-        for each in ast.walk(node)
-        if isinstance(each, ast.Attribute)
-        and isinstance(each.value, ast.Name)
-        and each.value.id == "reference"
-    )
-    return frozenset(_used(node)), frozenset(reads)
-
-
-def _used(node: ast.AST) -> Iterator[str]:
-    """Yields every name that is read in a syntax tree, except in annotations, which a script does not evaluate."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id
-    for part, child in ast.iter_fields(node):
-        if part in ("annotation", "returns"):
-            continue
-        for each in child if isinstance(child, list) else [child]:
-            if isinstance(each, ast.AST):
-                yield from _used(each)
+        wait()"""
 
 
 # -- functions that every script has
@@ -248,6 +106,8 @@ def report_end(seconds: Any) -> None:
         fault = f"the call did not return within {seconds} seconds"
     elif child.returncode < 0:
         fault = f"the process was killed by {signal.Signals(-child.returncode).name}"
+    elif child.returncode == 2:  # the call was not made, as the process has printed
+        sys.exit(2)
     elif child.returncode:
         fault = f"the process ended with status {child.returncode}"
     print(f"FAIL: {fault}" if fault else "PASS: the call returned")
@@ -263,25 +123,27 @@ def written(
     main: Sequence[str],
     functions: Iterable[Callable[..., Any]],
     *,
-    carried: Carried | None = None,
+    bundle: Bundle | None = None,
     start: str = "main()",
 ) -> str:
-    """Returns the text of a script. ``setting`` is the OpContext; ``head`` has the first lines of the docstring; ``main`` holds the lines that create the inputs,
-    make the call and judge the result; ``functions`` are the functions that these lines use."""
+    """Returns the text of a script. ``setting`` is the OpContext. ``main`` has the lines that create the inputs, make the
+    call and judge the result; ``functions`` are the functions that these lines use."""
     descriptor, left = setting.device.descriptor, setting.device.left
     around, _, context = (descriptor.around or "").partition(":")
     apart = bool(around or (left and left.sorting))
     functions = [*functions]
     needs = ", the files from which functions are loaded," if loaded in functions else ""
-    carried = (carried or Carried()).take_all([*functions, *([LeftBehind] if apart else [])])
+    bundle = (bundle or Bundle()).take([*functions, *([LeftBehind] if apart else [])])
     lines = ["torch.set_num_threads(1)", f"torch.set_grad_enabled({setting.grad})"]
     lines += [*IEEE, 'warnings.simplefilter("ignore")']
-    imports = {*carried.imports, "import torch", "import sys", "import warnings"}
-    needed = [f"import {each}" for each in dict.fromkeys((descriptor.module, around)) if each]
+    needed = dict.fromkeys(filter(None, (descriptor.module, around)))
+    of_torch = [each for each in needed if each.startswith("torch.")]
+    bundle.add(
+        Import(each, "", each.partition(".")[0]) for each in ("torch", "warnings", *of_torch)
+    )
     if apart:
-        lines += [f"left = LeftBehind({descriptor.torch_type!r})", *needed]
-    else:
-        imports.update(needed)
+        lines.append(f"left = LeftBehind({descriptor.torch_type!r})")
+    lines += [f"import {each}" for each in needed if each not in of_torch]
     if descriptor.init:
         lines.append(f"{descriptor.module}.{descriptor.init}()")
     if around:
@@ -290,23 +152,15 @@ def written(
     elif apart:
         lines.append("left.look()  # keeps side effects of the imports above out of the check")
     lines += main
-    return _SCRIPT.format(
+    return script_text(
+        bundle,
+        lines,
         head=head,
-        torch=torch.__version__,
         needs=f"{needs} and {descriptor.module}" if descriptor.module else needs,
-        imports="\n".join(sorted(imports, key=_place)),
-        device=str(setting.device.torch_device),
-        main=textwrap.indent("\n".join(lines), "    "),
-        carried="\n\n\n".join(carried.texts),
+        top=f"DEVICE = {str(setting.device.torch_device)!r}",
+        below=_HELPERS,
         start=start,
     )
-
-
-def _place(line: str) -> tuple[bool, bool, str]:
-    """Returns the sort key of an import line: the standard library comes first, and ``import`` lines before ``from``
-    lines."""
-    foreign = line.split()[1].partition(".")[0] not in sys.stdlib_module_names
-    return foreign, line.startswith("from"), line
 
 
 def inputs_source(call: Arguments, values: Sequence[torch.Tensor]) -> list[str]:

@@ -1,15 +1,12 @@
-"""The first lines of a repro script: the tensors and the call as somebody would paste them into a bug report, what was
-expected and what was found."""
+"""The first lines of the repro script of a call: its tensors as somebody would paste them into a bug report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
-from conformance.checks.failure_lines import expected_and_found, in_docstring
 from conformance.checks.ops.script import literal
-from devices.failure import Failure
 from opinfo.layouts import Geometry
 
 #: Tensors up to this many elements are shown with their values.
@@ -71,16 +68,6 @@ def _values(values: torch.Tensor, device: str) -> tuple[str, str]:
     maker = "torch.randn" if values.is_floating_point() or values.is_complex() else "torch.ones"
     made = f"{maker}({tuple(values.shape)}, dtype={values.dtype}{there})"
     return made, "  # the values of the run are below"
-
-
-def headed(title: str, lines: Sequence[str], failure: Failure | None) -> str:
-    """Returns the first lines of the docstring of a script: its title, the snippet, and what was expected and found."""
-    shown = [title, ""]
-    if lines:
-        shown += [f"    {line}".rstrip() for line in lines] + [""]
-    if failure is not None:
-        shown += [*expected_and_found(failure), ""]
-    return "\n".join(map(in_docstring, shown)).rstrip()
 
 
 def list_source(name: str, items: Iterable[str]) -> list[str]:

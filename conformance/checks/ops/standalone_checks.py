@@ -35,7 +35,8 @@ from conformance.checks.ops.script import (
     report_end,
     written,
 )
-from conformance.checks.ops.snippet import headed, list_source, tensor_source
+from conformance.checks.ops.snippet import list_source, tensor_source
+from conformance.checks.repro.script import headed
 from devices.cell import CallKey
 from devices.failure import Failure
 from opinfo.compare import Measured, Wrong, raised

@@ -1,0 +1,187 @@
+"""The definitions and imports of a module, and the names of the module that a statement uses."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TypeAlias
+
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+class NotCarried(Exception):
+    """The exception raised if a function uses a name whose definition cannot be copied into a script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What an import binds to a name: ``original`` of a module, or a module if ``original`` is empty."""
+
+    module: str
+    original: str
+    name: str
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+    @property
+    def value(self) -> tuple[str, str]:
+        """The module and the name in it that are bound. ``import a.b`` binds the module ``a``."""
+        is_plain = not self.original and self.name == self.package
+        return self.package if is_plain else self.module, self.original
+
+    def line(self, name: str) -> str:
+        """Returns the statement that binds the value to another name."""
+        original = self.original or self.module
+        if self.original or self.value[0] == self.module:
+            bound = f"{original} as {name}" if name != original else original
+            return f"from {self.module} import {bound}" if self.original else f"import {bound}"
+        if name != self.package:
+            raise NotCarried(f"{self.package} means something else in a script")
+        return f"import {self.module}"
+
+
+@dataclass(eq=False)
+class Module:
+    """The statements of a module and its imports, by the names that they bind. Statements that bind no name, such as calls,
+    count as part of the definition ``owner``. Of a ``shared`` module, only those methods of a class are copied that are
+    used."""
+
+    name: str
+    text: str
+    shared: bool
+    owner: str = ""
+    defined: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    imported: dict[str, list[Import]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in ast.parse(self.text).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                for each in imports_of(node):
+                    self.imported.setdefault(each.name, []).append(each)
+            elif not _is_left_out(node):
+                for name in sorted({*bound_in([node])}) or [self.owner]:
+                    self.defined.setdefault(name, []).append(node)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        """The lines as bytes, as the columns of a syntax tree count bytes."""
+        return [line.encode() for line in self.text.splitlines()]
+
+
+def _is_left_out(node: ast.stmt) -> bool:
+    """Returns True for docstrings, and for blocks that are for type checkers or run if the module is the program."""
+    if isinstance(node, ast.If):
+        return re.search("TYPE_CHECKING|__name__", ast.unparse(node.test)) is not None
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@cache
+def given_module(name: str, text: str, owner: str = "") -> Module:
+    """Returns the definitions and imports of a text."""
+    return Module(name, text, False, owner)
+
+
+@cache
+def read_module(name: str) -> Module:
+    """Returns the definitions and imports of a module that can be imported."""
+    # Python may call methods that no text of a suite mentions.
+    shared = not name.startswith(("conformance.suites.", "tests."))
+    return Module(name, inspect.getsource(importlib.import_module(name)), shared)
+
+
+@cache
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # what stands before the last dot is no package
+        return False
+
+
+def imports_of(node: ast.AST) -> Iterator[Import]:
+    """Yields what an import statement binds; nothing for other nodes."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, "", alias.asname or alias.name.partition(".")[0])
+    elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+        source = "." * node.level + (node.module or "")
+        for alias in node.names:
+            yield Import(source, alias.name, alias.asname or alias.name)
+
+
+def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields the names that statements bind in their own scope."""
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif not isinstance(node, ast.Lambda | _Comprehension):
+            yield from (each.name for each in imports_of(node))
+            if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+                yield node.name
+            yield from bound_in(ast.iter_child_nodes(node))
+
+
+def attributes_in(node: ast.AST) -> Iterator[str]:
+    """Yields the names of attributes that a statement may use: also those in texts, which ``attrgetter`` may get."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Attribute):
+            yield each.attr
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield from each.value.split(".") if re.fullmatch(r"[\w.]+", each.value) else ()
+
+
+def globals_in(node: ast.AST, local: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+    """Yields the uses of names of the module in one of its statements, also those that bind such a name; ``local`` are
+    those that mean something else. Annotations are left out, because a script does not evaluate them."""
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.Name):
+        children = ()
+        if node.id not in local:
+            yield node
+    elif isinstance(node, ast.AnnAssign):
+        children = filter(None, (node.target, node.value))
+    elif isinstance(node, ast.ClassDef):
+        for each in (*node.decorator_list, *node.bases, *node.keywords):
+            yield from globals_in(each, local)
+        yield from _globals_of_class(node, local)
+        children = ()
+    elif isinstance(node, _Function | _Comprehension):
+        inside: Sequence[ast.AST]
+        if isinstance(node, _Function):
+            for each in (*getattr(node, "decorator_list", ()), *_defaults(node)):
+                yield from globals_in(each, local)
+            inside = node.body if isinstance(node.body, list) else [node.body]
+            arguments = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+            every = (inner for each in inside for inner in ast.walk(each))
+            outer = {n for each in every if isinstance(each, ast.Global) for n in each.names}
+            local = (local | arguments | {*bound_in(inside)}) - outer
+        else:
+            inside = [*ast.iter_child_nodes(node)]
+            local = local | {*bound_in(each.target for each in node.generators)}
+        children = inside
+    for child in children:
+        yield from globals_in(child, local)
+
+
+def _defaults(node: _Function) -> Iterable[ast.expr]:
+    return (*node.args.defaults, *filter(None, node.args.kw_defaults))
+
+
+def _globals_of_class(node: ast.ClassDef, local: frozenset[str]) -> Iterator[ast.Name]:
+    """Yields the uses in the body of a class, of which methods do not see the names."""
+    own: frozenset[str] = frozenset()
+    for statement in node.body:
+        seen = local if isinstance(statement, _Function) else local | own
+        found = globals_in(statement, seen)
+        yield from (each for each in found if isinstance(each.ctx, ast.Load))
+        own |= {*bound_in([statement])}
