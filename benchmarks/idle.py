@@ -44,7 +44,7 @@ def _do(worker: Worker, task: Task) -> tuple[ItemReport, list[str]]:
     for record in recorder.cells.values():
         for call in range(_CHECKS):
             record.check(call // 3, _LAYOUTS[call % 3])
-    return ItemReport(tuple(record.told() for record in recorder.cells.values())), []
+    return ItemReport(tuple(record.to_outcome() for record in recorder.cells.values())), []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

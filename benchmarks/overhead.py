@@ -99,7 +99,7 @@ def _journal(folder: Path, items: list[Item]) -> None:
                 watch.begin([record.key.clause for record in group], group)
                 for call in range(_CALLS * len(group)):
                     watch.call(CallKey(call, "transposed+offset"))
-                watch.done()
+                watch.end()
 
 
 def _alive() -> None:
@@ -114,7 +114,7 @@ def _record(item: Item) -> ItemReport:
     for record in recorder.cells.values():
         for call in range(_CALLS):
             record.check(call, "transposed+offset")
-    return ItemReport(tuple(record.told() for record in recorder.cells.values()))
+    return ItemReport(tuple(record.to_outcome() for record in recorder.cells.values()))
 
 
 def _keep(folder: Path, reports: list[ItemReport]) -> None:

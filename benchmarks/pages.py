@@ -7,7 +7,7 @@ blocks anew; a test fails where a block is not what the data says.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -61,11 +61,17 @@ class PlanFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MutantFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Mutants of one family and seed. ``live`` ones are those that some call can observe."""
+    """Mutants of one family and seed. ``live`` ones are those that some call can observe.
+
+    ``earlier`` counts those that turn the gate red without the clauses of ``--not-gating``; None if the run had no such
+    option.
+    """
 
     family: str
     seed: int
+    mutants: int
     live: int
+    earlier: int | None
     gate_red: int
     cells_only: int
     reached: int
@@ -117,14 +123,30 @@ def conditions() -> Iterator[str]:
 
 
 def mutants_table() -> Iterator[str]:
-    yield "| family | seed | live mutants | gate red | only non-gating cells red | reached, not noticed | not reached | score |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
-    for row in read_mutants():
-        score = 100 * row.gate_red / row.live if row.live else 100.0
-        yield (
-            f"| {row.family} | {row.seed} | {row.live} | {row.gate_red} | {row.cells_only} | {row.reached} "
-            f"| {row.not_reached} | {score:.0f} % |"
-        )
+    """A line for each family and seed, and one for all of them."""
+    yield "| family | seed | mutants | live | gate red in 0.1 | gate red | only non-gating cells red | reached, not noticed | not reached | score |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    rows = read_mutants()
+    for row in rows:
+        yield f"| {row.family} | {row.seed} | {_mutant_counts([row])} |"
+    if rows:
+        yield f"| all | | {_mutant_counts(rows)} |"
+
+
+def _mutant_counts(rows: Sequence[MutantFigures]) -> str:
+    live, gate_red = sum(row.live for row in rows), sum(row.gate_red for row in rows)
+    earlier = [row.earlier for row in rows if row.earlier is not None]
+    numbers = (
+        sum(row.mutants for row in rows),
+        live,
+        sum(earlier) if len(earlier) == len(rows) else "–",
+        gate_red,
+        sum(row.cells_only for row in rows),
+        sum(row.reached for row in rows),
+        sum(row.not_reached for row in rows),
+    )
+    score = 100 * gate_red / live if live else 100.0
+    return " | ".join(map(str, numbers)) + f" | {score:.0f} %"
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {

@@ -138,7 +138,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     _check_command_line(config)
     from conformance.plan.selection import find_descriptor
     from conformance.run.isolation.controller import useful_workers
-    from conformance.run.session import known
+    from conformance.run.session import collect_facts
 
     config.stash[_AUTO] = True
     _begin_loading(config)
@@ -146,7 +146,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         request = pytest_.request_of(config)
         found = find_descriptor(request.device, request.descriptor)
         server = config.stash.get(_SERVER, None)
-        return useful_workers(known(found, request.descriptor, server).descriptor)
+        return useful_workers(collect_facts(found, request.descriptor, server).descriptor)
     except ConformError:
         return None  # pytest_cmdline_main and pytest_configure report what is wrong
 
@@ -203,7 +203,7 @@ def _watch_workers(config: pytest.Config, run: _Run) -> None:
     known = run.items
 
     def collected(items: Iterable[str]) -> None:
-        run.session.keep(known[item] for item in items)
+        run.session.record_items(known[item] for item in items)
 
     orders, server = write_orders(run.orders), config.stash.get(_SERVER, None)
     controller = run.session.controller(run.orders, partial(pytest_.say, config))
@@ -267,7 +267,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         report_collected(session.config, kept)
     else:
         ours = session.config.stash[_RUN].session
-        ours.keep(worker.items[item] for item in kept)
+        ours.record_items(worker.items[item] for item in kept)
         on = session.config.option.continue_on_collection_errors
         if kept and (on or not session.testsfailed):  # else pytest runs nothing
             ours.progress.begin()

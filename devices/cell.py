@@ -143,7 +143,7 @@ class Seen(NamedTuple):
         return f"{self.reference} on {self.backend}"
 
 
-def told(seen: Sequence[Seen]) -> str:
+def list_bugs(seen: Sequence[Seen]) -> str:
     """Returns a line with the first three of the given bugs, and the number of further bugs."""
     more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
     return ", ".join(map(str, seen[:3])) + more

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 
-def lent(name: str) -> Any:
+def late_module(name: str) -> Any:
     """Imports a module when the function is called, and returns the module. Descriptors use the function so that torch
     and the device's modules are imported only when they are needed."""
     return importlib.import_module(name)
@@ -23,7 +23,7 @@ def lent(name: str) -> Any:
 def counting(module: str) -> Callable[[], int]:
     """Returns a ``device_count`` function for a descriptor. When called, that function imports the named module and
     returns its ``device_count()``."""
-    return lambda: int(lent(module).device_count())
+    return lambda: int(late_module(module).device_count())
 
 
 def is_installed(name: str) -> bool:

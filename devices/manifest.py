@@ -374,7 +374,7 @@ def read_block(table: Mapping[str, object], line: int, path: Path | None, known:
 
 def _text(key: str, value: object, known: Collection[str] | None = None) -> str:
     if not isinstance(value, str):
-        raise BlockError(f"'{key}' must be a string, got {_shown(value)}: {_ADVICE[key]}")
+        raise BlockError(f"'{key}' must be a string, got {_short_text(value)}: {_ADVICE[key]}")
     if not value.strip():
         raise BlockError(f"'{key}' is blank: {_ADVICE[key]}")
     if key == "raises" and not value.isidentifier():
@@ -388,7 +388,7 @@ def _texts(key: str, value: object, wanted: str) -> tuple[str, ...]:
     """Returns the value of a key as a list of strings. Raises BlockError unless it has at least one string and none is
     blank."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BlockError(f"'{key}' must be {wanted}, got {_shown(value)}")
+        raise BlockError(f"'{key}' must be {wanted}, got {_short_text(value)}")
     if not value:
         raise BlockError(f"'{key}' is an empty list: {_ADVICE[key]}")
     for item in value:
@@ -440,7 +440,7 @@ def _choice(key: str, value: object, known: Collection[str] | None) -> Word:
         return choices[value]
     near = suggestion(value, choices) if isinstance(value, str) else ""
     names = ", ".join(map(repr, choices))
-    raise BlockError(f"'{key}' must be one of {names}, got {_shown(value)}{near}")
+    raise BlockError(f"'{key}' must be one of {names}, got {_short_text(value)}{near}")
 
 
 def _match(key: str, value: object, known: Collection[str] | None) -> re.Pattern[str]:
@@ -456,7 +456,7 @@ def _match(key: str, value: object, known: Collection[str] | None) -> re.Pattern
 def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condition, ...]:
     if not isinstance(value, dict):
         raise BlockError(
-            f"'when' must be a table of facts, such as {{ torch = \">=2.12\" }}, got {_shown(value)}"
+            f"'when' must be a table of facts, such as {{ torch = \">=2.12\" }}, got {_short_text(value)}"
         )
     if not value:
         raise BlockError(f"'when' is empty: {_ADVICE[key]}")
@@ -469,14 +469,14 @@ def _when(key: str, value: object, known: Collection[str] | None) -> tuple[Condi
 def _expires(key: str, value: object, known: Collection[str] | None) -> date:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BlockError(
-            f"'expires' must be a date, without quotes and without a time of day, such as expires = 2027-03-01, got {_shown(value)}"
+            f"'expires' must be a date, without quotes and without a time of day, such as expires = 2027-03-01, got {_short_text(value)}"
         )
     return value
 
 
 def _min_pass_rate(key: str, value: object, known: Collection[str] | None) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise BlockError(f"'min_pass_rate' must be a number from 0 to 1, got {_shown(value)}")
+        raise BlockError(f"'min_pass_rate' must be a number from 0 to 1, got {_short_text(value)}")
     return float(value)
 
 
@@ -489,6 +489,6 @@ _READERS: Final[Mapping[str, Callable[[str, object, Collection[str] | None], Any
 }
 
 
-def _shown(value: object) -> str:
+def _short_text(value: object) -> str:
     text = str(value) if isinstance(value, (date, dict)) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

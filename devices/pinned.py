@@ -125,11 +125,13 @@ def read_pinned(folder: Path | None) -> tuple[Pinned, ...]:
         lines = read_regular(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PinnedError(f"{path}: cannot be read: {error}") from None
-    read = [_read(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    read = [
+        _read_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()
+    ]
     return ordered({pinned.id: pinned for pinned in read}.values())
 
 
-def _read(line: str, place: str) -> Pinned:
+def _read_line(line: str, place: str) -> Pinned:
     advice = "correct the line or remove it (`conform pin RUN` writes the file)"
     try:
         read = _LINES.decode(line)

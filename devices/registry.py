@@ -135,7 +135,7 @@ def load_file(path: Path) -> Descriptor:
     sys.modules[name] = module  # needed because dataclasses look up their module there
     with _loading(str(file)):
         spec.loader.exec_module(module)
-    return _placed(_descriptor_in(module, str(file)), file.parent)
+    return _with_folder(_descriptor_in(module, str(file)), file.parent)
 
 
 def _from_folder(path: Path, folder: Path) -> Descriptor:
@@ -145,7 +145,7 @@ def _from_folder(path: Path, folder: Path) -> Descriptor:
     if folder == _BUILT_IN:
         with _loading(str(path)):
             module = importlib.import_module(f"{__package__}.{name}.descriptor")
-        device = _placed(_descriptor_in(module, str(path)), path.parent)
+        device = _with_folder(_descriptor_in(module, str(path)), path.parent)
     else:
         device = load_file(path)
     if device.name != name:
@@ -165,7 +165,7 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint) -> Descriptor:
             f"{_source(entry)} provides {found!r}: expected a Descriptor, or a module that has one as {_NAME}"
         )
     file = getattr(sys.modules.get(entry.module), "__file__", None)
-    return _placed(found, Path(file).resolve().parent) if file else found
+    return _with_folder(found, Path(file).resolve().parent) if file else found
 
 
 def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
@@ -177,7 +177,7 @@ def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
     return found
 
 
-def _placed(device: Descriptor, folder: Path) -> Descriptor:
+def _with_folder(device: Descriptor, folder: Path) -> Descriptor:
     """Returns a descriptor in which a missing folder is set to ``folder``, and a missing manifest to the file
     ``expected.toml`` in the folder, if that file exists."""
     folder = device.folder or folder

@@ -192,7 +192,7 @@ _MISSING: Final = Judgement(Verdict.MISSING, "planned, but not run: the run is i
 _RECORD: Final = "`conform manifest update RUN` narrows or removes the block"
 
 
-def judge(
+def judge_cell(
     expectation: Expectation | None,
     observed: Observed,
     *,
@@ -234,38 +234,40 @@ def judge(
     if expectation is None:
         return _without_block(observed)
 
-    def says(verdict: Verdict, why: str) -> Judgement:
+    def judgement_of(verdict: Verdict, why: str) -> Judgement:
         return Judgement(verdict, why, expectation.blocks)
 
     expected = f"expected {_expected(expectation)}"
     if outcome is Outcome.UNSUPPORTED and observed.declared:
-        return says(Verdict.IMPROVEMENT, f"unsupported by declaration, {expected}: {_RECORD}")
+        return judgement_of(
+            Verdict.IMPROVEMENT, f"unsupported by declaration, {expected}: {_RECORD}"
+        )
     if outcome is Outcome.ERROR:
         why = f"the check could not be made{_details(observed)}; a manifest cannot list such a cell"
-        return says(Verdict.REGRESSION, why)
+        return judgement_of(Verdict.REGRESSION, why)
     flaky = expectation.outcome is ExpectedOutcome.FLAKY
     if flaky and expired:
         plain = _without_block(observed)
         over = f"the block that allowed the cell to be flaky has expired ({_places(expectation.blocks)})"
-        return says(plain.verdict, f"{plain.why or 'passes'}; {over}")
+        return judgement_of(plain.verdict, f"{plain.why or 'passes'}; {over}")
     if outcome is Outcome.PASS:
         if flaky:
-            return says(Verdict.FLAKY, f"{outcome}, {expected}")
-        return says(Verdict.IMPROVEMENT, f"passes, {expected}: {_RECORD}")
+            return judgement_of(Verdict.FLAKY, f"{outcome}, {expected}")
+        return judgement_of(Verdict.IMPROVEMENT, f"passes, {expected}: {_RECORD}")
     if expectation.outcome is ExpectedOutcome.CRASH and outcome is Outcome.FAIL:
         how = "`conform manifest update --reason TEXT RUN RUN` records the failure instead"
-        return says(Verdict.IMPROVEMENT, f"fails, but no longer crashes; {expected}: {how}")
+        return judgement_of(Verdict.IMPROVEMENT, f"fails, but no longer crashes; {expected}: {how}")
     if outcome.value != ("fail" if flaky else expectation.outcome.value):
-        return says(Verdict.REGRESSION, f"{outcome}{_details(observed)}, {expected}")
+        return judgement_of(Verdict.REGRESSION, f"{outcome}{_details(observed)}, {expected}")
     if differs := _differs(expectation, observed):
-        return says(Verdict.REGRESSION, differs)
+        return judgement_of(Verdict.REGRESSION, differs)
     if flaky:
-        return says(Verdict.FLAKY, f"{outcome}, {expected}")
+        return judgement_of(Verdict.FLAKY, f"{outcome}, {expected}")
     if passed := (expectation.layouts or frozenset()) & (ran or frozenset()) - observed.layouts:
         blocks = tuple(block for block in expectation.blocks if (block.layouts or set()) & passed)
         why = f"the layouts {_names(passed)} pass, but are listed at {_places(blocks)}: {_RECORD}"
         return Judgement(Verdict.IMPROVEMENT, why, blocks)
-    return says(Verdict.EXPECTED, expected)
+    return judgement_of(Verdict.EXPECTED, expected)
 
 
 def _without_block(observed: Observed) -> Judgement:
@@ -284,15 +286,15 @@ def judge_flaky(
 ) -> Judgement:
     """Judges a flaky cell by several runs: first each run alone, then the share of runs that passed.
 
-    A single run does not show a share, so it is judged by ``judge``. Runs without an outcome are not counted.
+    A single run does not show a share, so it is judged by ``judge_cell``. Runs without an outcome are not counted.
     """
     for each in seen:
-        if (alone := judge(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
+        if (alone := judge_cell(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
             return alone
     made = [each for each in seen if each.outcome is not Outcome.NOT_RUN]
     floor = expectation.min_pass_rate
     if len(made) < 2 or floor is None or expired:
-        return judge(expectation, (made or seen)[0], expired=expired)
+        return judge_cell(expectation, (made or seen)[0], expired=expired)
     passed = sum(each.outcome is Outcome.PASS for each in made)
     share = f"passes in {passed} of {len(made)} runs"
     if passed / len(made) < floor:

@@ -59,7 +59,7 @@ def answers_for(torch_build: str, torch_type: str, name: str) -> Mapping[str, An
 
     ``torch_build`` ends with torch's commit.
     """
-    if (shipped := _read(FILE)) is None or torch_build.rpartition("-")[2] != shipped.commit:
+    if (shipped := _read_file(FILE)) is None or torch_build.rpartition("-")[2] != shipped.commit:
         return {}
     found = {}
     for kind in ("", torch_type):
@@ -76,7 +76,7 @@ def beginning(key: str) -> str:
 
 
 @cache
-def _read(path: Path) -> _Shipped | None:
+def _read_file(path: Path) -> _Shipped | None:
     """Returns the content of the file; None if the file is missing or unreadable."""
     with suppress(OSError, zlib.error, msgspec.DecodeError):
         return msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=_Shipped)

@@ -377,7 +377,7 @@ def host_generator_kept() -> Iterator[None]:
     """
 
     @contextmanager
-    def kept() -> Iterator[None]:
+    def cpu_state_kept() -> Iterator[None]:
         state = torch.default_generator.get_state()
         try:
             yield
@@ -387,7 +387,7 @@ def host_generator_kept() -> Iterator[None]:
     modules = (sys.modules.get(name) for name in _FREEZING)
     held = [(each, each.freeze_rng_state) for each in modules if hasattr(each, "freeze_rng_state")]  # type: ignore[union-attr]
     for module, _ in held:
-        module.freeze_rng_state = kept  # type: ignore[union-attr]
+        module.freeze_rng_state = cpu_state_kept  # type: ignore[union-attr]
     try:
         yield
     finally:

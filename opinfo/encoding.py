@@ -42,13 +42,13 @@ Codecs = Mapping[str, tuple[type, Codec]]
 def _constants(kind: type) -> Codec:
     """Returns the conversion for constants of torch, such as dtypes."""
 
-    def read(name: str) -> Any:
+    def constant(name: str) -> Any:
         found = getattr(torch, name)
         if not isinstance(found, kind):
             raise ValueError(f"torch.{name} is not a {kind.__name__}")
         return found
 
-    return Codec(lambda value: str(value).removeprefix("torch."), read)
+    return Codec(lambda value: str(value).removeprefix("torch."), constant)
 
 
 #: The types of arguments by tag. JSON has no infinities and NaN, so floats are written as strings. A device is replaced by

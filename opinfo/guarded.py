@@ -56,12 +56,19 @@ class Guarded:
     __slots__ = ("base", "before", "built_as_asked", "geometry", "itemsize", "view")
 
     def __init__(
-        self, values: torch.Tensor, geometry: Geometry, to_device: Move, *, fill: Any = None
+        self,
+        values: torch.Tensor,
+        geometry: Geometry,
+        to_device: Move,
+        *,
+        fill: Any = None,
+        around: float | None = None,
     ) -> None:
         """Creates the view with ``values``, a contiguous CPU tensor that has size 1 in the dimension that the geometry
         expands.
 
-        If ``fill`` is given, every element is that value instead, as for targets of ``out=``.
+        If ``fill`` is given, every element is that value instead, as for targets of ``out=``. ``around`` is the value of
+        the elements outside of the view, for kernels that must not read NaN.
         """
         dtype = values.dtype
         self.itemsize = dtype.itemsize
@@ -69,6 +76,8 @@ class Guarded:
         nbytes = self._nbytes()
         byte = _NAN_BYTE if dtype.is_floating_point or dtype.is_complex else _INT_BYTE
         staged = torch.full((nbytes,), byte, dtype=torch.uint8)
+        if around is not None:
+            staged.view(dtype).fill_(around)
         if fill is not None:
             strided_view(staged, dtype, geometry).fill_(fill)
         else:

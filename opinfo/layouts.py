@@ -79,21 +79,27 @@ class FreeLayout:
 
     It applies to shapes of every rank. ``order`` lists dimensions from outermost to innermost in memory. Dimensions
     that the shape does not have are skipped; dimensions that are not listed come last. ``steps`` multiply the strides,
-    from the innermost dimension outwards; missing steps are 1.
+    from the innermost dimension outwards; missing steps are 1. ``pads`` are numbers of elements that follow those of a
+    dimension in memory, from the innermost dimension outwards, as in columns of wider rows; missing pads are 0.
     """
 
     order: tuple[int, ...] = ()
     steps: tuple[int, ...] = ()
     expand: int | None = None  # the dimension of stride 0, where it is longer than 1
     offset: int = 0  # storage elements before the view
+    pads: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:
-        """The id of the layout, such as ``free:order=2.0.1,steps=1.3,expand=0,offset=5``. :func:`parse_layout` reads
-        the id back."""
-        expand = () if self.expand is None else (self.expand,)
-        offset = (self.offset,) if self.offset else ()
-        parts = {"order": self.order, "steps": self.steps, "expand": expand, "offset": offset}
+        """The id of the layout, such as ``free:order=2.0.1,steps=1.3,pads=0.2,expand=0,offset=5``. :func:`parse_layout`
+        reads the id back."""
+        parts = {
+            "order": self.order,
+            "steps": self.steps,
+            "pads": self.pads,
+            "expand": () if self.expand is None else (self.expand,),
+            "offset": (self.offset,) if self.offset else (),
+        }
         return "free:" + ",".join(
             f"{name}={'.'.join(map(str, numbers))}" for name, numbers in parts.items() if numbers
         )
@@ -106,9 +112,10 @@ class FreeLayout:
             for name, numbers in re.findall(r"(\w+)=(\d+(?:\.\d+)*)", text)
         }
         expand, offset = parts.get("expand", (None,)), parts.get("offset", (0,))
-        made = cls(parts.get("order", ()), parts.get("steps", ()), expand[0], offset[0])
+        order, steps, pads = (parts.get(name, ()) for name in ("order", "steps", "pads"))
+        made = cls(order, steps, expand[0], offset[0], pads)
         if made.id != text or not all(made.steps):
-            form = cls((2, 0, 1), (1, 3), 0, 5).id
+            form = cls((2, 0, 1), (1, 3), 0, 5, (0, 2)).id
             raise ValueError(
                 f"layout {text!r}: expected an id of the form {form}; each part may be left out"
             )
@@ -247,7 +254,7 @@ def _geometry(layout: Layout, shape: tuple[int, ...], may_expand: bool) -> Geome
     if layout.step == "outer" and stepped > 1:
         steps = (*[1] * (stepped - 1), 2)
     order = _memory_order(layout.memory, len(shape))
-    return _laid(shape, order, steps, expanded, OFFSET if layout.offset else 0)
+    return _strided_geometry(shape, order, steps, expanded, OFFSET if layout.offset else 0)
 
 
 @cache
@@ -258,22 +265,23 @@ def _free_geometry(layout: FreeLayout, shape: tuple[int, ...], may_expand: bool)
     expanded = layout.expand if may_expand else None
     if expanded is not None and (expanded >= rank or shape[expanded] < 2):
         expanded = None
-    return _laid(shape, order, layout.steps, expanded, layout.offset)
+    return _strided_geometry(shape, order, layout.steps, expanded, layout.offset, layout.pads)
 
 
-def _laid(
+def _strided_geometry(
     shape: Sequence[int],
     order: Sequence[int],
     steps: Sequence[int],
     expanded: int | None,
     offset: int,
+    pads: Sequence[int] = (),
 ) -> Geometry:
-    """Returns the geometry of a view with the given order of dimensions and steps (see :class:`FreeLayout`)."""
+    """Returns the geometry of a view with the given order of dimensions, steps and pads (see :class:`FreeLayout`)."""
     stride, step = [0] * len(shape), 1
     walked = [dim for dim in reversed(order) if dim != expanded]
-    for dim, factor in zip(walked, chain(steps, repeat(1))):
+    for dim, factor, pad in zip(walked, chain(steps, repeat(1)), chain(pads, repeat(0))):
         stride[dim] = step * factor
-        step = stride[dim] * max(shape[dim], 1)
+        step = stride[dim] * (max(shape[dim], 1) + pad)
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if all(shape) else 0
     return interned(Geometry(tuple(shape), tuple(stride), offset, offset + last, expanded))
 
@@ -313,10 +321,12 @@ Placed: TypeAlias = tuple[LayoutCase, tuple[Geometry, ...]]
 def geometries_of(case: LayoutCase, operands: Sequence[Operand]) -> tuple[Geometry, ...]:
     """Returns the geometry of each tensor of a call in a layout case. The geometry of a tensor that is not strided has no
     strides."""
-    return tuple([_placed(case.layout(place), each) for place, each in enumerate(operands)])
+    return tuple(
+        [_operand_geometry(case.layout(place), each) for place, each in enumerate(operands)]
+    )
 
 
-def _placed(layout: AnyLayout, operand: Operand) -> Geometry:
+def _operand_geometry(layout: AnyLayout, operand: Operand) -> Geometry:
     if not operand.strided:
         return interned(Geometry(operand.shape, (), 0, 0))
     geometry = layout.geometry(operand.shape)

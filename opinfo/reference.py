@@ -50,9 +50,9 @@ class ReferenceCache:
 
     @cached_property
     def _answers(self) -> dict[str, Any]:
-        return self._read()
+        return self._read_file()
 
-    def _read(self) -> dict[str, Any]:
+    def _read_file(self) -> dict[str, Any]:
         # If the file is missing or damaged, answers are computed again and the file is replaced.
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
@@ -84,7 +84,7 @@ class ReferenceCache:
         """Writes the file if the cache has new references. Raises OSError if the folder cannot be written."""
         # If another worker has meanwhile found a shipped answer to be wrong, the new entries here may include it, so they are not
         # written and will be computed again.
-        if self._new and (_DISTRUSTED in self._answers or _DISTRUSTED not in self._read()):
+        if self._new and (_DISTRUSTED in self._answers or _DISTRUSTED not in self._read_file()):
             write_whole(self._path, msgspec.json.encode(self._answers))
         self._new = False
 

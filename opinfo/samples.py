@@ -121,7 +121,7 @@ def draw(op: Subject, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> 
         warnings.simplefilter("ignore")
         for index, raw in enumerate(islice(op.raw_samples(getattr(torch, dtype)), limit)):
             call = Arguments((raw.input, *raw.args), dict(raw.kwargs))
-            call = _plain(_smaller(call) if smaller else call)
+            call = _contiguous_call(_smaller(call) if smaller else call)
             process = raw.output_process_fn_grad
             if partly:
                 if not is_settled(op, call, process, families):
@@ -212,7 +212,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _plain(call: Arguments) -> Arguments:
+def _contiguous_call(call: Arguments) -> Arguments:
     """Returns the call with its dense tensors made contiguous, and without pending conjugation or negation."""
     if all(_is_plain(t) for t in call.tensors):
         return call

@@ -17,7 +17,7 @@ from reports.causes import BATCHED, DERIVATIVE, PLAIN, SLICED, Cause
 from reports.gate import number
 from reports.junit import one_line
 from reports.model import Clause
-from reports.plain import plain
+from reports.plain import without_boilerplate
 
 #: The reason of a block begins with this word until a person has replaced the draft.
 TRIAGE: Final = "triage:"
@@ -127,7 +127,7 @@ def _of_layout(about: tuple[str, ...]) -> str:
 
 
 def _first_line(text: str) -> str:
-    line = (plain(text).strip().splitlines() or [""])[0]
+    line = (without_boilerplate(text).strip().splitlines() or [""])[0]
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 

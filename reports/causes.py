@@ -2,7 +2,7 @@
 
 A cause is found only from the fields of failures: the device's exception, the kind of failure, the form of the call
 (such as ``out=``), the layout, the op's family, and the clause that blocks a cell. The most specific rule is applied
-first (``_told``). Then a cell whose failure follows from another failure of the same op joins the cause of that
+first (``_direct_cause``). Then a cell whose failure follows from another failure of the same op joins the cause of that
 failure, and causes that ops of many families share become one cause.
 """
 
@@ -37,7 +37,10 @@ MEMORY: Final = ("contiguous", "transposed", "reversed", "channels_last")
 PLAIN: Final = "contiguous"
 _FACTORS: Final = ("channels_last", "strides", "expand", "offset")
 #: The factors of the parts of a free layout's id.
-_FREE: Final = {"order": "strides", "steps": "strides", "expand": "expand", "offset": "offset"}
+_FREE: Final = {
+    **dict.fromkeys(("order", "steps", "pads"), "strides"),
+    **{"expand": "expand", "offset": "offset"},
+}
 
 #: The form of a check of derivatives (_Way), and the place of derivatives that vmap computes in one batch.
 DERIVATIVE: Final = "derivative"
@@ -183,7 +186,7 @@ _LIST: Final = re.compile(r"[\[(]#(?:, ?#)*,?[\])]")
 _LACKS: Final = re.compile(r"^\"?\S+?\"? not implemented for '(\w+)'")
 
 
-def said(result: CellResult) -> tuple[str, str] | None:
+def exception_of(result: CellResult) -> tuple[str, str] | None:
     """Returns the type and the text of the exception that the device raised in a failing cell; None if the device
     raised none."""
     failure = result.failure
@@ -314,7 +317,7 @@ def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
     return CauseKey("ended", (result.outcome.value, how, form, place, family))
 
 
-def _told(
+def _direct_cause(
     result: CellResult, names: frozenset[str], families: Mapping[str, str]
 ) -> CauseKey | None:
     """Returns the cause of a cell if the cell's own fields show it: an exception, how its process ended, or the
@@ -323,7 +326,7 @@ def _told(
     failure, clause = result.failure, result.key.clause
     if result.outcome is Outcome.ERROR:
         return CauseKey("error", (normal(result.note),))
-    if (spoken := said(result)) is not None:
+    if (spoken := exception_of(result)) is not None:
         name, text = spoken
         if kernel := kernel_of(text):
             return CauseKey("kernel", (kernel,))
@@ -382,7 +385,7 @@ class _Sorting:
         """Yields the cause of each cell, in the order of ``results``."""
         names = frozenset(op.rpartition(".")[2] for op in self.families)
         told = _with_plain_calls(
-            self.results, [_told(result, names, self.families) for result in self.results]
+            self.results, [_direct_cause(result, names, self.families) for result in self.results]
         )
         red = {key.about[0] for key in told if key is not None and key.rule == "case"}
         ways = {
@@ -434,7 +437,7 @@ class _Sorting:
         for place in set(roots.values()):
             op = self.results[place].key.unit
             alike[ways[place]][self.families.get(op, op)].append(place)
-        keys = self._drawn(ways, roots) if SEEDED in red else {}
+        keys = self._random_cause(ways, roots) if SEEDED in red else {}
         for way, by_family in alike.items():
             for family, places in by_family.items():
                 places = [place for place in places if place not in keys]
@@ -447,7 +450,9 @@ class _Sorting:
                 keys |= dict.fromkeys(places, CauseKey("layout", about))
         return keys
 
-    def _drawn(self, ways: Mapping[int, _Way], roots: Mapping[int, int]) -> dict[int, CauseKey]:
+    def _random_cause(
+        self, ways: Mapping[int, _Way], roots: Mapping[int, int]
+    ) -> dict[int, CauseKey]:
         """Returns the cause of the roots of ops that draw random numbers, for a device on which equal seeds give
         different numbers.
 

@@ -17,7 +17,7 @@ from reports.gate import GateResult, number
 from reports.junit import clean, one_line
 from reports.markdown import block, code, md
 from reports.model import CellResult, Example, Run, write_file
-from reports.plain import plain
+from reports.plain import without_boilerplate
 
 JSON_FILE: Final = "failures.json"
 MARKDOWN_FILE: Final = "failures.md"
@@ -158,7 +158,7 @@ def _section(place: int, cause: Cause, run: Run) -> list[str]:
 
 def _example(shown: CellResult) -> list[str]:
     """Returns the lines that describe an example: its message without torch's boilerplate, then the minimised call."""
-    lines = plain(shown.message or shown.why or shown.outcome.value).splitlines()
+    lines = without_boilerplate(shown.message or shown.why or shown.outcome.value).splitlines()
     return lines + (shown.example.lines() if shown.example is not None else [])
 
 

@@ -35,7 +35,7 @@ from junitparser.junitparser import etree  # type: ignore[attr-defined]
 from devices.cell import CellKey, Outcome, Verdict
 from devices.files import explained
 from reports.model import CellResult, Run, RunError, problem_with
-from reports.plain import plain
+from reports.plain import without_boilerplate
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HEADLINE = 500
@@ -148,7 +148,7 @@ def _add_cases(suite: TestSuite, element: Any, cells: Sequence[CellKey], run: Ru
     for cell in cells:
         name = clean(cell.name)
         result = run.results.get(cell)
-        if result is not None and result.plain:
+        if result is not None and result.passed_without_remark:
             # Most cells are plain passes, and copying an element is four times as fast as making one.
             if cell.clause not in passes:
                 passes[cell.clause] = etree.Element("testcase", classname=clean(cell.clause))
@@ -220,7 +220,7 @@ def headline(result: CellResult) -> str:
     if result.verdict in (Verdict.EXPECTED, Verdict.FLAKY, Verdict.IMPROVEMENT):
         reasons = (result.why, result.message)
     text = next((reason.strip() for reason in reasons if reason.strip()), "")
-    line = plain(text).partition("\n")[0]
+    line = without_boilerplate(text).partition("\n")[0]
     if result.raises and result.verdict is Verdict.REGRESSION and result.raises not in line:
         line = f"{result.raises}: {line}" if line else result.raises
     line = line or result.outcome.value

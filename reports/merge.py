@@ -136,7 +136,7 @@ def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
         for cell, result in run.results.items():
             before = found.setdefault(cell, result)
             ran = Outcome.NOT_RUN not in (before.outcome, result.outcome)
-            if before is not result and ran and _seen(before) != _seen(result):
+            if before is not result and ran and _comparable(before) != _comparable(result):
                 origin = next(each for each in runs if each.results.get(cell) is before)
                 raise CannotMerge(
                     f"{origin.folder} and {run.folder} disagree on {cell}: "
@@ -151,7 +151,7 @@ def _joined(runs: Sequence[Run]) -> dict[CellKey, CellResult]:
     return found
 
 
-def _seen(result: CellResult) -> object:
+def _comparable(result: CellResult) -> object:
     return result.outcome, result.verdict, result.layouts, problem_with(result)
 
 

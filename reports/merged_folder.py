@@ -35,7 +35,10 @@ def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
         merged = merge(runs)
         manifests = (manifest_of(run, run.folder / MANIFEST_FILE) for run in runs)
         run = write_run(
-            *(folder, merged.document, merged.results, merged.provenance),
+            folder,
+            merged.document,
+            merged.results,
+            merged.provenance,
             junitxml=junitxml,
             manifest=next((text for text in manifests if text is not None), b""),
             like=merged.plan,

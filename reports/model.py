@@ -224,19 +224,19 @@ def _unfold(
         if clause.status == PLANNED:
             raise RunError(f"{source}: {part} names the clause {name!r}, which is not checked yet")
         name = intern(name)  # so that a million keys are compared by identity
-        for op, dtypes in ops.items():
-            if not op or not op.isprintable():
-                raise RunError(f"{source}: {part} of {name!r} has the unprintable op {op!r}")
-            op = intern(op)
+        for unit, dtypes in ops.items():
+            if not unit or not unit.isprintable():
+                raise RunError(f"{source}: {part} of {name!r} has the unprintable op {unit!r}")
+            unit = intern(unit)
             for dtype in dtypes:
                 if not dtype.isprintable():
                     raise RunError(
                         f"{source}: {part} of {name!r} has the unprintable dtype {dtype!r}"
                     )
-                cell = CellKey.of_kind(name, op, dtype)
+                cell = CellKey.of_kind(name, unit, dtype)
                 cells.append(cell)
                 # The unit may be named as a cell with a dtype or a variant is.
-                cases += "@" in op or (cell.is_case and op.endswith("]"))
+                cases += "@" in unit or (cell.is_case and unit.endswith("]"))
     distinct: set[object] = {str(cell) for cell in cells} if cases else set(cells)
     if len(distinct) != len(cells):
         twice = next(cell for cell, count in Counter(map(str, cells)).items() if count > 1)
@@ -318,7 +318,7 @@ class CellResult(CellFacts, frozen=True, gc=False):
     example: Example | None = None
 
     @property
-    def plain(self) -> bool:
+    def passed_without_remark(self) -> bool:
         """True if the cell passed and its result contains no remark. Most results are of this kind."""
         return (
             self.outcome is Outcome.PASS

@@ -29,7 +29,7 @@ _SENTENCES: Final = re.compile(
 )
 
 
-def plain(text: str) -> str:
+def without_boilerplate(text: str) -> str:
     """Returns a message without torch's boilerplate, or the unchanged message if nothing else would be left."""
     cut = _SENTENCES.sub("", _ENDINGS.sub("", text)).strip()
     return cut or text

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from devices.cell import Outcome, Verdict, told
+from devices.cell import Outcome, Verdict, list_bugs
 from devices.files import explained
 from reports.advice import sentence, todo
 from reports.causes import Cause
@@ -221,7 +221,7 @@ def _cause_lines(run: Run, cause: Cause, style: Style, detail: int = 0) -> list[
     if detail >= 0:
         lines.append(_cut(f"    {shown.key}: {shown.outcome}: {one_line(headline(shown))}"))
         if shown.seen:
-            lines.append(_cut(f"    seen before: {one_line(told(shown.seen))}"))
+            lines.append(_cut(f"    seen before: {one_line(list_bugs(shown.seen))}"))
     if detail > 0 and shown.example is not None:
         lines += [
             " " * (4 + len(line) - len(line.lstrip(" "))) + one_line(line)  # keeps its indentation

@@ -88,6 +88,24 @@ def modules() -> dict[str, Module]:
     }
 
 
+@cache
+def loads() -> dict[str, frozenset[str]]:
+    """By module, the modules that it imports or names in a string, such as ``"devices.simulated.autoload:autoload"``, to
+    load them late."""
+    return {
+        name: module.imports | (_named(module.path) & modules().keys()) - {name}
+        for name, module in modules().items()
+    }
+
+
+def _named(path: Path) -> frozenset[str]:
+    """The strings of a file, up to the first colon, without a dot at the end."""
+    constants = (node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant))
+    return frozenset(
+        text.partition(":")[0].rstrip(".") for text in constants if isinstance(text, str)
+    )
+
+
 def cycles(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
     """The strongly connected components of more than one node (Tarjan)."""
     index: dict[str, int] = {}

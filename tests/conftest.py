@@ -81,7 +81,7 @@ _LONGEST = (
     *("behaviour/test_faults.py", "strangers/test_first_day.py", "layout/test_whole_run.py"),
     *("transcripts/test_transcripts.py", "isolation/test_runs.py", "layout/test_repro.py"),
     *("scale/test_hosts.py", "vendor/test_wheels.py", "minimise/test_repros.py"),
-    *("mutation/test_mends.py", "bugs/test_bugs.py", "plugin/test_runs.py"),
+    *("mutation/test_survivors.py", "bugs/test_bugs.py", "plugin/test_runs.py"),
     *("explore/test_found_programs.py", "opinfo/test_axes.py", "forking/test_runs.py"),
 )
 

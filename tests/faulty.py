@@ -1,11 +1,10 @@
-"""A fault in Python in front of one op, in this process: torch's own CPU as a device on which the op misbehaves."""
+"""An op of the database with a fault in this process: torch's own CPU as a device on which the op misbehaves."""
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
@@ -15,64 +14,41 @@ from conformance.checks.cells import Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from devices import registry
 from opinfo.catalog import Op, catalogue
-from opinfo.compare import tensors_of
 from opinfo.device import Device
 from opinfo.exceptions import exceptions
 from opinfo.guarded import identity
 from opinfo.reference import StrideReference
 from opinfo.samples import Sample, probe
+from tests.planting.calls import Effect
+from tests.planting.places import Here, in_front_of
 
-Function = Callable[..., Any]
-Wrap = Callable[[Function], Function]
 
+class Moved:
+    """The tensors that were moved to the faulty device, by which it differs from the CPU."""
 
-class FaultyDevice:
-    """The CPU, with an op that misbehaves on tensors that were moved there and on no others."""
-
-    def __init__(self, wrap: Wrap, *, everywhere: bool = False) -> None:
-        self._wrap, self._everywhere = wrap, everywhere
+    def __init__(self) -> None:
         self._moved: dict[int, torch.Tensor] = {}  # kept alive, so that no storage's id comes again
-        cpu = registry.get("cpu")
-        self.device = Device(cpu, torch.device("cpu"), self._move, identity)
 
-    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+    def move(self, tensor: torch.Tensor) -> torch.Tensor:
         there = tensor.clone()
         if there.layout == torch.strided:
             self._moved[there.untyped_storage()._cdata] = there
         return there
 
-    def _is_here(self, tensor: torch.Tensor) -> bool:
+    def here(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has the storage of one that was moved."""
         return tensor.layout == torch.strided and tensor.untyped_storage()._cdata in self._moved
 
-    def spoil(self, function: Function) -> Function:
-        """The function with the fault on this device's tensors."""
-        faulty = self._wrap(function)
 
-        @wraps(function)
-        def anywhere(*args: Any, **kwargs: Any) -> Any:
-            here = self._everywhere or any(map(self._is_here, tensors_of((args, kwargs))))
-            return (faulty if here else function)(*args, **kwargs)
-
-        return anywhere
-
-
-class FaultyOp(Op):
-    """An entry of the database that runs on a faulty device."""
-
-    def __init__(self, op: Op, device: FaultyDevice) -> None:
-        super().__init__(op.info)
-        inplace = device.spoil(op.inplace) if op.inplace is not None else None
-        self.__dict__.update(_function=device.spoil(op.function), _inplace=inplace)
-
-    @property
-    def function(self) -> Function:
-        function: Function = self.__dict__["_function"]
-        return function
-
-    @property
-    def inplace(self) -> Function | None:
-        inplace: Function | None = self.__dict__["_inplace"]
-        return inplace
+def faulty(op: Op, effect: Effect, here: Here | None) -> Op:
+    """An entry of the database whose function and in-place variant have a fault. Its reference stays as it is, and it
+    still counts as a function that runs on the CPU too: the checks that compare it with itself there are made."""
+    made = copy.copy(op)
+    variants = {"function": op.function, "inplace": op.inplace}
+    vars(made).update(
+        {name: f and in_front_of(f, effect, here) for name, f in variants.items()},
+    )
+    return made
 
 
 def run_faulty(
@@ -80,11 +56,14 @@ def run_faulty(
     dtype: str,
     samples: list[Sample],
     checks: Iterable[OpCheck],
-    device: FaultyDevice,
+    effect: Effect,
     guard: Guard = UNWATCHED,
+    *,
+    everywhere: bool = False,
 ) -> Recorder:
-    """The cells of an op on a faulty device: those of the checks that apply to it."""
-    op, known, checks = catalogue()[op_id], exceptions(), tuple(checks)
+    """The cells of an op with a fault: those of the checks that apply to it. The fault affects calls with tensors that
+    were moved to the device, or all calls."""
+    op, known, checks, moved = catalogue()[op_id], exceptions(), tuple(checks), Moved()
     traits = probe(op, dtype, [s for s in samples if not s.axis], known)
     planned = [
         check.clause
@@ -94,11 +73,11 @@ def run_faulty(
     ]
     recorder = Recorder(op_id, dtype, planned)
     context = OpContext(
-        subject=FaultyOp(op, device),
+        subject=faulty(op, effect, None if everywhere else moved.here),
         dtype=dtype,
         traits=traits,
         samples=samples,
-        device=device.device,
+        device=Device(registry.get("cpu"), torch.device("cpu"), moved.move, identity),
         strides=StrideReference("cpu", None),
         recorder=recorder,
         known=known,

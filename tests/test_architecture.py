@@ -18,6 +18,7 @@ from tests.architecture import (
     Module,
     cycles,
     imported,
+    loads,
     modules,
     name_of,
     picture,
@@ -108,6 +109,18 @@ def test_no_suite_imports_another() -> None:
     assert wrong == []
 
 
+def test_the_contract_does_not_load_the_simulated_device() -> None:
+    """A clause names its planted faults as data; tests compare the names with those of the device."""
+    wrong = [
+        f"{module.name} loads {name}"
+        for module in modules().values()
+        if module.room == "contract"
+        for name in sorted(loads()[module.name])
+        if f"{name}.".startswith("devices.simulated.")
+    ]
+    assert wrong == []
+
+
 def test_only_the_database_source_asks_torchs_database_of_ops() -> None:
     """Planner, workers and checks ask a source of samples, which need not be the database."""
     asking = [
@@ -125,6 +138,13 @@ def test_every_module_of_conformance_is_in_a_room() -> None:
 
 def test_no_modules_import_each_other() -> None:
     assert cycles({name: module.imports for name, module in modules().items()}) == []
+
+
+def test_no_modules_of_the_simulated_device_load_each_other() -> None:
+    """Modules that are loaded late, by their names, count too."""
+    graph = {name: loads()[name] for name in modules() if name.startswith("devices.simulated")}
+    assert "devices.simulated.backend" in graph["devices.simulated.descriptor"]
+    assert cycles(graph) == []
 
 
 def test_no_rooms_import_each_other() -> None:

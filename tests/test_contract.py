@@ -18,8 +18,8 @@ from conformance.version import VERSION
 from devices.cell import Outcome
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError
-from devices.simulated import faults as simulated_faults
-from devices.simulated.backend import library
+from devices.simulated.backend import fault_switches, library
+from devices.simulated.faults import ENVIRONMENT, FAULTS
 from reports.run import load_run
 from tests.wrapped import faults as wrapped_faults
 
@@ -188,6 +188,7 @@ requires = ["strides"]
 since = "0.1"
 statement = "It holds."
 source = "a header"
+simulated_faults = ["values.ignore_strides"]
 """
 
 
@@ -198,7 +199,7 @@ def loaded() -> Contract:
 
 def read(folder: Path, text: str) -> Contract:
     (folder / "layout.toml").write_text(text, encoding="utf-8")
-    return contract.read(folder, ("layout",))
+    return contract.read_contract(folder, ("layout",))
 
 
 # The shipped data
@@ -289,20 +290,35 @@ def test_every_fault_on_the_page_can_be_switched_on(
     wrapped = {name for row in rows.values() for name in row[1]}
     # One at a time, as some faults replace the same kernel. The blocks switch them off again.
     for name in sorted(simulated):
-        monkeypatch.setenv("SIMULATED_FAULTS", name)
-        with simulated_faults.planted():
-            simulated_faults.switch_on_from_environment()
+        monkeypatch.setenv(contract.SIMULATED, name)
+        with fault_switches.planted():
+            fault_switches.switch_on_from_environment()
             assert library.faults_that_are_on() == [name]
     for name in sorted(wrapped):
-        monkeypatch.setenv("WRAPPED_FAULTS", name)
+        monkeypatch.setenv(contract.WRAPPED, name)
         with wrapped_faults.planted():
             wrapped_faults.plant_from_environment()
 
 
 def test_every_fault_on_the_page_breaks_the_clause_that_names_it(loaded: Contract) -> None:
     for clause, (simulated, wrapped) in shown(markdown(loaded)).items():
-        assert all(clause in simulated_faults.FAULTS[name].clauses for name in simulated), clause
+        assert all(clause in FAULTS[name].clauses for name in simulated), clause
         assert all(clause in wrapped_faults.REGISTRY[name].clauses for name in wrapped), clause
+
+
+def test_clauses_name_the_faults_of_the_simulated_device_that_name_them(loaded: Contract) -> None:
+    for clause in loaded.clauses.values():
+        declared = tuple(name for name, fault in FAULTS.items() if clause.id in fault.clauses)
+        assert clause.simulated_faults == declared, clause.id
+        assert not set(declared) & set(clause.wrapped_faults), clause.id
+
+
+def test_the_contract_names_the_variable_that_the_simulated_device_reads() -> None:
+    assert contract.SIMULATED == ENVIRONMENT
+
+
+def test_faults_name_clauses_of_the_contract(loaded: Contract) -> None:
+    assert {name for fault in FAULTS.values() for name in fault.clauses} <= loaded.clauses.keys()
 
 
 @pytest.mark.parametrize("command", [page._SIMULATED_COMMAND, page._WRAPPED_COMMAND])
@@ -329,6 +345,13 @@ def test_snapshot_survives_json(loaded: Contract) -> None:
     snapshot = loaded.snapshot()
     assert json.loads(json.dumps(snapshot)) == snapshot
     assert [clause["id"] for clause in snapshot["clauses"]] == EXPECTED
+
+
+def test_the_snapshot_lists_the_faults_of_both_devices_together(loaded: Contract) -> None:
+    for clause in loaded.snapshot()["clauses"]:
+        whole = loaded.clauses[clause["id"]]
+        assert clause["faults"] == [*whole.simulated_faults, *whole.wrapped_faults]
+        assert "simulated_faults" not in clause  # records of all versions have the same fields
 
 
 def test_page_on_disk_is_the_generated_one(loaded: Contract) -> None:
@@ -426,7 +449,11 @@ def test_wrapped_text_is_one_line(tmp_path: Path) -> None:
         ('["strides"]', '["strides", "strides"]', "'requires' names a capability twice"),
         ('"It holds."', '" "', r"matching regex .* - at `\$\.statement`"),
         ('"a header"', '""', r"matching regex .* - at `\$\.source`"),
-        ('"layout.values"', '"layout.unheard_of"', "no planted fault makes this clause fail"),
+        (
+            'simulated_faults = ["values.ignore_strides"]',
+            "",
+            "no planted fault makes this clause fail",
+        ),
         (
             "level = 1",
             'level = 1\nwrapped_faults = ["ignore"]',
@@ -465,7 +492,7 @@ def test_an_id_used_twice_is_told(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConformError, match=r"layout\.toml: .* No such file"):
-        contract.read(tmp_path, ("layout",))
+        contract.read_contract(tmp_path, ("layout",))
 
 
 def test_a_file_of_no_family_is_told(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.plugin.running import ForkServer
 #: For each step of the page a function that runs there.
 STEPS = (
     "conformance/plugin.py:pytest_addoption",
-    "conformance/plan/options.py:Request.read",
+    "conformance/plan/options.py:Request.from_options",
     "devices/registry.py:get",
     "conformance/plan/planner.py:make_plan",
     "conformance/plan/selection.py:select",
@@ -29,7 +29,7 @@ STEPS = (
     "conformance/suites/layout/reads.py:judge_values",
     "opinfo/reference.py:value_answer",
     "conformance/checks/cells.py:CellRecord.check",
-    "devices/verdicts.py:judge",
+    "devices/verdicts.py:judge_cell",
     "reports/run.py:write_run",
     "reports/junit.py:junit_file",
     "reports/gate.py:gate",

@@ -156,7 +156,8 @@ class Trial:
     @property
     def untouched(self) -> list[Item]:
         """Items that the fault is planted in, and that failed none of its clauses."""
-        failed = {record.key[1:] for clause in self.fault.clauses for record in self.caught(clause)}
+        caught = [record.key for clause in self.fault.clauses for record in self.caught(clause)]
+        failed = {(key.unit, key.dtype) for key in caught}
         return [item for item in self.planted if item not in failed]
 
     @property
@@ -210,7 +211,7 @@ class Trials(dict[str, Trial]):
 def not_passing(bench: Bench) -> list[str]:
     """The cells of the clean run that do not pass, and why."""
     return [
-        f"{record.key}: {record.outcome().value}: {record.told().message}"
+        f"{record.key}: {record.outcome().value}: {record.to_outcome().message}"
         for run in bench.clean.values()
         for record in run.cells.values()
         if record.outcome() is not Outcome.PASS

@@ -39,7 +39,7 @@ class Guard:
     def judging(self, clause: str) -> None:
         """Marks the beginning of judging the result of the call for a clause. Judging may read from the device."""
 
-    def done(self) -> None:
+    def end(self) -> None:
         """Marks the end of the group."""
 
 

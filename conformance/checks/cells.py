@@ -200,7 +200,7 @@ class CellRecord:
         if text not in self.notes:
             self.notes.append(text)
 
-    def told(self) -> CellOutcome:
+    def to_outcome(self) -> CellOutcome:
         """Returns the report of the cell that a worker sends to the controller."""
         if (left := self.unread) is not None and not self.checks:
             if left.raised is not None and left.raised[0] == NotImplementedError.__name__:

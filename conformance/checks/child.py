@@ -250,7 +250,7 @@ class Child:
         """Returns the next line that the child sends; None when the child has ended or exceeds a limit."""
         while b"\n" not in self._held:
             if not self._clock.wait(self._has_said, min(self._end, self._patience)):
-                self._late = self._over()
+                self._late = self._time_limit_text()
                 return None
             if not self._receive():
                 return None  # ignore an incomplete last line: the child died while writing it
@@ -290,18 +290,18 @@ class Child:
     def is_late(self) -> bool:
         """Returns True if the child exceeds its time limit."""
         late = self._clock.now() >= self._end
-        self._late = self._over() if late else self._late
+        self._late = self._time_limit_text() if late else self._late
         return late
 
     def give_up(self, why: str = "") -> None:
         """Ends the child when its block is left, for this reason, such as "was ended because another process failed"; by
         default because of its time limit."""
-        self._late = self._late or why or self._over()
+        self._late = self._late or why or self._time_limit_text()
 
     def _has_said(self, seconds: float) -> bool:
         return bool(select.select([self._reader], [], [], seconds)[0])
 
-    def _over(self) -> str:
+    def _time_limit_text(self) -> str:
         if not self.ready:
             return f"had not started after {self.limits.start:g} s"
         if self._patience < self._end:

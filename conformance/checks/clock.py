@@ -189,7 +189,7 @@ class Turns:
         self._look, self._process, self._me = look, os.getpid(), threading.get_native_id()
         self._first: dict[int, int] = {}
 
-    def over(self) -> bool:
+    def all_have_run(self) -> bool:
         now = self._look(self._process)
         self._first = {thread: self._first.get(thread, used) for thread, used in now.items()}
         return all(now[each] > self._first[each] for each in now if each != self._me)
@@ -201,7 +201,7 @@ def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
     nothing blocks is done, however busy the machine is."""
     clock, turns = Clock(), Turns()
     while not done():
-        now, over = clock.now(), turns.over()
+        now, over = clock.now(), turns.all_have_run()
         if now >= seconds and (over or now >= seconds * _TURNS):
             return False
         time.sleep(seconds / 10)

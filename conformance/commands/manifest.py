@@ -69,12 +69,12 @@ class Given:
         results = self.last.results.values()
         return drafts(causes_of(self.last, [r for r in results if r.verdict is Verdict.REGRESSION]))
 
-    def read(self, *, may_be_new: bool = False) -> Read:
+    def read_manifest(self, *, may_be_new: bool = False) -> Read:
         """Returns the manifest. Raises ConformError if no manifest is known or the file cannot be read. With
         ``may_be_new`` a manifest that does not exist yet is returned as empty."""
         path = self._path(may_be_new=may_be_new)
         if path.exists():
-            manifest = Manifest.load(path, self._known(path))
+            manifest = Manifest.load(path, self._known_names(path))
             return Read(path, path.read_bytes().decode("utf-8-sig"), manifest)
         if may_be_new:
             return Read(path, "", Manifest(path=path))
@@ -86,10 +86,10 @@ class Given:
     def write(self, path: Path, text: str) -> None:
         """Writes the text of a manifest to a file. Raises ConformError, without writing, if the text is not a valid
         manifest."""
-        Manifest.parse(text, path, self._known(path))
+        Manifest.parse(text, path, self._known_names(path))
         write_file(path.resolve(), text.encode())
 
-    def _known(self, path: Path) -> Known:
+    def _known_names(self, path: Path) -> Known:
         """Returns the names that a manifest may use: the clauses, the layouts of the covering set, and the layouts of
         examples that are pinned in the folder of the manifest or of its device."""
         folders = [path.parent, self.descriptor.folder if self.descriptor is not None else None]
@@ -149,13 +149,13 @@ def manifest() -> None:
     """Check, update, explain and count the expected failures of a device."""
 
 
-def _given(command: Callable[..., int]) -> Callable[..., int]:
+def _with_manifest_options(command: Callable[..., int]) -> Callable[..., int]:
     """Returns the command with options for the manifest, the device and the runs added. Their values are passed to the
     command as one ``Given`` object."""
 
     @options("manifest")
     @functools.wraps(command)
-    def called(
+    def with_options(
         path: Path | None,
         device: str | None,
         descriptor: Path | None,
@@ -164,12 +164,12 @@ def _given(command: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         return command(Given(path, device, descriptor, runs), **options)
 
-    return called
+    return with_options
 
 
 @manifest.command()
 @options("runs")
-@_given
+@_with_manifest_options
 @options("lint")
 def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
     """Check the form and the dates of a manifest, and find contradictions and blocks that match no cell.
@@ -181,13 +181,13 @@ def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
     from devices.lifecycle.inspection import lint as find
     from devices.lifecycle.text import canonical
 
-    read = given.read()
+    read = given.read_manifest()
     if fix:
         wanted = canonical(read.text, read.manifest)
         if wanted != read.text:
             given.write(read.path, wanted)
             click.echo(f"{read.path}: written in canonical form")
-            read = given.read()
+            read = given.read_manifest()
     cells = None if no_plan else given.cells(plan or "full")
     problems = find(read.manifest, cells, given.facts(), date.today(), read.text)
     for problem in problems:
@@ -199,7 +199,7 @@ def lint(given: Given, plan: str | None, no_plan: bool, fix: bool) -> int:
 
 @manifest.command()
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
-@_given
+@_with_manifest_options
 @options("update")
 def update(
     given: Given,
@@ -222,7 +222,7 @@ def update(
     from devices.lifecycle.update import update as bring_up_to_date
 
     stated = _cause(triage, **cause)
-    read = given.read(may_be_new=stated is not None)
+    read = given.read_manifest(may_be_new=stated is not None)
     planned = list(dict.fromkeys(key for run in given.evidence for key in run.planned))
     done = bring_up_to_date(
         read.text,
@@ -246,7 +246,7 @@ def update(
 @manifest.command()
 @click.argument("cell")
 @options("runs")
-@_given
+@_with_manifest_options
 def explain(given: Given, cell: str) -> int:
     """Explain what is expected of a cell, and why.
 
@@ -254,19 +254,23 @@ def explain(given: Given, cell: str) -> int:
     expected, the blocks that they override, and the blocks whose conditions are not met; with --run also the verdict on
     the cell's outcome in that run.
     """
-    from devices.lifecycle.evidence import comparable, judged
+    from devices.lifecycle.evidence import comparable, judge_observation
     from devices.lifecycle.inspection import explain as why
     from devices.lifecycle.inspection import explanation_text
     from devices.verdicts import judge_flaky
 
     key = known_cell(cell, (name for run in given.evidence for name in run.planned))
-    read = given.read()
+    read = given.read_manifest()
     today = date.today()
     explained = why(read.manifest, key, given.facts())
     if evidence := given.evidence:
         comparable(read.manifest, evidence)
     seen = [
-        (run.name, run.cells[key], judged(explained.match.expectation, run.cells[key], today))
+        (
+            run.name,
+            run.cells[key],
+            judge_observation(explained.match.expectation, run.cells[key], today),
+        )
         for run in evidence
         if key in run.cells
     ]
@@ -288,14 +292,14 @@ def explain(given: Given, cell: str) -> int:
 
 @manifest.command()
 @options("runs")
-@_given
+@_with_manifest_options
 @options("stats")
 def stats(given: Given, plan: str | None, soon: int, as_json: bool) -> int:
     """Count blocks by kind, clause family and age, and with --run or --plan the cells that they match."""
     from devices.lifecycle.inspection import stats as count
     from devices.lifecycle.inspection import stats_text
 
-    read, until = given.read(), timedelta(days=soon)
+    read, until = given.read_manifest(), timedelta(days=soon)
     cells = given.cells(plan or "full") if given.evidence or plan else None
     counted = count(read.manifest, given.facts(), date.today(), soon=until, cells=cells)
     if as_json:

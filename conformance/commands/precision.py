@@ -74,7 +74,7 @@ def table(run: Path) -> None:
     click.echo(f"| function | {' | '.join(_DTYPES)} |\n|---|{'---|' * len(_DTYPES)}")
     exact = {op for op, _ in found} - {op for (op, _), each in found.items() if each.ulps}
     for op in sorted({op for op, _ in found} - exact):
-        cells = (_shown(found.get((op, dtype))) for dtype in _DTYPES)
+        cells = (_error_text(found.get((op, dtype))) for dtype in _DTYPES)
         click.echo(f"| `{op}` | {' | '.join(cells)} |")
     if exact:
         click.echo(f"\nExact: {', '.join(f'`{op}`' for op in sorted(exact))}.")
@@ -89,7 +89,7 @@ def measured_by(run: Run) -> dict[tuple[str, str], CellResult]:
     }
 
 
-def _shown(result: CellResult | None) -> str:
+def _error_text(result: CellResult | None) -> str:
     """Returns a table entry: the largest error in ulps, and the argument at which it occurs. The error of a failed cell
     is bold."""
     if result is None or result.ulps is None:

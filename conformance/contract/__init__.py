@@ -19,10 +19,10 @@ from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError, listing, suggestion
 from devices.failure import Word
 from devices.files import converted, read_toml
-from devices.simulated.faults import BY_CLAUSE
 
 _FOLDER: Final = Path(__file__).parent
-#: The environment variable that switches on faults of the wrapped device (tests/wrapped).
+#: The environment variables that switch on faults of the simulated device, and of the wrapped device (tests/wrapped).
+SIMULATED: Final = "SIMULATED_FAULTS"
 WRAPPED: Final = "WRAPPED_FAULTS"
 
 
@@ -64,7 +64,9 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     level: Annotated[int, msgspec.Meta(ge=1, le=max(LEVELS))]  # the level of conformance
     unit: Literal["op", "case"]  # "op": a cell is op x dtype; "case": a cell is a named case
     status: Status
-    #: faults of the wrapped device of the tests (tests/wrapped) that make the clause fail
+    #: planted faults that make the clause fail: those of the simulated device (devices/simulated/faults.toml), and those
+    #: of the wrapped device of the tests (tests/wrapped)
+    simulated_faults: tuple[FaultName, ...] = ()
     wrapped_faults: tuple[FaultName, ...] = ()
     since: Minor  # the version of the suite that added the clause
     #: the minor version in which the clause is reported without gating; it gates from the next one on
@@ -81,8 +83,8 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"'requires' names a capability twice: {list(self.requires)}")
         if self.status is Status.CHECKED and not self.faults:
             raise ValueError(
-                "no planted fault makes this clause fail: declare one in devices/simulated/faults.toml,"
-                " or name a fault of the wrapped device in 'wrapped_faults'"
+                "no planted fault makes this clause fail: name one of the simulated device in 'simulated_faults',"
+                " or one of the wrapped device in 'wrapped_faults'"
             )
         if self.status is Status.PLANNED and self.provisional:
             raise ValueError(
@@ -101,11 +103,6 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.provisional_since is not None
 
     @property
-    def simulated_faults(self) -> tuple[str, ...]:
-        """The names of the planted faults of the simulated device that make the clause fail."""
-        return BY_CLAUSE.get(self.id, ())
-
-    @property
     def faults(self) -> tuple[str, ...]:
         """The names of all planted faults that make the clause fail: those of the simulated device, then those of the
         wrapped device of the tests."""
@@ -113,10 +110,12 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the clause as values that JSON can represent."""
+        fields = msgspec.json.decode(msgspec.json.encode(self))
+        del fields["simulated_faults"]  # "faults" has them
         return {
             "id": self.id,
             "family": self.family,
-            **msgspec.json.decode(msgspec.json.encode(self)),
+            **fields,
             "faults": list(self.faults),
             "provisional": self.provisional,
         }
@@ -178,7 +177,7 @@ class Contract:
 @cache
 def load() -> Contract:
     """Returns the contract of this suite, which is read only once. Raises ConformError if a file is malformed."""
-    return read(_FOLDER / "clauses", FAMILIES)
+    return read_contract(_FOLDER / "clauses", FAMILIES)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -189,7 +188,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     clause: list[dict[str, Any]]
 
 
-def read(folder: Path, families: Sequence[str]) -> Contract:
+def read_contract(folder: Path, families: Sequence[str]) -> Contract:
     """Reads the file ``<family>.toml`` of each family in a folder, checks every field, and returns the contract.
 
     Raises ConformError for the first mistake found.

@@ -20,7 +20,6 @@ from conformance.contract import Contract, Status, Text, load
 from devices.cell import CellKey, Seen
 from devices.errors import ConformError, listing, suggestion
 from devices.files import converted, read_toml
-from devices.simulated.faults import FAULTS
 
 _FILE: Final = Path(__file__).with_name("bugs.toml")
 
@@ -124,10 +123,6 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         if bool(self.fault) + bool(self.patch) + (self.imitation is not None) > 1:
             raise ValueError("expected at most one of 'fault', 'imitation' and 'patch'")
-        if self.fault and self.fault not in FAULTS:
-            raise ValueError(
-                f"the simulated device has no fault '{self.fault}'{suggestion(self.fault, FAULTS)}"
-            )
         imitated = self.fault or self.patch or self.imitation
         if not (self.clauses and imitated) and not self.why:
             raise ValueError(
@@ -227,10 +222,10 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 @cache
 def bugs() -> Bugs:
     """Returns the bugs of bugs.toml, which is read only once. Raises ConformError if the file is malformed."""
-    return read(_FILE, load())
+    return read_bugs(_FILE, load())
 
 
-def read(path: Path, contract: Contract) -> Bugs:
+def read_bugs(path: Path, contract: Contract) -> Bugs:
     """Reads a file of bugs, checks every field, and returns the bugs. Raises ConformError for the first mistake found."""
     found: dict[str, Bug] = {}
     for number, table in enumerate(read_toml(path, _File, ConformError).bug, start=1):

@@ -9,13 +9,12 @@ from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 
-from conformance.contract import LEVELS, WRAPPED, Contract
+from conformance.contract import LEVELS, SIMULATED, WRAPPED, Contract
 from conformance.contract.bugs import Bug, bugs
-from devices.simulated.faults import ENVIRONMENT
 
 _TEMPLATE: Final = Path(__file__).with_name("page.md.jinja")
 _SIMULATED_COMMAND: Final = (
-    f"{ENVIRONMENT}=out.restride pytest --device simulated --ops add --clauses layout.out_kept"
+    f"{SIMULATED}=out.restride pytest --device simulated --ops add --clauses layout.out_kept"
 )
 _WRAPPED_COMMAND: Final = (
     f"{WRAPPED}=out.strided_unwritten pytest --descriptor tests/wrapped/descriptor.py"
@@ -31,7 +30,7 @@ def markdown(contract: Contract) -> str:
     template = made.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         levels=LEVELS.items(),
-        simulated=ENVIRONMENT,
+        simulated=SIMULATED,
         simulated_command=_SIMULATED_COMMAND,
         wrapped=WRAPPED,
         wrapped_command=_WRAPPED_COMMAND,

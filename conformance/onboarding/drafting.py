@@ -38,7 +38,7 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
     def wrapped(names: Iterable[str]) -> str:
         return textwrap.indent("\n".join(textwrap.wrap(", ".join(names), 86)), "    # ")
 
-    def seen(name: str) -> str:
+    def wrong_comment(name: str) -> str:
         found = one_line(reply.wrong.get(name, ""))
         return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
 
@@ -66,7 +66,7 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         capabilities=declared(CAPABILITIES, works),
         dtypes=declared(sorted(DTYPES), reply.dtypes),
         first_use=allowance(reply.first_use) if allowance(reply.first_use) > FIRST_USE else None,
-        seen=seen,
+        wrong_comment=wrong_comment,
         unasked=wrapped(each for each in CAPABILITIES if answers.get(each) is None),
     )
 

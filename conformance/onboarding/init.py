@@ -23,7 +23,7 @@ from devices.cell import CellKey, Outcome, Verdict
 from devices.descriptor import CAPABILITIES
 from devices.errors import ConformError
 from devices.files import write_whole
-from devices.lifecycle.evidence import judged
+from devices.lifecycle.evidence import judge_observation
 from devices.manifest import ExpectedOutcome, Manifest
 from devices.registry import load_file
 from devices.torch_version import require_torch
@@ -345,7 +345,7 @@ def _failing(run: Run) -> list[CellKey]:
     return [
         key
         for key, each in run.results.items()
-        if judged(None, seen_of(each), date.today()).verdict is Verdict.REGRESSION
+        if judge_observation(None, seen_of(each), date.today()).verdict is Verdict.REGRESSION
     ]
 
 
@@ -394,6 +394,6 @@ def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
     return {
         key
         for key, result in run.results.items()
-        if judged(matcher.expect(key), seen_of(result), date.today()).verdict
+        if judge_observation(matcher.expect(key), seen_of(result), date.today()).verdict
         not in (Verdict.OK, Verdict.EXPECTED, Verdict.FLAKY)
     }

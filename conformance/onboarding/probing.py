@@ -152,11 +152,11 @@ def autocast_lists(device: Device) -> dict[str, list[str]]:
     observed (see conformance/checks/autocast/lists.py). Empty if the device has no autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}
-    holds = {name for name in ("float16", "bfloat16") if _tried(device, name)}
+    holds = {name for name in ("float16", "bfloat16") if _holds_without_error(device, name)}
     return differing(device, [getattr(torch, name) for name in sorted(holds)])
 
 
-def _tried(device: Device, dtype: str) -> bool:
+def _holds_without_error(device: Device, dtype: str) -> bool:
     with suppress(Exception):  # as above
         return _holds(device, dtype)
     return False
@@ -175,7 +175,7 @@ def _holds(device: Device, dtype: str) -> bool:
         return False
     for way, got in (("to", back), ("from", again)):
         what = f"converted {way} float32, {want.tolist()} became {got.tolist()}"
-        _seen(torch.equal(got, want), what)
+        _require(torch.equal(got, want), what)
     return True
 
 
@@ -188,11 +188,11 @@ def _of_accelerator(question: Callable[[Device], bool]) -> Callable[[Device], bo
     """Decorates a probe that uses torch.accelerator. The probe then returns False if the device is not the current
     accelerator, because torch.accelerator has functions for the current accelerator only."""
 
-    def asked(device: Device) -> bool:
+    def on_accelerator(device: Device) -> bool:
         current = torch.accelerator.current_accelerator()
         return current is not None and current.type == device.torch_device.type and question(device)
 
-    return asked
+    return on_accelerator
 
 
 @_of_accelerator
@@ -206,7 +206,7 @@ def _events(device: Device) -> bool:
     event = torch.Event(device=device.torch_device)
     event.record(torch.accelerator.current_stream(device.torch_device))
     event.synchronize()
-    return _seen(event.query() is True, "event.query() was not True after event.synchronize()")
+    return _require(event.query() is True, "event.query() was not True after event.synchronize()")
 
 
 @_of_accelerator
@@ -217,7 +217,7 @@ def _timed_events(device: Device) -> bool:
     end.record(stream)
     end.synchronize()
     took = start.elapsed_time(end)
-    return _seen(
+    return _require(
         took >= 0, f"expected elapsed_time() between two events to be at least 0, found {took}"
     )
 
@@ -227,7 +227,7 @@ def _allocator_statistics(device: Device) -> bool:
     allocated = partial(torch.accelerator.memory.memory_allocated, device.torch_device)
     before, held = allocated(), device.to_device(torch.zeros(2**20))
     after = allocated()
-    return _seen(
+    return _require(
         after > before and held.numel() > 0,
         f"memory_allocated() was {before} before and {after} after an allocation of 4 MiB",
     )
@@ -236,7 +236,7 @@ def _allocator_statistics(device: Device) -> bool:
 @_of_accelerator
 def _memory_info(device: Device) -> bool:
     free, total = torch.accelerator.memory.get_memory_info(device.torch_device)
-    return _seen(0 <= free <= total > 0, f"get_memory_info() returned {(free, total)}")
+    return _require(0 <= free <= total > 0, f"get_memory_info() returned {(free, total)}")
 
 
 def _generator(device: Device) -> bool:
@@ -246,7 +246,7 @@ def _generator(device: Device) -> bool:
             torch.rand(8, generator=source, device=device.torch_device, dtype=torch.float32)
         )
 
-    return _seen(
+    return _require(
         torch.equal(draw(), draw()), "two draws of random numbers with the same seed differed"
     )
 
@@ -264,11 +264,11 @@ def _serialization(device: Device) -> bool:
     file.seek(0)
     read = torch.load(file, weights_only=True)
     if read.device.type != given.device.type:
-        return _seen(
+        return _require(
             False, f"a tensor that was saved on {given.device} was loaded on {read.device}"
         )
     found = device.from_device(read)
-    return _seen(
+    return _require(
         torch.equal(found, torch.arange(4.0)),
         f"a tensor that was saved as 0, 1, 2, 3 was loaded as {found.tolist()}",
     )
@@ -284,7 +284,7 @@ def _graphs(device: Device) -> bool:
     graph.replay()
     torch.accelerator.synchronize(device.torch_device)
     after = device.from_device(given).sum().item()
-    return _seen(
+    return _require(
         before == 0 and after == 4,
         f"the sum of a tensor of 4 zeros was {before} after add_(1) was captured and {after} after the replay; expected 0 and 4",
     )
@@ -293,7 +293,7 @@ def _graphs(device: Device) -> bool:
 @_of_accelerator
 def _pinned_memory(device: Device) -> bool:
     pinned = torch.zeros(8).pin_memory()
-    return _seen(pinned.is_pinned(), "is_pinned() was False after pin_memory()")
+    return _require(pinned.is_pinned(), "is_pinned() was False after pin_memory()")
 
 
 def _several(device: Device) -> bool:
@@ -305,7 +305,7 @@ def _several(device: Device) -> bool:
 
 def _properties(device: Device) -> bool:
     found = _module(device).get_device_properties(device.torch_device)
-    return _seen(found is not None, "get_device_properties() returned None")
+    return _require(found is not None, "get_device_properties() returned None")
 
 
 def _autocast(device: Device) -> bool:
@@ -319,7 +319,7 @@ def _autocast(device: Device) -> bool:
         return True
 
 
-def _seen(right: bool, what: str) -> bool:
+def _require(right: bool, what: str) -> bool:
     """Returns True if the result is right. Raises Wrong with a description of the result if not."""
     if not right:
         raise Wrong(what)

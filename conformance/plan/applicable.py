@@ -77,7 +77,7 @@ class ApplicableClauses:
             applicable,
             path,
         )
-        kept = _read(path) if path is not None else None
+        kept = _read_cache(path) if path is not None else None
         self._new = kept is None
         self._file = kept or _File(
             tuple(
@@ -96,17 +96,17 @@ class ApplicableClauses:
         name = f"{op} {dtype}"
         found = self._file.subjects.get(name)
         if found is None:
-            found = self._file.subjects[name] = self._look(self._source.subjects()[op], dtype)
+            found = self._file.subjects[name] = self._probe_op(self._source.subjects()[op], dtype)
             self._new = True
         return found
 
-    def _look(self, op: Subject, dtype: str) -> SubjectClauses:
+    def _probe_op(self, op: Subject, dtype: str) -> SubjectClauses:
         samples = choose(self._source.samples(op, dtype), self._samples)
         traits = probe(op, dtype, samples, exceptions())
         clauses = tuple(self._applicable(traits)) if traits.returns else ()
         return SubjectClauses(op.id, dtype, traits.samples, traits.returns, clauses)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Writes new entries to the cache file, and deletes old cache files. Errors are ignored, because without the
         file the next run only takes longer."""
         if self._path is None or not self._new:
@@ -167,7 +167,7 @@ def _sources() -> str:
     return sources.hexdigest()
 
 
-def _read(path: Path) -> _File | None:
+def _read_cache(path: Path) -> _File | None:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError):

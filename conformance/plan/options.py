@@ -37,7 +37,7 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         of other plugins."""
         return f"conform_{self.key}"
 
-    def read(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """Returns the option's value, converted from text; None if the option was not given. Raises ConformError if the
         text is not valid."""
         if self.kind in ("text", "flag") or value is None:
@@ -83,12 +83,12 @@ class Request:
     deselects: tuple[str, ...]  # pytest's own options that leave items out
 
     @classmethod
-    def read(
+    def from_options(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
         """Returns a request made from pytest's option values, which have the options' ``dest`` as keys. Raises
         ConformError if a value is not valid."""
-        read = {option.key: option.read(values[option.dest]) for option in OPTIONS}
+        read = {option.key: option.convert(values[option.dest]) for option in OPTIONS}
         if read["resume"] and read["no_resume"]:
             raise ConformError("--resume and --no-resume exclude each other: give one of them")
         return cls(**read, collect_only=collect_only, deselects=tuple(deselects))

@@ -132,7 +132,7 @@ def make_plan(
         variants={check.clause: check.variants for check in op_checks},
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
-    subjects.keep()
+    subjects.save()
     if kept is not None:
         keep_ops(op.id for op in subjects.ops)
     cases = [case.cell for case in planned_cases(contract, more=spec.more_cases)]

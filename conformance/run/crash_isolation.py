@@ -117,7 +117,7 @@ class Runner:
         return frozenset(named((), self._orders.last))
 
     @cached_property
-    def plain(self) -> Worker:
+    def in_process_worker(self) -> Worker:
         """The worker that runs items in this process; created at first use."""
         return self._make()
 
@@ -131,7 +131,7 @@ class Runner:
         dying = self._place.lost.all or item_id in self._alone or self._distrusted
         if self._copies is not None and dying:
             return self._run_in_copies(self._copies, item_id)
-        report, lines = self.plain.run(item_id)
+        report, lines = self.in_process_worker.run(item_id)
         self._distrusted = wrote_outside(report)
         return report, lines
 
@@ -263,7 +263,7 @@ def start_worker(
         make = partial(Worker, given, place, results)
         runner = Runner(name, given, place, results / "journal", make, copies, end)
         if copies is None or not place.lost.all:
-            _ = runner.plain
+            _ = runner.in_process_worker
         return runner
     except msgspec.DecodeError as error:  # of another version of the suite
         end(Unable(f"the worker on {platform.node()!r} cannot read its orders: {error}", True))

@@ -191,13 +191,13 @@ class Forked:
         """Returns the exit status of the process, negative for a signal; None while the process runs."""
         with self._lock:
             if self.returncode is None:
-                status = self._asked()
+                status = self._ask_status()
                 if status != RUNS:
                     self.returncode = status
                     self._connection.close()
             return self.returncode
 
-    def _asked(self) -> int:
+    def _ask_status(self) -> int:
         try:
             self._connection.sendall(b"?")
             answer = self._connection.recv(STATUS.size, socket.MSG_WAITALL)

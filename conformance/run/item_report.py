@@ -17,7 +17,7 @@ from conformance.plan.selection import Item
 from devices.cell import CallKey, CellKey, CellOutcome, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import ExpectedOutcome
-from devices.verdicts import Matcher, judge, judge_flaky
+from devices.verdicts import Matcher, judge_cell, judge_flaky
 from reports.model import CellResult
 
 #: Verdicts that make an item fail in pytest's eyes.
@@ -148,7 +148,7 @@ def verdict_of(matcher: Matcher, found: CellOutcome) -> tuple[Verdict, str]:
         judgement = judge_flaky(expectation, [found.observed, *found.others], expired=expired)
     else:
         ran = frozenset(found.ran_layouts)
-        judgement = judge(expectation, found.observed, ran=ran, expired=expired)
+        judgement = judge_cell(expectation, found.observed, ran=ran, expired=expired)
     if judgement.verdict is Verdict.EXPECTED and judgement.blocks:
         # The reader of a report wants the reason, and the file that says so.
         reasons = {f"{b.reason} ({Path(b.where).name})" for b in judgement.blocks}

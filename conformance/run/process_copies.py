@@ -144,10 +144,10 @@ class _Waiting:
 def loads_for_copies(bench: Bench, index: int) -> bool:
     """Imports the device's module. Returns True if this process can still be forked afterwards, which is tested with a
     fork that opens the device."""
-    before = _held()
+    before = _shared_files()
     descriptor = registry.find(bench.device, bench.descriptor)
     start_device(descriptor)
-    if not may_copy() or not _held() <= before:
+    if not may_copy() or not _shared_files() <= before:
         return False
     here = os.getpid()
     if (child := os.fork()) == 0:
@@ -161,7 +161,7 @@ def loads_for_copies(bench: Bench, index: int) -> bool:
     return status == 0
 
 
-def _held() -> set[str]:
+def _shared_files() -> set[str]:
     """Returns the names of the open files and mappings that a fork would share with this process: devices, sockets,
     pipes and shared memory."""
     found = set()

@@ -133,7 +133,9 @@ def request_of(config: pytest.Config) -> Request:
         deselects.append("node ids")
     elif config.args and not any(_takes_all(config, argument) for argument in config.args):
         deselects.append("paths")
-    return Request.read(vars(given), collect_only=collects_only(config), deselects=deselects)
+    return Request.from_options(
+        vars(given), collect_only=collects_only(config), deselects=deselects
+    )
 
 
 def collects_only(config: pytest.Config) -> bool:

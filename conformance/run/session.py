@@ -163,7 +163,7 @@ class Session:
         for lost in reversed(before.lost):
             self._take(ItemReport((lost.as_outcome,)), "")
 
-    def keep(self, items: Iterable[Item]) -> None:
+    def record_items(self, items: Iterable[Item]) -> None:
         """Records the items that pytest collected, after its own options such as ``-k`` have deselected items."""
         self.collected.update(cell for item in items for cell in item.cells)
 
@@ -215,7 +215,7 @@ class Session:
             is_done=self.outcomes.__contains__,
             record=self.lose,
             lost=self.lost,
-            meet=self.hosts.add,
+            on_host=self.hosts.add,
             say=say,
         )
         self._watched = found.watchdog
@@ -261,7 +261,7 @@ class Session:
         deselected. ``say`` prints a line before each step that takes time.
         """
         self.progress.begin()  # a resumed run may have nothing left to run
-        wanted = self._wanted(stopped=stopped)
+        wanted = self._counted_cells(stopped=stopped)
         done = (self.outcomes[c] for c in wanted if c in self.outcomes)
         results = {found.cell: result_of(self.matcher, found) for found in done}
         if any(result.outcome is not Outcome.PASS for result in results.values()):
@@ -300,7 +300,7 @@ class Session:
         """Returns the plan as it is stored in the results, so that reports can be made without torch and without the
         suite."""
         plan = self.plan
-        answers = {} if self.partial else self._answers()
+        answers = {} if self.partial else self._capability_answers()
         asked = {"strides": self.survey.strides, "storage": self.survey.storage}
         states = planner.capability_states(self.descriptor.capabilities, {**answers, **asked})
         return PlanDocument(
@@ -337,7 +337,7 @@ class Session:
             and (made := self.outcomes[cell])
         ]
 
-    def _wanted(self, *, stopped: bool) -> list[CellKey]:
+    def _counted_cells(self, *, stopped: bool) -> list[CellKey]:
         """Returns the cells that count for the verdict on the run."""
         wanted = self.selected
         if self.partial and self.collected:
@@ -347,7 +347,7 @@ class Session:
             wanted = [c for c in wanted if item_of(c) in begun]
         return wanted
 
-    def _answers(self) -> Mapping[str, bool | None]:
+    def _capability_answers(self) -> Mapping[str, bool | None]:
         """Returns for each capability whether the device has it, as found by a test in a subprocess; None if it was not
         tested."""
         path = self.bench.descriptor
@@ -457,7 +457,7 @@ class Known(NamedTuple):
     device: Device | None
 
 
-def known(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
+def collect_facts(descriptor: Descriptor, path: Path | None, server: ForkServer | None) -> Known:
     """Collects the facts about a device: in another process if a fork server runs and the device has code from outside
     torch and this project; otherwise in this process, which opens the device. Raises ConformError if
     the device cannot be opened."""
@@ -489,7 +489,7 @@ def prepare(
     if (why := descriptor.unavailable()) is not None:
         raise ConformError(f"device {descriptor.name!r} cannot be used here: {why}")
     manifest, path = usage.load_manifest(request, descriptor, contract)
-    descriptor, survey, device = known(descriptor, request.descriptor, server)
+    descriptor, survey, device = collect_facts(descriptor, request.descriptor, server)
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
     plan = planner.make_plan(spec, descriptor, contract, kept)

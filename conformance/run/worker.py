@@ -102,7 +102,7 @@ read_orders: Final = msgspec.msgpack.Decoder(WorkerOrders).decode
 
 # The items of an op come one after another, and take the same samples.
 @lru_cache(maxsize=1)
-def _drawn(source: SampleSource, op: Subject, dtype: str) -> list[Sample]:
+def _source_samples(source: SampleSource, op: Subject, dtype: str) -> list[Sample]:
     return source.samples(op, dtype)
 
 
@@ -112,7 +112,7 @@ def _upstream(
 ) -> tuple[list[Sample], Traits]:
     """Returns up to ``count`` samples of an op from a source, and the traits of the op that follow from these
     samples."""
-    samples = choose(_drawn(source, op, dtype), count)
+    samples = choose(_source_samples(source, op, dtype), count)
     return samples, probe(op, dtype, samples, exceptions())
 
 
@@ -121,7 +121,7 @@ def _with_axes(
     source: SampleSource, op: Subject, dtype: str, count: int, declared: frozenset[str], kept: bool
 ) -> list[Sample]:
     decisions = kept_in(cache_root(), op.id, dtype) if kept else None
-    return samples_of(op, dtype, count, declared, _drawn(source, op, dtype), decisions)
+    return samples_of(op, dtype, count, declared, _source_samples(source, op, dtype), decisions)
 
 
 @lru_cache(maxsize=1)
@@ -219,11 +219,11 @@ class Worker:
         with self.watch.item(cell, guilty, alone=alone, elsewhere=deadly, only=task.only):
             began = time.perf_counter()  # after the wait for the device's lock
             report = run(left)
-            cells = self._again(left, run, report.cells)
+            cells = self._rerun_flaky(left, run, report.cells)
             cells = share_out(cells, time.perf_counter() - began)
         return msgspec.structs.replace(report, cells=cells), list(self._failures(cells))
 
-    def _again(
+    def _rerun_flaky(
         self, item: Item, run: Callable[[Item], ItemReport], cells: tuple[CellOutcome, ...]
     ) -> tuple[CellOutcome, ...]:
         """Runs the flaky cells of an item again. Returns the outcomes of all cells; the outcome of a flaky cell
@@ -265,7 +265,7 @@ class Worker:
         self.watch.begin((case.clause,), [record], at_least)
         with first_index(self.device) as device:  # cases name indices, from 0 up
             run_case(case, record, device, self.where)
-            self.watch.done()
+            self.watch.end()
             run_programs(case, record, device, self.where, self._pins(item), self.watch)
         return ItemReport(self._outcomes(item, recorder))
 
@@ -323,7 +323,7 @@ class Worker:
 
     def _outcome(self, record: CellRecord) -> CellOutcome:
         """Returns the outcome of a cell, and writes the repro script of a failed cell."""
-        found, shown = self.watch.noted(record.told()), record.smallest
+        found, shown = self.watch.noted(record.to_outcome()), record.smallest
         if shown is None or shown.repro is None:
             return found
         try:

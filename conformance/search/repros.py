@@ -188,7 +188,10 @@ def serve(given: object, tell: Tell) -> None:
                 text = script_of_case(case, device.descriptor, failure, dies=True)
             elif each.call is not None:
                 runner = CandidateRunner.of(
-                    *(each.cell.unit, each.cell.dtype, device, orders.bench.samples),
+                    each.cell.unit,
+                    each.cell.dtype,
+                    device,
+                    orders.bench.samples,
                     variant=each.cell.variant,
                 )
                 given = each.cell.clause, each.call, each.seconds

@@ -23,7 +23,7 @@ def _unavailable() -> str | None:
 def _facts() -> dict[str, str]:
     """Returns the facts of the machine. The driver's version comes from the kernel module, because torch reports only
     the CUDA version."""
-    torch = machine.lent("torch")
+    torch = machine.late_module("torch")
     return common_facts(
         driver=machine.version_in("/sys/module/nvidia/version"),
         runtime=machine.plain_version(torch.version.cuda),
@@ -35,7 +35,7 @@ def _facts() -> dict[str, str]:
 def _cycles_per_ms() -> float:
     """Returns the number of clock cycles that ``torch.cuda._sleep`` takes per millisecond. The number is measured once,
     as in torch's own tests (torch.testing._internal.common_utils)."""
-    cuda = machine.lent("torch.cuda")
+    cuda = machine.late_module("torch.cuda")
     cycles, rates = 1_000_000, []
     for _ in range(5):
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -49,7 +49,7 @@ def _cycles_per_ms() -> float:
 
 def _busy(milliseconds: float) -> None:
     """Keeps the current stream busy for the given time. ``torch.cuda._sleep`` takes a number of clock cycles."""
-    machine.lent("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
+    machine.late_module("torch.cuda")._sleep(max(1, int(milliseconds * _cycles_per_ms())))
 
 
 DESCRIPTOR = Descriptor(

@@ -8,7 +8,7 @@ import importlib.metadata
 from pathlib import Path
 
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import counting, is_installed, lent, plain_version, version_in
+from devices.machine import counting, is_installed, late_module, plain_version, version_in
 
 
 def _unavailable() -> str | None:
@@ -28,7 +28,7 @@ def _facts() -> dict[str, str]:
         runtime = importlib.metadata.version("habana-torch-plugin")
     except importlib.metadata.PackageNotFoundError:
         runtime = ""  # unknown for a bridge that was built from source
-    name = str(lent("habana_frameworks.torch.hpu").get_device_name())
+    name = str(late_module("habana_frameworks.torch.hpu").get_device_name())
     return common_facts(
         driver=version_in("/sys/module/habanalabs/version"),
         runtime=plain_version(runtime),

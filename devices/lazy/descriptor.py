@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from devices.descriptor import Descriptor, names
-from devices.machine import is_installed, lent
+from devices.machine import is_installed, late_module
 
 #: The number of barriers until no late error remains. torch 2.13 raises each error twice.
 _BARRIERS = 4
@@ -31,7 +31,7 @@ def settle(tensors: Sequence[Any]) -> None:
     confuses operands of equal shape (torch 2.13: with lazy a and b, ``(a - b) * b`` after ``(a - b) * a`` gives ``(a -
     b) * a``), so the result of a call would depend on all live tensors.
     """
-    lazy = lent("torch._lazy")
+    lazy = late_module("torch._lazy")
     first: Exception | None = None
     for barrier in range(_BARRIERS):
         try:

@@ -9,7 +9,7 @@ from datetime import date
 from devices.cell import CellKey, Observed, Outcome, Verdict
 from devices.errors import ConformError
 from devices.manifest import ExpectedOutcome, Manifest
-from devices.verdicts import Expectation, Judgement, Match, Matcher, judge, judge_flaky
+from devices.verdicts import Expectation, Judgement, Match, Matcher, judge_cell, judge_flaky
 
 
 class EvidenceError(ConformError):
@@ -167,34 +167,34 @@ def _sort_in(
             found.floors.append(Left(key, over_all.why))
         return
     together = _together(seen)
-    judgement = judged(expectation, together, today)
+    judgement = judge_observation(expectation, together, today)
     if not all(each.agrees(seen[0]) for each in seen):
-        verdicts = {judged(expectation, each, today).verdict for each in seen}
+        verdicts = {judge_observation(expectation, each, today).verdict for each in seen}
         if verdicts <= {Verdict.OK, Verdict.EXPECTED}:
             found.as_expected[key] = together
         else:
-            found.disagreeing.append(_left(key, by_run))
+            found.disagreeing.append(_unchanged(key, by_run))
     elif judgement.verdict is Verdict.IMPROVEMENT:
         found.improved.append(JudgedCell(key, together, match, judgement))
     elif judgement.verdict is Verdict.REGRESSION and len(seen) == 1 < len(by_run):
-        found.disagreeing.append(_left(key, by_run))  # one run cannot agree with itself
+        found.disagreeing.append(_unchanged(key, by_run))  # one run cannot agree with itself
     elif judgement.verdict is Verdict.REGRESSION:
         found.regressed.append(JudgedCell(key, together, match, judgement))
     else:
         found.as_expected[key] = together
 
 
-def _left(key: CellKey, by_run: Sequence[tuple[str, Seen | None]]) -> Left:
+def _unchanged(key: CellKey, by_run: Sequence[tuple[str, Seen | None]]) -> Left:
     """Returns a cell that an update does not change. The reason lists the observation of the cell in each run, and says
     so if a run has no outcome for the cell."""
     saw = (f"{name}: {each or 'no outcome'}" for name, each in by_run)
     return Left(key, "; ".join(saw))
 
 
-def judged(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
+def judge_observation(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
     """Returns the judgement of a cell's observation."""
     expired = expectation is not None and expectation.is_expired(today)
-    return judge(expectation, seen.observed, ran=seen.ran, expired=expired)
+    return judge_cell(expectation, seen.observed, ran=seen.ran, expired=expired)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:

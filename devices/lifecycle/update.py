@@ -24,7 +24,7 @@ from devices.lifecycle.evidence import (
     Left,
     Seen,
     comparable,
-    judged,
+    judge_observation,
     weigh,
 )
 from devices.lifecycle.narrow import Bounds, Box, Forbidden, decompose, narrowed, of_cases
@@ -323,7 +323,7 @@ class _Work:
         cells, listed = {}, {}
         for key, case in self.additions.items():
             expectation = matcher.match(key).expectation
-            if judged(expectation, case.seen, today).verdict is Verdict.EXPECTED:
+            if judge_observation(expectation, case.seen, today).verdict is Verdict.EXPECTED:
                 continue  # another block expects the failure, now that its overriding block is narrower
             cells[key] = case.seen
             if expectation and expectation.layouts is not None and _as_in(expectation, case):
@@ -346,11 +346,11 @@ class _Work:
             if new.conflict is not None:
                 raise _fault(key, conflict_text(new.conflict, key))
             if (case := self.moving.get(key)) is not None:
-                verdict = judged(new.expectation, case.seen, today).verdict
-                wanted = _wanted(case, recorded=key in self.additions)
+                verdict = judge_observation(new.expectation, case.seen, today).verdict
+                wanted = _allowed_verdicts(case, recorded=key in self.additions)
                 if verdict not in wanted:
                     raise _fault(key, f"the cell would be judged '{verdict}'")
-            elif _says(old) != _says(new):
+            elif _expectation_key(old) != _expectation_key(new):
                 raise _fault(key, "the expectation of the cell would change")
 
 
@@ -361,7 +361,7 @@ def _decides(match: Match, block: Block) -> bool:
     return match.expectation is None or any(each is block for each in match.expectation.blocks)
 
 
-def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
+def _allowed_verdicts(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
     if recorded or _still_listed(case):
         return (Verdict.EXPECTED,)
     if case.seen.observed.outcome is Outcome.PASS:
@@ -369,7 +369,7 @@ def _wanted(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...]:
     return (Verdict.IMPROVEMENT,)  # not changed: recording the failure needs a reason
 
 
-def _says(match: Match) -> tuple[object, ...]:
+def _expectation_key(match: Match) -> tuple[object, ...]:
     """Returns the values by which two matches are compared: the expected outcome, layouts, pass rate and exceptions,
     regardless of the blocks that state them."""
     if match.expectation is None:

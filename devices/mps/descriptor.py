@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import is_installed, lent
+from devices.machine import is_installed, late_module
 
 
 def _unavailable() -> str | None:
@@ -22,7 +22,7 @@ def _unavailable() -> str | None:
 def _facts() -> dict[str, str]:
     """Returns the facts of the machine. The driver is part of macOS, so its version is that of macOS. The device has no
     separate runtime."""
-    name = lent("torch.backends.mps").get_name()
+    name = late_module("torch.backends.mps").get_name()
     return common_facts(driver=platform.mac_ver()[0], device_name=name)
 
 

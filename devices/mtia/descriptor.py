@@ -7,7 +7,7 @@ import importlib.metadata
 import re
 
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import counting, is_installed, lent, torch_lacks
+from devices.machine import counting, is_installed, late_module, torch_lacks
 
 
 def _unavailable() -> str | None:
@@ -17,15 +17,15 @@ def _unavailable() -> str | None:
     public = re.search(r"\+(cpu|cu\d+|rocm|xpu)", version)
     if public or any(torch_lacks(f"torch_{kind}") is None for kind in ("cuda", "hip", "xpu")):
         return f"torch {version} is a public build; MTIA needs a build from inside Meta"
-    if not lent("torch")._C._mtia_isBuilt():
+    if not late_module("torch")._C._mtia_isBuilt():
         return "the installed torch is built without MTIA"
-    return None if lent("torch.mtia").is_available() else "torch.mtia finds no device"
+    return None if late_module("torch.mtia").is_available() else "torch.mtia finds no device"
 
 
 def _facts() -> dict[str, str]:
     """Returns the facts of the machine, with the device's name if its properties contain one. The driver's version
     cannot be read with public functions."""
-    properties = lent("torch.mtia").get_device_properties(0)
+    properties = late_module("torch.mtia").get_device_properties(0)
     name = str(properties.get("name", "")) or None
     return common_facts(device_name=name)
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import counting, is_installed, lent, version_in
+from devices.machine import counting, is_installed, late_module, version_in
 
 #: "24.1.rc1", "8.0.RC2": PEP 440 takes both.
 _VERSION = r"\d+(?:\.\d+)+(?:\.(?:rc|RC)\d+)?"
@@ -32,7 +32,7 @@ def _facts() -> dict[str, str]:
     return common_facts(
         driver=version_in("/usr/local/Ascend/driver/version.info", _VERSION),
         runtime=runtime,
-        device_name=str(lent("torch_npu").npu.get_device_name(0)),
+        device_name=str(late_module("torch_npu").npu.get_device_name(0)),
     )
 
 

@@ -30,7 +30,7 @@ def _unavailable() -> str | None:
 def _facts() -> dict[str, str]:
     """Returns the facts of the machine. The driver has a version only if amdgpu was installed from AMD's package, not
     as part of the kernel."""
-    torch = machine.lent("torch")
+    torch = machine.late_module("torch")
     return common_facts(
         driver=machine.version_in("/sys/module/amdgpu/version"),
         runtime=machine.plain_version(torch.version.hip),

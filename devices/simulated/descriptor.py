@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import sysconfig
 
 from devices.cpu.descriptor import DESCRIPTOR as CPU
 from devices.descriptor import Descriptor, common_facts, names
-from devices.machine import lent, torch_has_header
-
-#: The newest that it is built with: the interface of torch.accelerator.Graph.
-_HEADER = "ATen/core/GraphImplInterface.h"
+from devices.machine import late_module
+from devices.simulated.build_tools import missing_tools
 
 
 def _count() -> int:
     text = os.environ.get("SIMULATED_DEVICES", "")  # the device itself refuses other texts
     return max(1, int(text)) if text.isdigit() else 2
-
-
-def missing_tools() -> str | None:
-    """Returns one line that says what is missing on the current machine to build the simulated device, and what to do;
-    None if nothing is missing."""
-    if not sys.platform.startswith("linux"):
-        return f"the simulated device needs Linux (memfd_create), this is {sys.platform}"
-    if not torch_has_header(_HEADER):
-        return (
-            f"the simulated device needs torch 2.13: the installed torch lacks a header that the build needs ({_HEADER}). "
-            "Install torch 2.13, or test another device, such as --device cpu"
-        )
-    compiler = os.environ.get("CXX", "c++")
-    lacking = []
-    if shutil.which(compiler.split()[0]) is None:
-        lacking.append(f"a C++20 compiler ('{compiler}' is not on PATH)")
-    path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
-    if shutil.which("ninja", path=path) is None:
-        lacking.append("ninja")
-    if not lacking:
-        return None
-    return (
-        f"the simulated device is built at first use, and this machine lacks {' and '.join(lacking)}: "
-        "install them (Debian, Ubuntu: apt install g++ ninja-build; Fedora: dnf install gcc-c++ "
-        "ninja-build; ninja also by pip), or test another device, such as --device cpu"
-    )
 
 
 #: Ops that, for some arguments at least, read values on the host or copy from its memory.
@@ -95,9 +64,9 @@ DESCRIPTOR = Descriptor(
     stream_pool_size=16,  # of each priority: kPoolSize in csrc/stream.h
     priorities=(0, -1),  # kLeastPriority, kGreatestPriority
     concurrent_launches=16,  # each stream has a thread of its own
-    busy=lambda milliseconds: lent("torch.simulated").busy(milliseconds),
-    gate=lambda: lent("torch.simulated").Gate(),
-    fail=lambda: lent("devices.simulated.backend").library.fail(
+    busy=lambda milliseconds: late_module("torch.simulated").busy(milliseconds),
+    gate=lambda: late_module("torch.simulated").Gate(),
+    fail=lambda: late_module("devices.simulated.backend").library.fail(
         "a deliberate failure, which the suite queued for a test"
     ),
     autoload="devices.simulated.autoload:autoload",

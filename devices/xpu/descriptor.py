@@ -24,7 +24,7 @@ def _unavailable() -> str | None:
 def _facts() -> dict[str, str]:
     """Returns the facts of the machine. The driver's version is the one that SYCL reports ("1.6.33276" for
     "1.6.33276+16"), the runtime's version is that of the SYCL compiler."""
-    torch = machine.lent("torch")
+    torch = machine.late_module("torch")
     properties = torch.xpu.get_device_properties(0)
     return common_facts(
         driver=machine.plain_version(properties.driver_version),

@@ -66,19 +66,19 @@ def samples_of(
     drawn = draw(op, dtype) if drawn is None else drawn
     decisions = decisions or Decisions()
     try:
-        made = _made(op, dtype, drawn, declared, decisions)
+        made = _axis_samples(op, dtype, drawn, declared, decisions)
     except Changed:
-        made = _made(op, dtype, drawn, declared, decisions.anew())
+        made = _axis_samples(op, dtype, drawn, declared, decisions.anew())
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
     return [*thinned(choose(drawn, count), whole), *made]
 
 
-def _made(
+def _axis_samples(
     op: Subject, dtype: str, drawn: list[Sample], declared: Collection[str], decisions: Decisions
 ) -> list[Sample]:
     with asking():
         made = list(by_axis(op, dtype, drawn, declared, decisions=decisions))
-    decisions.keep()
+    decisions.save()
     return made
 
 

@@ -38,7 +38,7 @@ class Decisions:
 
     def __init__(self, path: Path | None = None, *, anew: bool = False) -> None:
         self.path = path
-        self._kept = _read(path) if path is not None and not anew else None
+        self._kept = _read_answers(path) if path is not None and not anew else None
         self._given: list[str] = []
 
     def decide(self, question: Callable[[], bool]) -> bool:
@@ -55,7 +55,7 @@ class Decisions:
         self._given.append("01"[answer])
         return answer
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Writes new answers to the cache. Call the method when all questions have been asked. If the folder cannot
         be written, the next run computes the answers again.
 
@@ -78,7 +78,7 @@ def _checksum(given: str) -> str:
     return f"{zlib.crc32(given.encode()):08x}"
 
 
-def _read(path: Path) -> str | None:
+def _read_answers(path: Path) -> str | None:
     """Returns the answers that are stored in a file, one character ("0" or "1") for each question; None if the file is
     missing or damaged."""
     with suppress(OSError, UnicodeDecodeError):

@@ -34,7 +34,7 @@ def _ends(basis: Basis) -> Variations:
             told = before is None or difference(before, answer, {}) is not None
             if not told and "-1" not in changed:
                 continue  # a kernel that ignores the argument would pass; a negative dimension names the same one
-            if basis.taken(call) is not None:
+            if basis.accepted(call) is not None:
                 known.add(changed)
                 yield base, call
 
@@ -52,7 +52,7 @@ def _idle(basis: Basis) -> Variations:
         others = partial(_nothing, shape=first.shape)
         for call in islice(_changed(base, others), 2 * _TURNS):
             answer = basis.answer(call)
-            if answer and difference(answer[:1], [first], {}) is None and basis.taken(call):
+            if answer and difference(answer[:1], [first], {}) is None and basis.accepted(call):
                 yield base, call
 
 
@@ -139,7 +139,7 @@ def _operands(basis: Basis) -> Variations:
         for other in _kinds(basis, number):
             for pair in ((first, other), (basis.fill(base, 0, ()), basis.fill(base, 1, MAIN))):
                 call = Arguments((*pair, *args[2:]), dict(base.call.kwargs))
-                if basis.taken(call) is not None:
+                if basis.accepted(call) is not None:
                     yield base, call
                 if pair[1] is not other:
                     break
@@ -172,7 +172,7 @@ def _of_another_kind(basis: Basis) -> Variations:
             if (place, name) in made:
                 continue
             call = basis.rebuilt(base, {place: other})
-            if basis.taken(call) is not None:
+            if basis.accepted(call) is not None:
                 made.add((place, name))
                 yield base, call
 
@@ -215,7 +215,7 @@ def _counts(basis: Basis) -> Variations:
         for call in (*tried[turn:], *tried[:turn]):
             shapes = _on_meta(basis, call)
             large = _LARGE < max(map(math.prod, shapes), default=0) <= MOST
-            if large and shapes not in known and basis.taken(call) is not None:
+            if large and shapes not in known and basis.accepted(call) is not None:
                 known.add(shapes)
                 yield base, call
                 break

@@ -80,7 +80,7 @@ class Basis:
         if self.subject.ufunc or not self.subject.pointwise:
             return self.subject.ufunc in ("unary", "binary")
         # An op may have elementwise and other overloads, as max has.
-        for sample in filter(_plain, self.drawn[:3]):
+        for sample in filter(_all_strided, self.drawn[:3]):
             answer = self.answer(sample.call)
             try:
                 shape = torch.broadcast_shapes(*(t.shape for t in sample.tensors))
@@ -110,7 +110,7 @@ class Basis:
         elements alternate with samples whose result is one number, since a single number cannot show that elements are
         in the wrong place.
         """
-        held = [s for s in self.drawn if _plain(s) and 0 < s.numel <= MOST]
+        held = [s for s in self.drawn if _all_strided(s) and 0 < s.numel <= MOST]
         held = [s for s in held if all(t.numel() for t in s.tensors)] or held
         while idle := [s for s in choose(held, 4 * _BASES) if self._returned(s) == 0]:
             if len(idle) == len(held):
@@ -180,7 +180,7 @@ class Basis:
         return "values.free" in self.families
 
     @cached_property
-    def plain(self) -> bool:
+    def returns_no_tensor(self) -> bool:
         """True if the result is not a tensor, as for ops that compare two whole tensors."""
         answers = [self.answer(sample.call) for sample in self.bases[:1]]
         return any(answer is not None and not answer for answer in answers)
@@ -319,7 +319,7 @@ class Basis:
         elements."""
         if sum(t.numel() for t in call.tensors) > MOST or self._returns_too_much(call):
             return None
-        found = self._asked(call)
+        found = self._reference_answer(call)
         if found.raises is not None:
             return None
         tensors = tensors_of(found.result)
@@ -342,19 +342,19 @@ class Basis:
     def refusal(self, call: Arguments) -> BaseException | None:
         """Returns the exception with which the CPU rejects a call as wrong; None if it accepts the call or does not
         implement it."""
-        error = self._asked(call).raises
+        error = self._reference_answer(call).raises
         wrong = (RuntimeError, IndexError, ValueError, TypeError)
         known = isinstance(error, wrong) and not isinstance(error, NotImplementedError)
         return error if known else None
 
-    def _asked(self, call: Arguments) -> ValueAnswer:
+    def _reference_answer(self, call: Arguments) -> ValueAnswer:
         with asking():
             torch.default_generator.manual_seed(0)
             return value_answer(
                 self.subject.reference, call.on, call.tensors, mutates=mutates(self.families)
             )
 
-    def taken(self, call: Arguments) -> Arguments | None:
+    def accepted(self, call: Arguments) -> Arguments | None:
         """Returns the call if the CPU accepts it and the result depends only on the arguments, else None.
 
         Some kernels do not check that their arguments fit each other and read beyond the end of a tensor, so that the
@@ -395,9 +395,12 @@ class Basis:
         in_columns = list(map(turned, call.tensors))
         wide = [exactly(t) if t.dtype == self.kind else t for t in call.tensors]
         zeros = [flushed(t, self.kind) if t.dtype == self.kind else t for t in call.tensors]
-        if self.plain:
-            others = (self._asked(self.rebound(call, each)) for each in (in_columns, wide, zeros))
-            number = self._asked(call).result
+        if self.returns_no_tensor:
+            others = (
+                self._reference_answer(self.rebound(call, each))
+                for each in (in_columns, wide, zeros)
+            )
+            number = self._reference_answer(call).result
             return found is not None and all(each.result == number for each in others)
         for tensors in (in_columns, wide, zeros):
             other = self.answer(self.rebound(call, tensors))
@@ -500,7 +503,7 @@ def is_sorted(tensor: torch.Tensor) -> bool:
     )
 
 
-def _plain(sample: Sample) -> bool:
+def _all_strided(sample: Sample) -> bool:
     return bool(sample.tensors) and all(t.layout == torch.strided for t in sample.tensors)
 
 

@@ -28,13 +28,13 @@ _MOST = 20_000
 _TRIES = 3 * _SAMPLES
 
 
-def _drawn(basis: Basis) -> Variations:
+def _combined_calls(basis: Basis) -> Variations:
     bases = basis.bases
     norm = op_family(basis.subject.id, basis.subject.ufunc) == "norm"
 
     def takes(call: Arguments) -> bool:
         # A norm must not be a mere rounding error, since gradients divide by it.
-        return (not norm or basis.steady(call)) and basis.taken(call) is not None
+        return (not norm or basis.steady(call)) and basis.accepted(call) is not None
 
     for turn in range(_TRIES if bases else 0):
         base = bases[turn % len(bases)]
@@ -47,7 +47,7 @@ def _drawn(basis: Basis) -> Variations:
         yield base, call
 
 
-def _one(basis: Basis, among: Sequence[Any]) -> Any:
+def _pick(basis: Basis, among: Sequence[Any]) -> Any:
     return among[int(basis.choice(len(among), ()))]
 
 
@@ -55,16 +55,16 @@ def _of_other_sizes(basis: Basis, base: Sample) -> Arguments | None:
     """Returns a sample's call with random sizes, either of all tensors that share a shape or of dimensions that must
     grow together; None if that is impossible."""
     if basis.shape_free:
-        shape = [_one(basis, _SIZES) for _ in range(_one(basis, (1, 2, 2, 3, 3, 4)))]
+        shape = [_pick(basis, _SIZES) for _ in range(_pick(basis, (1, 2, 2, 3, 3, 4)))]
         while math.prod(shape) > _MOST:
-            shape[shape.index(max(shape))] = _one(basis, _SIZES)
+            shape[shape.index(max(shape))] = _pick(basis, _SIZES)
         shapes: list[Sequence[int]] = [shape]
-        if _one(basis, (0, 0, 1)):  # one time in three, one operand is broadcast
-            shapes = [shape, [_one(basis, (1, n)) for n in shape]]
+        if _pick(basis, (0, 0, 1)):  # one time in three, one operand is broadcast
+            shapes = [shape, [_pick(basis, (1, n)) for n in shape]]
         return shaped(basis, base, shapes) if same_shape(basis, base) else None
     call: Arguments | None = None
     for group, _ in groups_of(basis, base):
-        made = lengthened(basis, base, group, _one(basis, _SIZES))
+        made = lengthened(basis, base, group, _pick(basis, _SIZES))
         if made is None or max(t.numel() for t in made.tensors) > _MOST:
             continue
         if basis.answer(made) is not None:
@@ -80,7 +80,7 @@ def _of_other_values(basis: Basis, call: Arguments) -> Arguments | None:
         return None
     # Losses without reduction are elementwise too.
     by_element = basis.elementwise or op_family(basis.subject.id, basis.subject.ufunc) == "loss"
-    if by_element and _one(basis, (0, 1)):
+    if by_element and _pick(basis, (0, 1)):
         found = special_everywhere(basis, call)
         if found is not None:
             return found
@@ -92,7 +92,7 @@ def _of_other_values(basis: Basis, call: Arguments) -> Arguments | None:
         lambda t: special_among(basis, t),
         lambda t: special_among(basis, t),
     )
-    fill, place = _one(basis, fills), _one(basis, places)
+    fill, place = _pick(basis, fills), _pick(basis, places)
     if fill is None:
         return None
     tensors = [
@@ -104,7 +104,7 @@ def _of_other_values(basis: Basis, call: Arguments) -> Arguments | None:
 def layouts_of(basis: Basis) -> tuple[str, ...]:
     """Returns the names of layout cases, which are drawn at random from the covering set."""
     ids = [case.id for case in covering_set().cases]
-    return tuple(_one(basis, ids) for _ in range(_LAYOUTS))
+    return tuple(_pick(basis, ids) for _ in range(_LAYOUTS))
 
 
 DRAWN = Axis(
@@ -120,5 +120,5 @@ DRAWN = Axis(
         and not basis.free
         and "axes.loops" not in basis.families
     ),
-    vary=_drawn,
+    vary=_combined_calls,
 )

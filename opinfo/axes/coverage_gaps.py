@@ -95,7 +95,7 @@ def _shaped(basis: Basis, gap: Gap) -> Variations:
             if call is None or answer is None:
                 continue
             small = sum(t.numel() for t in answer) <= 2 * MOST_GROWN
-            if small and (steady or basis.steady(call)) and basis.taken(call) is not None:
+            if small and (steady or basis.steady(call)) and basis.accepted(call) is not None:
                 yield base, call
 
 

@@ -48,7 +48,9 @@ def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
             answer = basis.answer(changed) if before is not None else None
             if before is None or answer is None or difference(before, answer, {}) is None:
                 continue  # the CPU rejects the call, or a kernel that ignores the argument would pass
-            if (basis.elementwise or basis.settled(changed)) and basis.taken(changed) is not None:
+            if (basis.elementwise or basis.settled(changed)) and basis.accepted(
+                changed
+            ) is not None:
                 yield base, changed
                 break
 

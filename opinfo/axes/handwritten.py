@@ -28,7 +28,7 @@ def _written(basis: Basis) -> Variations:
     for number, (make, sizes) in enumerate(recipes(basis.subject.id)):
         for base in starting_at(bases, 3 * number):
             call = make(basis, base, *sizes)
-            if call is None or basis.taken(call) is None:
+            if call is None or basis.accepted(call) is None:
                 continue
             if make in _EXACT or basis.steady(call):
                 yield base, call

@@ -61,7 +61,7 @@ def _milder(basis: Basis, call: Arguments) -> Arguments:
 
 
 def _firm(basis: Basis, call: Arguments) -> Arguments | None:
-    return basis.taken(call) if basis.settled(call) else None
+    return basis.accepted(call) if basis.settled(call) else None
 
 
 def _matrices(base: Sample, basis: Basis) -> list[int]:

@@ -117,7 +117,7 @@ def plant(
             continue
         tensors = {place: _with(basis, base, place, among, turn) for place in places}
         call = basis.rebuilt(base, tensors)
-        if tensors and basis.settled(call) and basis.taken(call) is not None:
+        if tensors and basis.settled(call) and basis.accepted(call) is not None:
             return base, call
     return None
 
@@ -132,7 +132,7 @@ def _masked(basis: Basis) -> Variations:
         found = basis.fill(base, places[-1], base.tensors[places[-1]].shape)
         found[(0,) * (found.dim() - 1)] = -math.inf
         call = basis.rebuilt(base, {places[-1]: found})
-        if basis.settled(call) and basis.taken(call) is not None:
+        if basis.settled(call) and basis.accepted(call) is not None:
             yield base, call
 
 

@@ -76,7 +76,7 @@ def roomy(basis: Basis, base: Sample) -> Sample:
     few = [t for t in held if t.numel() < 14 or t.numel() <= 8 * t.shape[-1]]
     if not few or basis.keeps_values or "axes.keep_shapes" in basis.families:
         return base
-    call = basis.taken(shaped(basis, base, [_ROOM]))
+    call = basis.accepted(shaped(basis, base, [_ROOM]))
     return replace(base, call=call) if call is not None else base
 
 
@@ -92,17 +92,19 @@ def _ranks(basis: Basis) -> Variations:
     main = None
     reshapes = not basis.keeps_values
     for base in bases if reshapes else ():
-        if (call := basis.taken(shaped(basis, base, [MAIN]))) is not None:
+        if (call := basis.accepted(shaped(basis, base, [MAIN]))) is not None:
             main = base
             yield base, call
             break
     if main is None and reshapes:
         yield from _trailed(basis, bases)
     if main is not None and len(same_shape(basis, main)) > 1:
-        yield from _each(basis, ((main, shapes) for shapes in _BROADCAST))
+        yield from _accepted_shapes(basis, ((main, shapes) for shapes in _BROADCAST))
     most = 0
     if reshapes and bases:
-        for base, call in _each(basis, _rotated(bases if main is None else [main, *bases])):
+        for base, call in _accepted_shapes(
+            basis, _rotated(bases if main is None else [main, *bases])
+        ):
             most = max(most, *(t.dim() for t in call.tensors))
             yield base, call
     # Arguments that name dimensions or extents may not fit another shape, so batches are tried as well.
@@ -116,9 +118,11 @@ def _rotated(bases: Sequence[Sample]) -> Iterator[tuple[Sample, Sequence[Sequenc
         yield bases[number % len(bases)], [shape]
 
 
-def _each(basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]) -> Variations:
+def _accepted_shapes(
+    basis: Basis, wanted: Iterator[tuple[Sample, Sequence[Sequence[int]]]]
+) -> Variations:
     for base, shapes in wanted:
-        if (call := basis.taken(shaped(basis, base, shapes))) is not None:
+        if (call := basis.accepted(shaped(basis, base, shapes))) is not None:
             yield base, call
 
 
@@ -129,7 +133,7 @@ def _batched(basis: Basis) -> Variations:
     for first, others in (((3,), (1,)), ((1,), (3,))):
         for base in several:
             stacks = {p: stacked(t, others if p else first) for p, t in enumerate(base.tensors)}
-            if (call := basis.taken(basis.rebuilt(base, stacks))) is not None:
+            if (call := basis.accepted(basis.rebuilt(base, stacks))) is not None:
                 yield base, call
                 break
     for base, lead in product(basis.bases, ((2,), (3, 2))):
@@ -140,7 +144,7 @@ def _batched(basis: Basis) -> Variations:
                 for place in places
                 if base.tensors[place].dim()
             }
-            if tensors and (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
+            if tensors and (call := basis.accepted(basis.rebuilt(base, tensors))) is not None:
                 yield base, call
                 break
 
@@ -154,7 +158,7 @@ def _trailed(basis: Basis, bases: Sequence[Sample]) -> Variations:
                 place: (*base.tensors[place].shape, *tail) for place in same_shape(basis, base)
             }
             tensors = {p: basis.fill(base, p, shape) for p, shape in shapes.items()}
-            if (call := basis.taken(basis.rebuilt(base, tensors))) is not None:
+            if (call := basis.accepted(basis.rebuilt(base, tensors))) is not None:
                 yield base, call
                 break
 
@@ -186,7 +190,7 @@ RANK = Axis(
 
 def _sizes(basis: Basis) -> Variations:
     for base in (each for each in basis.bases if same_shape(basis, each)):
-        call = basis.taken(shaped(basis, base, [_LARGE]))
+        call = basis.accepted(shaped(basis, base, [_LARGE]))
         if call is not None:
             yield base, call
             return
@@ -236,7 +240,7 @@ def _extents(basis: Basis) -> Variations:
                 if growth * size > MOST_GROWN or (number, size) in made:
                     continue
                 call = lengthened(basis, base, group, size)
-                if call is not None and (steady or basis.steady(call)) and basis.taken(call):
+                if call is not None and (steady or basis.steady(call)) and basis.accepted(call):
                     made.add((number, size))
                     yield base, call
                     break
@@ -248,7 +252,9 @@ def _rows(basis: Basis) -> Variations:
     """Yields calls with a matrix of many rows in place of a vector. A kernel that reduces or scans one row then has
     other rows beside that row."""
     vectors = [base for base in basis.bases if base.tensors[0].dim() == 1][:2]
-    yield from _each(basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors))
+    yield from _accepted_shapes(
+        basis, ((base, [(_ROWS, base.tensors[0].numel())]) for base in vectors)
+    )
 
 
 EXTENT = Axis(
@@ -289,7 +295,7 @@ def _empties_of(basis: Basis, bases: Sequence[Sample]) -> Variations:
     for base in bases:
         found = False
         for tries in islice(_emptied(basis, base), TRIES // 3):
-            call = next(filter(None, map(basis.taken, tries)), None)
+            call = next(filter(None, map(basis.accepted, tries)), None)
             if call is not None and not all(t.numel() for t in call.tensors):
                 found = True
                 yield base, call
@@ -430,7 +436,7 @@ def _stretched(
     growth = (held[1] - held[0]) / (_EXTENTS[-2] - _EXTENTS[-1])
     length = next((each for each in _LENGTHS if growth * each <= MOST), None)
     call = lengthened(basis, base, group, length, others) if length else None
-    return basis.taken(call) if call is not None else None
+    return basis.accepted(call) if call is not None else None
 
 
 def _among(basis: Basis) -> Variations:
@@ -444,7 +450,7 @@ def _among(basis: Basis) -> Variations:
             tensor, dim = base.tensors[dims[0][0]], dims[0][1]
             size = _ELEMENTS // (tensor.numel() // tensor.shape[dim]) | 1
             call = lengthened(basis, base, group, size) if growth * size <= MOST else None
-            if call is not None and basis.taken(call) is not None:
+            if call is not None and basis.accepted(call) is not None:
                 yield base, call
 
 
@@ -481,7 +487,7 @@ def _equal_extents(basis: Basis) -> Variations:
     if basis.shape_free:
         for shape in _MATRICES:
             for base in (each for each in basis.bases if same_shape(basis, each)):
-                if (call := basis.taken(shaped(basis, base, [shape]))) is not None:
+                if (call := basis.accepted(shaped(basis, base, [shape]))) is not None:
                     yield base, call
                     break
         return
@@ -497,7 +503,7 @@ def _equal_extents(basis: Basis) -> Variations:
         for base in of:
             for call in calls(basis, base):
                 sign = str([tuple(t.shape) for t in call.tensors])
-                if sign not in seen and basis.taken(call) is not None:
+                if sign not in seen and basis.accepted(call) is not None:
                     seen.add(sign)
                     yield base, call
                     break

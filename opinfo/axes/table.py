@@ -19,7 +19,7 @@ _DTYPES = ("float32", "int64")
 _FEW = 8
 
 
-def made(root: Path) -> dict[tuple[str, str], list[Sample]]:
+def axis_samples(root: Path) -> dict[tuple[str, str], list[Sample]]:
     """Returns the samples of all axes by op and dtype. Cached answers to questions about the CPU are stored in a folder
     below ``root``."""
     limit_threads()
@@ -60,4 +60,4 @@ def rows(samples: Mapping[tuple[str, str], Iterable[Sample]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*rows(made(cache_root())), sep="\n")
+    print(*rows(axis_samples(cache_root())), sep="\n")

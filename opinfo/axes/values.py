@@ -38,7 +38,9 @@ def special_values(kind: torch.dtype) -> torch.Tensor:
 
 
 def _specials(basis: Basis) -> Variations:
-    if basis.plain and all(t.numel() == 1 for base in basis.bases for t in base.tensors):
+    if basis.returns_no_tensor and all(
+        t.numel() == 1 for base in basis.bases for t in base.tensors
+    ):
         yield from _one_by_one(basis)
         return
     vectors = list(islice(_vectors(basis), 3)) if basis.elementwise else []
@@ -61,7 +63,7 @@ def _one_by_one(basis: Basis) -> Variations:
             call = basis.rebuilt(
                 base, {p: torch.full_like(t, value) for p, t in enumerate(base.tensors)}
             )
-            if basis.taken(call) is not None:
+            if basis.accepted(call) is not None:
                 yield base, call
 
 
@@ -111,7 +113,7 @@ def _vectors(basis: Basis) -> Variations:
             made = basis.rebound(call, [formed(t) if t.dim() else t for t in call.tensors])
             # Repetition moves elements from the tail of a vector into the body of another, so results are checked again.
             found = _agreeing(basis, made) if formed is _repeated else made
-            yield base, (basis.taken(found) if found is not None else None) or call
+            yield base, (basis.accepted(found) if found is not None else None) or call
 
 
 def _as_it_is(vector: torch.Tensor) -> torch.Tensor:
@@ -199,7 +201,7 @@ def _agreeing(basis: Basis, call: Arguments) -> Arguments | None:
         return call
     one = int(agreed.nonzero()[0])
     every = [torch.where(agreed, t, t[one]).contiguous() if t.dim() else t for t in call.tensors]
-    return basis.taken(basis.rebound(call, every))
+    return basis.accepted(basis.rebound(call, every))
 
 
 def _agreed(basis: Basis, call: Arguments, places: Sequence[int]) -> torch.Tensor | None:
@@ -335,7 +337,7 @@ def _integers(basis: Basis) -> Variations:
             same = [p for p in places if base.tensors[p].shape == base.tensors[0].shape]
             wanted = [same, same[:1]] if same[:1] == [0] else []
             for group in wanted:
-                call = basis.taken(
+                call = basis.accepted(
                     basis.rebuilt(
                         base,
                         {
@@ -407,7 +409,7 @@ def _without_overflow(
         return None
     one = int(agreed.nonzero()[0])
     kept = {p: torch.where(agreed, each, each[one]).contiguous() for p, each in tensors.items()}
-    return basis.taken(basis.rebuilt(base, kept))
+    return basis.accepted(basis.rebuilt(base, kept))
 
 
 INTEGERS = Axis(
@@ -439,7 +441,7 @@ def _indices(basis: Basis) -> Variations:
         ]
         for place in places:
             for tensor in _changed(basis, base, place):
-                if (call := basis.taken(basis.rebuilt(base, {place: tensor}))) is not None:
+                if (call := basis.accepted(basis.rebuilt(base, {place: tensor}))) is not None:
                     yield base, call
 
 
@@ -452,7 +454,7 @@ def _changed(basis: Basis, base: Sample, place: int) -> Iterator[torch.Tensor]:
         for extent in reversed(extents):
             last = given.new_tensor(extent - 1)
             call = basis.rebuilt(base, {place: torch.where(ends, last, given)})
-            if extent > 1 and basis.taken(call) is not None:
+            if extent > 1 and basis.accepted(call) is not None:
                 yield call.tensors[place]
                 yield torch.where(ends, last - extent, given.clamp(max=extent - 1) - extent)
                 break
@@ -492,7 +494,7 @@ def _ties(basis: Basis) -> Variations:
     for base in [s for s in stable if s.numel > 2] or basis.bases:
         shape = max(base.tensors[0].shape, (9, 7), key=math.prod)
         few = basis.choice(2 if basis.dtype == "bool" else 3, shape).to(basis.kind)
-        if (call := basis.taken(basis.rebuilt(base, {0: few}))) is not None:
+        if (call := basis.accepted(basis.rebuilt(base, {0: few}))) is not None:
             yield base, call
 
 
@@ -538,7 +540,7 @@ def _alike(basis: Basis) -> Variations:
 
 def _pair(basis: Basis, base: Sample, *tensors: torch.Tensor) -> Variations:
     call = basis.rebuilt(base, dict(enumerate(tensors)))
-    if basis.taken(call) is not None:
+    if basis.accepted(call) is not None:
         yield base, call
 
 
@@ -549,7 +551,7 @@ ALIKE = Axis(
     bugs=("pytorch/pytorch#77750",),
     budget=2 * len(_ALIKE) + 4,
     layouts=("contiguous", "transposed+step_outer+offset", "contiguous/transposed"),
-    applies=lambda basis: basis.plain,
+    applies=lambda basis: basis.returns_no_tensor,
     vary=_alike,
 )
 
@@ -577,7 +579,7 @@ def _signs(basis: Basis) -> Variations:
                 if t.dtype == basis.kind and t.numel() > 2
             }
             call = basis.rebuilt(base, tensors)
-            if tensors and basis.settled(call) and basis.taken(call) is not None:
+            if tensors and basis.settled(call) and basis.accepted(call) is not None:
                 yield base, call
                 break
 

@@ -47,7 +47,7 @@ class Placement(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str = ""  # "out" for a target of out=
 
 
-def placed(tensor: Geometry, role: str = "") -> Placement:
+def placement(tensor: Geometry, role: str = "") -> Placement:
     """Returns the placement of a recorded tensor."""
     shape, stride, offset, dtype = tensor.shape, tensor.stride, tensor.offset, clean(tensor.dtype)
     last = sum(max(size - 1, 0) * step for size, step in zip(shape, stride))
@@ -85,4 +85,4 @@ def _lay_out(memory: str, factors: list[str]) -> Placement:
             distance *= 2
         stride[dim] = distance
         distance *= shape[dim]
-    return placed(Geometry("", shape, tuple(stride), OFFSET if "offset" in factors else 0))
+    return placement(Geometry("", shape, tuple(stride), OFFSET if "offset" in factors else 0))

@@ -22,7 +22,7 @@ from reports.advice import sentence, todo
 from reports.causes import Cause, causes_of, unexpected
 from reports.dashboard import axes, documents
 from reports.dashboard.axes import Axis
-from reports.dashboard.geometry import Placement, laid_out, placed
+from reports.dashboard.geometry import Placement, laid_out, placement
 from reports.gate import Level, levels_of, not_whole, nothing_checked, without_outcome
 from reports.junit import clean
 from reports.model import (
@@ -108,7 +108,7 @@ def fingerprint(path: Path) -> str:
         raise
 
 
-def read(path: Path) -> ReadRun:
+def read_publishable(path: Path) -> ReadRun:
     """Reads a run. Raises RunError if its record is damaged, and Refused if the run is incomplete."""
     source = record_file(path)
     run = load_run(path)
@@ -119,7 +119,9 @@ def read(path: Path) -> ReadRun:
         raise Refused(f"{source}: incomplete: {without_outcome(missing, len(cells))}")
     ordered = axes.order(run.plan.cells)
     results = [run.results[cells[position]] for position in ordered.positions]
-    codes = "".join([PASS if result.plain else code_of(result) for result in results])
+    codes = "".join(
+        [PASS if result.passed_without_remark else code_of(result) for result in results]
+    )
     not_passed = {place: results[place] for place, code in enumerate(codes) if code != PASS}
     for result in not_passed.values():
         if (problem := problem_with(result)) is not None:
@@ -164,7 +166,7 @@ class Judged(NamedTuple):
     deciding: Mapping[int, list[int]]
 
 
-def judged(read: ReadRun) -> Judged:
+def matched_manifest(read: ReadRun) -> Judged:
     """Finds the manifest of a run, and counts the cells that each of its blocks matches.
 
     The manifest is the copy in the results folder, otherwise the file that the run names. A file is used only if its
@@ -245,8 +247,8 @@ def ingest(path: Path, site: Path) -> str:
     Raises RunError if the record is damaged, and Refused if the run is incomplete.
     """
     with collector_paused():
-        run = read(path)
-    manifest = judged(run)
+        run = read_publishable(path)
+    manifest = matched_manifest(run)
     contract = documents.ContractDocument(_cleaned(run.run.plan.clauses, list[Clause]))
     contract_data = msgspec.json.encode(contract)
     contract_hash = hashlib.sha256(contract_data).hexdigest()[:16]
@@ -474,8 +476,8 @@ def _detail(folder: Path, result: CellResult, shard: _Shard) -> _Detail:
         lines = script.split("\n")
         detail.script = [shard.lines.setdefault(line, len(shard.lines)) for line in lines]
     if result.failure is not None:
-        tensors = [placed(each, "out") for each in result.failure.targets[:_PICTURES]]
-        tensors += [placed(each) for each in result.failure.inputs]
+        tensors = [placement(each, "out") for each in result.failure.targets[:_PICTURES]]
+        tensors += [placement(each) for each in result.failure.inputs]
         detail.tensors = tensors[:_PICTURES]
     return detail
 
@@ -485,7 +487,7 @@ def smallest(example: Example | None) -> _Smallest | None:
     if example is None:
         return None
     call, layout, message = map(clean, (example.call, example.layout, example.message))
-    tensors = [placed(each) for each in example.tensors]
+    tensors = [placement(each) for each in example.tensors]
     return _Smallest(call, layout, message, example.tried, example.whole, tensors)
 
 

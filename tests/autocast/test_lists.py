@@ -14,7 +14,7 @@ from conformance.checks.autocast.calls import ARGUMENTS, overload
 from conformance.checks.autocast.lists import LEFT_OUT, LISTS, POLICY
 from devices import registry
 from devices.descriptor import AUTOCAST_POLICIES, Autocast, DescriptorError
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.device import Device, open_device
 
 _HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"

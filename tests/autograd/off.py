@@ -19,8 +19,9 @@ from conformance.suites.autograd.first_order import FIRST
 from devices.cell import Outcome
 from opinfo.catalog import catalogue
 from tests.autograd.trust import ZERO
-from tests.mutation.gradients import DTYPE, Mutant, Way, ops, planted
+from tests.mutation.gradients import DTYPE, Mutant, ops, planted
 from tests.mutation.items import Subject
+from tests.planting.derivatives import Backward
 
 #: By which part of itself a gradient is off.
 PARTS = (1e-4, 1e-3)
@@ -36,7 +37,7 @@ _ZEROS = {op for op, place in ZERO if not place} - {"linalg.norm.subgradients_at
 class _Off(Mutant):
     part: float = 0.0
 
-    def entered(self, way: Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+    def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
         self.reached += 1
         return gradient * (1 + self.part)
 

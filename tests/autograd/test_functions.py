@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.autograd.trying import called, failing, names, replaced, tried, unbumped
+from tests.autograd.trying import failing, names, replaced, tried, unbumped
+from tests.planting.places import overload_of
 
 CLAUSE = "autograd.function"
 _C: Any = torch._C
@@ -28,7 +29,7 @@ def in_backward() -> bool:
 def below(op: str, *args: Any, **named: Any) -> Any:
     """An op below autograd."""
     with _C._AutoDispatchBelowAutograd():
-        return called(op)(*args, **named)
+        return overload_of(op)(*args, **named)
 
 
 def zeros_of_one(size: Any, **named: Any) -> torch.Tensor:

@@ -36,6 +36,7 @@ from opinfo.layouts import CONTIGUOUS, Geometry, Layout
 from tests.autograd import off, trust
 from tests.mutation import gradients as mutants
 from tests.mutation.items import subject
+from tests.planting.derivatives import Backward
 from tests.sampling import first_of_each
 
 CPU = torch.device("cpu")
@@ -182,7 +183,7 @@ class _NoneAgain(torch.autograd.Function):
 class _WrongAgain(mutants.Mutant):
     """A derivative that is right, and whose own derivatives are zeros."""
 
-    def entered(self, way: mutants.Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+    def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
         self.reached += 1
         found: torch.Tensor = _NoneAgain.apply(gradient)
         return found
@@ -201,7 +202,7 @@ def test_a_derivative_without_derivatives_is_noticed_by_second_gradients(op: str
 class _NoKernel(mutants.Mutant):
     """A derivative that raises."""
 
-    def entered(self, way: mutants.Way, place: int, gradient: torch.Tensor) -> torch.Tensor:
+    def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no kernel")
 
 
@@ -209,7 +210,7 @@ def test_second_gradients_that_cannot_be_asked_for_are_blocked_by_the_first_ones
     context = subject("exp", mutants.DTYPE).context(["autograd.first", "autograd.second"])
     with mutants.planted(_NoKernel(catalogue()["exp"], "always", "raises", None)):
         run_checks(context, planned_op_checks(contract.load()))
-    first, second = (record.told() for record in context.recorder.cells.values())
+    first, second = (record.to_outcome() for record in context.recorder.cells.values())
     assert (first.outcome, second.outcome) == (Outcome.FAIL, Outcome.BLOCKED)
     assert second.blocked_by == "autograd.first"
 
@@ -225,7 +226,10 @@ def test_what_accumulates_is_blocked_by_gradients_where_results_have_none() -> N
     context.subject = Op(copy(context.subject.info))
     context.subject.info.op = detached
     run_checks(context, planned_op_checks(contract.load()))
-    told = {record.told().cell.clause: record.told() for record in context.recorder.cells.values()}
+    told = {
+        record.to_outcome().cell.clause: record.to_outcome()
+        for record in context.recorder.cells.values()
+    }
     assert told["autograd.first"].outcome is Outcome.FAIL
     assert told["layout.grad"].outcome is Outcome.BLOCKED
     assert told["layout.grad"].blocked_by == "autograd.first"

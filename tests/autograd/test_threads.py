@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.autograd.trying import called, names, replaced, tried
+from tests.autograd.trying import names, replaced, tried
+from tests.planting.places import overload_of
 
 CLAUSE = "autograd.threads"
 _C: Any = torch._C
@@ -30,7 +31,7 @@ def kernel(op: str, backward: Callable[[Any, torch.Tensor], Any]) -> Callable[..
         def forward(ctx: Any, x: torch.Tensor, *rest: Any) -> torch.Tensor:
             ctx.x, ctx.rest, last["x"] = x.detach(), rest, x.detach()
             with _C._AutoDispatchBelowAutograd():
-                return called(op)(x, *rest)
+                return overload_of(op)(x, *rest)
 
     def whole(ctx: Any, *grads: torch.Tensor) -> Any:
         return backward(ctx, grads[0]), *(None for _ in ctx.rest)

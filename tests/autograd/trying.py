@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.results import Attempt
 from devices import registry
 from opinfo.device import open_device
+from tests.planting.places import Planted, overload_of, planted
 
 _C: Any = torch._C
 
@@ -41,23 +41,11 @@ def failing(clause: str, names: list[str]) -> list[str]:
     return [name for name in names if tried(clause, name).failure is not None]
 
 
-@contextmanager
-def replaced(op: str, function: Callable[..., Any], key: str = "AutogradCPU") -> Iterator[None]:
+def replaced(
+    op: str, function: Callable[..., Any], key: str = "AutogradCPU"
+) -> AbstractContextManager[Planted]:
     """An op with another kernel for a block."""
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the kernel is overridden on purpose
-            library.impl(op, function, key)
-        yield
-    finally:
-        library._destroy()
-
-
-def called(op: str) -> Any:
-    """The overload of that name, such as "add_.Tensor"."""
-    packet, _, overload = op.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return planted([op], lambda call: function(*call.args, **call.kwargs), key)
 
 
 def unbumped(op: str) -> Callable[..., Any]:
@@ -66,6 +54,6 @@ def unbumped(op: str) -> Callable[..., Any]:
     def call(*args: Any, **named: Any) -> Any:
         without = _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView))
         with _C._AutoDispatchBelowAutograd(), without:
-            return called(op)(*args, **named)
+            return overload_of(op)(*args, **named)
 
     return call

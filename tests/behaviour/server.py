@@ -190,7 +190,7 @@ def _trial(
     from conformance.checks.cases.run_case import run_case
     from conformance.checks.cells import CellRecord
     from devices import registry
-    from devices.simulated.faults import planted, reached
+    from devices.simulated.backend.fault_switches import planted, reached
     from opinfo.device import open_device
 
     if fault:
@@ -207,7 +207,7 @@ def _trial(
                 outcome, shown = record.outcome(), record.smallest
                 failed[cell.clause] += outcome is Outcome.FAIL
                 script = shown.script() if shown is not None and shown.repro is not None else ""
-                message = record.told().message
+                message = record.to_outcome().message
                 row = [list(cell), outcome.value, record.checks, message, script, sorted(faults)]
             stream.write(json.dumps(row) + "\n")
             stream.flush()
@@ -218,7 +218,7 @@ def _script(fault: str, script: str, stream: IO[str]) -> None:
     import contextlib
     import runpy
 
-    from devices.simulated.faults import planted
+    from devices.simulated.backend.fault_switches import planted
 
     os.environ["SIMULATED_FAULTS"] = fault
     os.environ["PYTHONPATH"] = str(CHECKOUT)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conformance import contract, suites
-from conformance.checks.cases.cases import BehaviourCase, Cases, gathered, not_here
+from conformance.checks.cases.cases import BehaviourCase, Cases, collect_cases, not_here
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotDeclared, NotShown
 from conformance.checks.cases.execution import PATIENCE
@@ -65,11 +65,15 @@ def test_how_a_case_ends(
     device: Device, name: str, outcome: Outcome, checks: int, message: str
 ) -> None:
     record = ran(name, device)
-    assert (record.outcome(), record.checks, record.told().message) == (outcome, checks, message)
+    assert (record.outcome(), record.checks, record.to_outcome().message) == (
+        outcome,
+        checks,
+        message,
+    )
 
 
 def test_an_exception_names_its_type(device: Device) -> None:
-    assert ran("raises", device).told().raises == "KeyError"
+    assert ran("raises", device).to_outcome().raises == "KeyError"
 
 
 def test_a_case_that_finds_nothing_in_flight_is_tried_with_more_of_it(device: Device) -> None:
@@ -83,7 +87,7 @@ def test_work_that_is_never_in_flight_fails_the_clause_that_says_so(device: Devi
     case = replace(EXAMPLES["never_in_flight"], clause="streams.query")
     record = CellRecord(CellKey("streams.query", "never_in_flight", ""))
     run_case(case, record, device, DeviceLocator(device="cpu"))
-    assert (record.outcome(), record.told().message) == (Outcome.FAIL, "it was over")
+    assert (record.outcome(), record.to_outcome().message) == (Outcome.FAIL, "it was over")
 
 
 def test_a_case_that_needs_work_in_flight_is_unsupported_where_nothing_holds_it(
@@ -118,14 +122,18 @@ def test_capabilities_beyond_the_clauses_are_asked_of_the_descriptor(device: Dev
     record = ran("takes_more", device)
     assert (record.outcome(), record.declared, record.checks) == (Outcome.UNSUPPORTED, True, 0)
     assert (
-        record.told().message == "by declaration: the descriptor does not declare graphs, streams"
+        record.to_outcome().message
+        == "by declaration: the descriptor does not declare graphs, streams"
     )
 
 
 def test_a_case_for_two_devices_is_not_passed_on_one(device: Device) -> None:
     record = ran("takes_two", device)
     assert (record.outcome(), record.declared, record.checks) == (Outcome.UNSUPPORTED, True, 0)
-    assert record.told().message == "not on this machine: it has one device, but the case needs 2"
+    assert (
+        record.to_outcome().message
+        == "not on this machine: it has one device, but the case needs 2"
+    )
 
 
 def test_a_case_for_two_devices_runs_on_two(device: Device) -> None:
@@ -134,7 +142,7 @@ def test_a_case_for_two_devices_runs_on_two(device: Device) -> None:
 
 
 def test_a_case_of_no_layout_names_none(device: Device) -> None:
-    told = ran("fails", device).told()
+    told = ran("fails", device).to_outcome()
     assert (told.layouts, told.ran_layouts, told.samples) == ((), (), 0)
 
 
@@ -226,7 +234,7 @@ def test_over_makes_a_case_of_each_key() -> None:
 def test_two_cases_of_one_name_are_refused() -> None:
     case = BehaviourCase("device.count", "one", print)
     with pytest.raises(ValueError, match="device.count has two cases named 'one'"):
-        gathered([case], [case])
+        collect_cases([case], [case])
 
 
 def test_an_environment_takes_a_process() -> None:

@@ -100,7 +100,7 @@ def test_where_waits_are_not_told_processor_time_counts(monkeypatch: pytest.Monk
 def test_a_thread_that_is_ready_has_had_its_turn_when_it_has_run_or_sleeps() -> None:
     looks: list[dict[int, int]] = [{1: 5}, {1: 5, 2: 0}, {1: 6, 2: 0}, {1: 7, 2: 3}, {2: 4}, {}]
     turns = Turns(lambda process: looks.pop(0))
-    assert [turns.over() for _ in range(6)] == [False, False, False, True, True, True]
+    assert [turns.all_have_run() for _ in range(6)] == [False, False, False, True, True, True]
 
 
 def test_what_comes_to_be_later_is_seen() -> None:

@@ -12,12 +12,21 @@ import pytest
 from conformance import contract, suites
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.exceptions import NotShown
-from conformance.checks.cases.program_coverage import Reach, reached, steered, without
-from conformance.checks.cases.random_programs import Trial
-from conformance.suites.allocator import program_states as allocator
+from conformance.checks.programs.language import (
+    Aspect,
+    Key,
+    Language,
+    Reach,
+    State,
+    States,
+    numbered,
+    steered,
+)
+from conformance.checks.programs.trials import Trial
+from conformance.suites.allocator import programs as allocator
 from conformance.suites.graphs import programs as graphs
-from conformance.suites.streams import program_states as streams
-from conformance.suites.streams.programs import validate as validate_streams
+from conformance.suites.streams import programs as streams
+from conformance.suites.streams.drawn import steered_programs
 from devices import registry
 from devices.descriptor import Descriptor
 
@@ -28,9 +37,9 @@ BARE = replace(
     capabilities=SIMULATED.capabilities - {"streams", "stream_priority", "allocator_pools"},
 )
 TABLES = {
-    "allocator": lambda case, descriptor: allocator.table(descriptor),
-    "graphs": lambda case, _: graphs.table(case.arguments[0]),
-    "streams": lambda case, _: streams.table(case.arguments[0]),
+    "allocator": lambda case: allocator.ALLOCATOR.table(allocator.Model(SIMULATED)),
+    "graphs": lambda case: graphs.GRAPHS.table(graphs.Model(forks=case.arguments[0])),
+    "streams": lambda case: streams.STREAMS.table(streams.Model(case.arguments[0])),
 }
 DRAWING = [
     case
@@ -56,7 +65,7 @@ def drawn(case: BehaviourCase, descriptor: Descriptor = SIMULATED) -> str:
 
 @pytest.mark.parametrize("case", DRAWING, ids=lambda case: case.id)
 def test_a_plan_reaches_all_that_can_be_reached(case: BehaviourCase) -> None:
-    table = TABLES[case.clause.partition(".")[0]](case, SIMULATED)
+    table = TABLES[case.clause.partition(".")[0]](case)
     counts = [int(part.split()[0]) for part in drawn(case).split(", ")]
     assert sum(counts) == len(table) > 30
 
@@ -77,21 +86,27 @@ def test_so_they_do_on_devices_that_declare_less(descriptor: Descriptor) -> None
 
 
 def test_the_same_is_drawn_every_time() -> None:
-    reach = Reach(streams.table(2))
-    one, other = ([*streams.steered_programs(2, reach, 0)] for _ in range(2))
-    assert one == other and all(not validate_streams(*each.literal) for each in one)
-    assert one != [*streams.steered_programs(2, reach, 1)]
+    reach = Reach(streams.STREAMS.table(streams.Model(2)))
+    one, other = ([*steered_programs(2, reach, 0)] for _ in range(2))
+    assert one == other and all(not streams.validate(*each.literal) for each in one)
+    assert one != [*steered_programs(2, reach, 1)]
 
 
 @pytest.mark.parametrize(
-    ("table", "names", "impossible"),
-    [(streams.table(1), 6, 0), (streams.table(2), 7, 0), (allocator.table(SIMULATED), 13, 1), (graphs.table(False), 3, 0), (graphs.table(True), 6, 8)],
+    ("model", "names", "impossible"),
+    [
+        (streams.Model(1), 6, 0),
+        (streams.Model(2), 7, 0),
+        (allocator.Model(SIMULATED), 13, 1),
+        (graphs.Model(forks=False), 3, 0),
+        (graphs.Model(forks=True), 6, 8),
+    ],
     ids=["streams of an index", "streams of two", "allocator", "graphs", "forks"],
-)  # fmt: skip
+)
 def test_the_table_has_every_pair_that_is_possible(
-    table: frozenset[Any], names: int, impossible: int
+    model: State, names: int, impossible: int
 ) -> None:
-    pairs = {key[1:3] for key in table if key[0] == "pair"}
+    pairs = {key[1:3] for key in model.language.table(model) if key[0] == "pair"}
     assert len(pairs) == names**2 - impossible
 
 
@@ -108,44 +123,113 @@ def test_a_steered_program_that_fails_is_shortened(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()  # programs run
     trial = Trial(SimpleNamespace(search=None), replace(ALLOCATOR.drawn, validate=validate))  # type: ignore[arg-type, type-var]
 
-    def run(numbers: Sequence[int]) -> None:
+    def run(numbers: Sequence[int], beside: str) -> None:
         assert not {3, 8} <= set(numbers)
 
     with pytest.raises(AssertionError):
-        trial.run((range(40),), lambda: run(range(40)))
-    trial.shorten(range(40), lambda numbers: (list(numbers),), run)
-    assert trial.found is not None and trial.found[0] == ([1, 3, 8],)
+        trial.run((range(40), "beside"), lambda: run(range(40), "beside"))
+    trial.shorten(0, run)
+    assert trial.found is not None and trial.found[0] == ((1, 3, 8), "beside")
 
 
-def validate(numbers: list[int]) -> None:
+def validate(numbers: Sequence[int], beside: str) -> None:
     """An 8 takes a 1 before it."""
     if 8 in numbers and 1 not in numbers:
         raise ValueError("nothing orders the 8")
 
 
+# A small language: a number that can be raised, by one or two, and set back once it is two
+
+
+class Counter(State):
+    def __init__(self, most: int = 3) -> None:
+        super().__init__()
+        self.most, self.number = most, 0
+
+
+def counting(impossible: Key = ("pair", "back", "back")) -> Language:
+    """Declares the language anew, since its instructions are declared by decorators."""
+    language = Language(
+        name="a counter",
+        operands=(numbered("by", range(4), lambda _: 2),),
+        impossible=lambda _: {impossible: "0"},
+    )
+
+    @language.instruction(needs=lambda model, by: model.number + by < model.most)
+    def up(model: Counter, by: int) -> list[Any]:
+        model.number += by + 1
+        return []
+
+    odd = Aspect(("even", "odd"), lambda model: model.number % 2 if model.number != 3 else None)
+
+    @language.instruction(needs=lambda model: model.number > 1, covers=(States(odd),))
+    def back(model: Counter) -> list[Any]:
+        model.number = 0
+        return []
+
+    Counter.language = language
+    return language
+
+
+def test_the_table_of_a_language_follows_from_its_instructions() -> None:
+    assert counting().table(Counter()) == {
+        ("pair", "up", "up"), ("pair", "up", "back"), ("pair", "back", "up"),
+        ("up", "by 0"), ("up", "by 1"), ("back", "even"), ("back", "odd"),
+    }  # fmt: skip
+
+
+def test_steps_are_told_by_the_language() -> None:
+    language = counting()
+    assert language.told([("up", 3), ("back",)]) == "up(3); back()"
+    language.instruction(name="up", text="up by {by}")(lambda model, by: [])
+    assert language.told([("up", 3)]) == "up by 3" and language.told([]) == "nothing"
+
+
 def test_what_is_impossible_must_be_in_the_table() -> None:
     with pytest.raises(ValueError, match="not in the table"):
-        without([("a",)], {("b",): "it is no instruction"})
+        counting(("b",)).table(Counter())
 
 
-class Counting:
-    """A walk over numbers, of which each reaches itself after one more."""
+def test_an_operand_must_be_declared() -> None:
+    language = counting()
+    with pytest.raises(KeyError, match="much"):
+        language.instruction()(lambda model, much: [])
 
-    def __init__(self) -> None:
-        self.last = 0
 
-    def proposals(self, random: Any) -> list[int]:
-        return [self.last + 1, 0]
+def test_an_impossible_step_covers_and_changes_nothing() -> None:
+    counting()
+    model = Counter()
+    assert model.reached([("back",)]) == set() and model.last is None
+    assert model.reached([("up", 3), ("back",), ("back",)]) == {
+        ("up", "by 1"), ("pair", "up", "back"), ("back", "even"),
+    }  # fmt: skip
 
-    def reaches(self, instruction: int) -> set[tuple[str, ...]]:
-        return {("number", str(instruction))}
 
-    def take(self, instruction: int) -> None:
-        self.last = instruction
+def test_a_state_without_an_aspect_is_not_covered() -> None:
+    counting()
+    model = Counter(4)
+    model.take_all([("up", 0), ("up", 1)])
+    assert model.reached([("back",)]) == {("pair", "up", "back")}
+
+
+@pytest.mark.parametrize(
+    ("step", "wrong"),
+    [
+        (("down",), "not an instruction of a counter"),
+        (("up",), "not an instruction"),
+        (("up", True), "not an instruction"),
+        (("up", 4), "by of .*: expected 0 to 3, got 4"),
+        (("up", -1), "expected 0 to 3"),
+    ],
+)
+def test_what_is_no_step_is_refused(step: tuple[Any, ...], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        counting().validate([("up", 3), step])
 
 
 def test_programs_are_steered_towards_what_is_missing_and_end_there() -> None:
-    reach = Reach(frozenset({("number", "1"), ("number", "2")}))
-    [(beside, program)] = steered(reach, 0, 9, lambda _: (Counting(), "beside"))
-    assert beside == "beside" and program[-1] in (1, 2)
-    assert reached(Counting(), program) >= reach.table
+    counting()
+    reach = Reach(frozenset({("pair", "back", "up"), ("up", "by 1")}))
+    [(_, program), *more] = steered(lambda _: Counter(), reach, 0, 9)
+    assert not more and Counter().reached(program) >= reach.table
+    assert program[-2:] in ([("back",), ("up", 0)], [("back",), program[-1]])

@@ -64,7 +64,12 @@ EVERY = {case.check: case for case in CASES[::-1]}
 def test_a_script_needs_torch_alone_and_defines_what_it_uses(
     cases: Collection[BehaviourCase],
 ) -> None:
-    known = {*sys.stdlib_module_names, "torch"}
+    known = {
+        *sys.stdlib_module_names,
+        "torch",
+        "tomli",
+        "tomllib",
+    }  # tomli is Python 3.10's tomllib
     for case in cases:
         text = script_of_case(case, SIMULATED)
         assert imported(text) <= known, case.id

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import torch
 
 from conformance.contract.bugs import MEASURED, Imitation, When
 from opinfo.compare import replace_tensors, tensors_of
-from tests.faulty import Function, Wrap
-from tests.wrapped.faults.tools import as_dense, is_expanded, is_stepped, reread, twin
+from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.tensors import as_dense, is_expanded, is_stepped, reread, twin
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
@@ -65,21 +66,19 @@ _MEASURES: dict[str, Callable[[torch.Tensor, float], bool]] = {
 }
 
 
-def _of_call(word: When, args: tuple[Any, ...], kwargs: dict[str, Any], inplace: bool) -> bool:
+def _of_call(word: When, call: KernelCall) -> bool:
     """Whether a condition on the whole call holds."""
-    if word == "inplace":
-        return inplace
-    if word == "out":
-        return kwargs.get("out") is not None
+    if word in ("inplace", "out"):
+        return call.form == {"inplace": "in-place"}.get(word, word)
     if word == "number":
-        return any(isinstance(each, (int, float)) and not isinstance(each, bool) for each in args)
-    given = [*args, *kwargs.values()]
+        return any(isinstance(a, (int, float)) and not isinstance(a, bool) for a in call.args)
+    given = [*call.args, *call.kwargs.values()]
     if word in ("flag", "flags"):
         return sum(each is True for each in given) > (word == "flags")
     if word == "uneven":
         return any(isinstance(each, tuple) and len({*map(str, each)}) > 1 for each in given)
     assert word == "mixed"
-    return len({t.dtype for t in tensors_of((args, kwargs))}) > 1
+    return len({t.dtype for t in tensors_of((call.args, call.kwargs))}) > 1
 
 
 _OF_CALL = ("inplace", "out", "number", "mixed", "flag", "flags", "uneven")
@@ -136,41 +135,26 @@ def _scribbled(result: Any) -> None:
             storage[storage.nbytes() - 1] = 7
 
 
-def wrap(imitation: Imitation) -> Wrap:
-    """What puts the fault in front of a function."""
+def effect_of(imitation: Imitation) -> Effect:
+    """The fault that imitates a bug."""
+    calls = count(1)
 
-    def around(function: Function) -> Function:
-        calls = iter(range(1, 10**9))
-        name = getattr(function, "__name__", "")
-        inplace = name.endswith("_") and not name.endswith("__")
+    def effect(call: KernelCall) -> Any:
+        number = next(calls)
+        strikes = ("again" not in imitation.when or number > 1) and _strikes(imitation, call)
+        return _spoiled(imitation, call, number) if strikes else NOT_MET
 
-        def faulty(*args: Any, **kwargs: Any) -> Any:
-            call = next(calls)
-            again = "again" not in imitation.when or call > 1
-            if again and _strikes(imitation, args, kwargs, inplace):
-                return _spoiled(imitation, function, args, kwargs, inplace, call)
-            return function(*args, **kwargs)
-
-        return faulty
-
-    return around
+    return effect
 
 
-def _operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    given = {name: value for name, value in kwargs.items() if name != "out"}
-    return [t for t in tensors_of((args, given)) if t.layout == torch.strided]
-
-
-def _strikes(
-    imitation: Imitation, args: tuple[Any, ...], kwargs: dict[str, Any], inplace: bool
-) -> bool:
-    if imitation.keyword and kwargs.get(imitation.keyword) in (None, False):
+def _strikes(imitation: Imitation, call: KernelCall) -> bool:
+    if imitation.keyword and call.kwargs.get(imitation.keyword) in (None, False):
         return False
     words = [word for word in imitation.when if word != "again"]
-    if not all(_of_call(word, args, kwargs, inplace) for word in words if word in _OF_CALL):
+    if not all(_of_call(word, call) for word in words if word in _OF_CALL):
         return False
     words = [word for word in words if word not in _OF_CALL]
-    operands = _operands(args, kwargs)
+    operands = call.inputs
     if imitation.arg is not None:
         operands = operands[imitation.arg : imitation.arg + 1]
     if not words:
@@ -186,37 +170,30 @@ def holds(word: str, tensor: torch.Tensor, past: float | None) -> bool:
 
 
 @torch.no_grad()
-def _spoiled(
-    imitation: Imitation,
-    function: Function,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    inplace: bool,
-    call: int,
-) -> Any:
-    then = imitation.then
+def _spoiled(imitation: Imitation, call: KernelCall, number: int) -> Any:
+    then, args, kwargs = imitation.then, call.args, call.kwargs
     if then == "refused":
         raise RuntimeError(f"{imitation.op}: internal error")
     if then in ("accepted", "index_accepted"):
         try:
-            return function(*args, **kwargs)
+            return call.honest()
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             if then == "index_accepted" and not _OF_AN_INDEX.search(str(error)):
                 raise
-            return kwargs.get("out", next(iter(_operands(args, kwargs)), None))
+            return kwargs.get("out", next(iter(call.inputs), None))
     if then == "ignored":
-        return function(*args, **{k: v for k, v in kwargs.items() if k != imitation.keyword})
+        return call.function(*args, **{k: v for k, v in kwargs.items() if k != imitation.keyword})
     if then in READS:
-        return _misread(imitation, function, args, kwargs, inplace)
+        return _misread(imitation, call)
     if then == "write_lost":
-        targets = tensors_of((args[:1] if inplace else (), kwargs.get("out")))
+        targets = tensors_of((args[: call.form == "in-place"], kwargs.get("out")))
         before = [t.clone() for t in targets]
-        result = function(*args, **kwargs)
+        result = call.honest()
         for target, kept in zip(targets, before, strict=True):
             if target.shape == kept.shape:
                 target.copy_(kept)
         return result
-    result = function(*args, **kwargs)
+    result = call.honest()
     if then == "write_outside":
         _scribbled(result)
         return result
@@ -226,21 +203,13 @@ def _spoiled(
     if then in ("row_major", "column_major"):
         restrided = torch.Tensor.contiguous if then == "row_major" else _column_major
         return replace_tensors(result, restrided)
-    change = (lambda t: t + call) if then == "varying" else RESULTS[then]
-    if inplace or kwargs.get("out") is not None:
-        return replace_tensors(result, lambda t: t.copy_(change(t)))
-    return replace_tensors(result, lambda t: twin(t).copy_(change(t)))
+    change = (lambda t: t + number) if then == "varying" else RESULTS[then]
+    into = (lambda t: t) if call.form != "functional" else twin
+    return replace_tensors(result, lambda t: into(t).copy_(change(t)))
 
 
-def _misread(
-    imitation: Imitation,
-    function: Function,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    inplace: bool,
-) -> Any:
-    out = kwargs.get("out")
-    operands = _operands(args, kwargs)
+def _misread(imitation: Imitation, call: KernelCall) -> Any:
+    operands = call.inputs
     chosen = range(len(operands)) if imitation.arg is None else (imitation.arg,)
     ids = {
         id(operands[place])
@@ -251,12 +220,12 @@ def _misread(
     read = READS[imitation.then]
 
     def given(tensor: torch.Tensor) -> torch.Tensor:
-        return read(tensor) if id(tensor) in ids and tensor.layout == torch.strided else tensor
+        return read(tensor) if id(tensor) in ids else tensor
 
-    rest = {name: value for name, value in kwargs.items() if name != "out"}
-    new_args, new_rest = replace_tensors((args, rest), given)
-    if inplace:  # what is read wrongly is written where it belongs
+    rest = {name: value for name, value in call.kwargs.items() if name != "out"}
+    new_args, new_rest = replace_tensors((call.args, rest), given)
+    if call.form == "in-place":  # what is read wrongly is written where it belongs
         own = new_args[0].clone() if isinstance(new_args[0], torch.Tensor) else new_args[0]
-        made = function(own, *new_args[1:], **new_rest)
-        return args[0].copy_(made)
-    return function(*new_args, **new_rest, **({} if out is None else {"out": out}))
+        made = call.function(own, *new_args[1:], **new_rest)
+        return call.first.copy_(made)
+    return call.function(*new_args, **{**call.kwargs, **new_rest})

@@ -21,10 +21,9 @@ from opinfo.catalog import catalogue
 from opinfo.device import open_device
 from opinfo.plan import plan_specs
 from opinfo.samples import Sample
-from tests.bugs import derivatives
-from tests.bugs.imitations import wrap
+from tests.bugs import derivatives, imitations
 from tests.bugs.patches import patched
-from tests.faulty import FaultyDevice, run_faulty
+from tests.faulty import run_faulty
 
 #: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
 #: its clauses are planned ones.
@@ -106,11 +105,12 @@ def noticed(bug: Bug) -> tuple[str, ...]:
     imitation = bug.imitation
     assert imitation is not None
     checks = [check for check in planned_op_checks(contract.load()) if check.clause in bug.clauses]
-    around = wrap(imitation) if imitation.of == "call" else derivatives.wrap(imitation)
-    device = FaultyDevice(around, everywhere=imitation.then == "accepted")
-    samples = _samples(imitation.op, imitation.dtype)
+    room = imitations if imitation.of == "call" else derivatives
+    about = imitation.op, imitation.dtype, _samples(imitation.op, imitation.dtype), checks
+    everywhere = imitation.then == "accepted"
+    effect = room.effect_of(imitation)
     try:
-        recorder = run_faulty(imitation.op, imitation.dtype, samples, checks, device, _UntilFound())
+        recorder = run_faulty(*about, effect, _UntilFound(), everywhere=everywhere)
     except _Found as found:
         return found.clauses
     cells = recorder.cells.values()

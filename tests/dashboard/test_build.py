@@ -19,7 +19,7 @@ from reports.dashboard import documents, geometry
 from reports.dashboard.axes import count, keys, order, shard_of, slices
 from reports.dashboard.build import Options, SiteError, build
 from reports.dashboard.documents import beginnings
-from reports.dashboard.ingest import ingest, read
+from reports.dashboard.ingest import ingest, read_publishable
 from reports.dashboard.series import slug
 from reports.dashboard.svg import badge
 from reports.gate import Tally, gate
@@ -104,7 +104,7 @@ def test_counts_are_the_gates_own(runs: list[Path]) -> None:
     for folder in runs:
         run = load_run(folder)
         axis = order(run.plan.cells).axis
-        counted = count(axis, read(folder).codes)
+        counted = count(axis, read_publishable(folder).codes)
         assert {clause: tally(letters) for clause, letters in counted.items()} == gate(run).tallies
 
 
@@ -227,7 +227,7 @@ def test_the_guard_is_that_of_the_suite() -> None:
     from opinfo.layouts import Layout
 
     real = Layout.parse("channels_last+step_inner+offset").geometry((2, 3, 2, 2))
-    drawn = geometry.placed(Geometry("float32", real.shape, real.stride, real.offset))
+    drawn = geometry.placement(Geometry("float32", real.shape, real.stride, real.offset))
     assert drawn.extent == real.extent
     assert (geometry.OFFSET, geometry.GUARD_BYTES) == (REAL_OFFSET, GUARD_BYTES)
     assert drawn.guard == storage_bytes(real, 4) // 4 - real.extent

@@ -8,7 +8,7 @@ from typing import Any
 from devices.cell import Verdict
 from devices.failure import Failure, Geometry, Kind
 from reports.dashboard.build import Options, build
-from reports.dashboard.geometry import placed
+from reports.dashboard.geometry import placement
 from reports.dashboard.ingest import smallest
 from reports.model import Example, ExampleTensor
 from tests.dashboard import fleet
@@ -30,7 +30,7 @@ def test_an_example_says_where_its_tensors_lie() -> None:
 
 
 def test_an_empty_tensor_takes_no_place() -> None:
-    assert placed(Geometry("float32", (0, 3), (3, 1), 5)).extent == 5
+    assert placement(Geometry("float32", (0, 3), (3, 1), 5)).extent == 5
 
 
 def test_the_page_of_a_cell_shows_its_cause(browser: Any, tmp_path: Path) -> None:

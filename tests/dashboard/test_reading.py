@@ -11,7 +11,7 @@ import pytest
 
 from devices.cell import Outcome, Verdict
 from reports.dashboard.build import Options, build
-from reports.dashboard.ingest import Refused, read
+from reports.dashboard.ingest import Refused, read_publishable
 from reports.model import CellResult
 from reports.run import RunError, write_run
 from tests.dashboard import fleet
@@ -32,31 +32,31 @@ def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         Refused, match=r"incomplete: 1 of 5 planned cells has no outcome; .*add\[int64\]"
     ):
-        read(run(tmp_path / "run", told))
+        read_publishable(run(tmp_path / "run", told))
 
 
 def test_a_cell_that_was_not_run_makes_a_run_incomplete(tmp_path: Path) -> None:
     lost = CellResult(CELLS[0], Outcome.NOT_RUN, Verdict.MISSING, "worker gw0 died before it")
     with pytest.raises(Refused, match="1 of 5 planned cells has no outcome"):
-        read(run(tmp_path / "run", results(lost)))
+        read_publishable(run(tmp_path / "run", results(lost)))
 
 
 def test_a_partial_run_is_refused(tmp_path: Path) -> None:
     told = {CELLS[0]: results()[CELLS[0]]}
     folder = run(tmp_path / "run", told, partial=True, selected=[CELLS[0]])
     with pytest.raises(Refused, match="partial run: 1 of 5 planned"):
-        read(folder)
+        read_publishable(folder)
 
 
 def test_a_lone_shard_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="only shard 1/4"):
-        read(run(tmp_path / "run", results(), shard="1/4"))
+        read_publishable(run(tmp_path / "run", results(), shard="1/4"))
 
 
 def test_an_empty_run_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run", plan_document(cells=[]), {}, PROVENANCE)
     with pytest.raises(Refused, match="the plan has no cells, so nothing was checked"):
-        read(tmp_path / "run")
+        read_publishable(tmp_path / "run")
 
 
 def test_a_dead_machine_is_not_published_as_a_bad_device(tmp_path: Path) -> None:
@@ -68,18 +68,18 @@ def test_a_dead_machine_is_not_published_as_a_bad_device(tmp_path: Path) -> None
         Refused,
         match="the machine or the installation is at fault.*the first message is: no driver$",
     ):
-        read(run(tmp_path / "run", results(*dead)))
+        read_publishable(run(tmp_path / "run", results(*dead)))
 
 
 def test_a_result_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     vacuous = CellResult(CELLS[0], Outcome.PASS, Verdict.OK, checks=0)
     with pytest.raises(Refused, match="passed without a single executed check"):
-        read(run(tmp_path / "run", results(vacuous)))
+        read_publishable(run(tmp_path / "run", results(vacuous)))
 
 
 def test_a_start_that_is_no_date_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a date in ISO 8601"):
-        read(run(tmp_path / "run", results(), start="yesterday"))
+        read_publishable(run(tmp_path / "run", results(), start="yesterday"))
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from devices.files import tomllib
 from devices.lifecycle.inspection import explain, explanation_text, lint, stats
 from devices.lifecycle.text import canonical
 from devices.manifest import Manifest, ManifestError
-from devices.verdicts import Matcher, judge
+from devices.verdicts import Matcher, judge_cell
 from tests.fuzzing import examples
 
 CLAUSES = ("layout.values", "layout.bounds", "graphs.pool")
@@ -128,7 +128,7 @@ def _verdicts(matcher: Matcher) -> list[Verdict | None]:
     for key in CELLS:
         match = matcher.match(key)
         for seen in SEEN:
-            verdict = None if match.conflict else judge(match.expectation, seen).verdict
+            verdict = None if match.conflict else judge_cell(match.expectation, seen).verdict
             found.append(verdict)
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from devices.cell import CellKey, CellOutcome, Observed, Outcome, Verdict
 from devices.failure import Failure, Kind
 from devices.manifest import Block, ExpectedOutcome, Manifest
-from devices.verdicts import Expectation, Judgement, Matcher, judge
+from devices.verdicts import Expectation, Judgement, Matcher, judge_cell
 
 KEY = CellKey("layout.values", "add", "float32")
 PASS = Observed(Outcome.PASS)
@@ -73,14 +73,14 @@ def test_the_table_holds_every_outcome() -> None:
 @pytest.mark.parametrize(("seen", "expected", "verdict"), CASES)
 def test_the_table(seen: str, expected: str, verdict: Verdict) -> None:
     expectation = None if expected == "none" else expecting(block(outcome=expected))
-    judgement = judge(expectation, Observed(Outcome(seen)))
+    judgement = judge_cell(expectation, Observed(Outcome(seen)))
     assert judgement.verdict is verdict
     assert bool(judgement.why) == (judgement != Judgement(Verdict.OK))
 
 
 def _documented() -> list[list[str]]:
-    """The table in ``judge``'s docstring, without its marks."""
-    rows = re.findall(r"^    (\S+) +((?:[a-z*]+ *){7})$", judge.__doc__ or "", re.MULTILINE)
+    """The table in ``judge_cell``'s docstring, without its marks."""
+    rows = re.findall(r"^    (\S+) +((?:[a-z*]+ *){7})$", judge_cell.__doc__ or "", re.MULTILINE)
     return [[name, *cells.replace("*", "").split()] for name, cells in rows]
 
 
@@ -95,32 +95,32 @@ def test_the_documented_table_is_the_one_that_holds() -> None:
 
 
 def test_a_pass_says_nothing() -> None:
-    assert judge(None, PASS) == Judgement(Verdict.OK, "", ())
+    assert judge_cell(None, PASS) == Judgement(Verdict.OK, "", ())
 
 
 def test_an_ambiguous_reference_is_in_no_numerator() -> None:
-    judgement = judge(None, Observed(Outcome.AMBIGUOUS))
+    judgement = judge_cell(None, Observed(Outcome.AMBIGUOUS))
     assert judgement.why == "the references disagree, so the cell is not counted"
 
 
 def test_a_missing_cell_says_that_the_run_is_incomplete() -> None:
-    judgement = judge(None, Observed(Outcome.NOT_RUN))
+    judgement = judge_cell(None, Observed(Outcome.NOT_RUN))
     assert judgement.why == "planned, but not run: the run is incomplete"
 
 
 def test_an_unexpected_failure_tells_its_exception_and_first_line() -> None:
-    judgement = judge(None, failing("a", "RuntimeError", "no kernel\nmore"))
+    judgement = judge_cell(None, failing("a", "RuntimeError", "no kernel\nmore"))
     assert judgement.why == (
         "fail (RuntimeError: no kernel); the manifest does not list this outcome"
     )
 
 
 def test_a_long_message_is_shortened() -> None:
-    assert len(judge(None, failing(message="x" * 1000)).why) < 200
+    assert len(judge_cell(None, failing(message="x" * 1000)).why) < 200
 
 
 def test_an_error_cannot_be_expected() -> None:
-    judgement = judge(expecting(block()), Observed(Outcome.ERROR, message="no input was made"))
+    judgement = judge_cell(expecting(block()), Observed(Outcome.ERROR, message="no input was made"))
     assert judgement.why == (
         "the check could not be made (no input was made); a manifest cannot list such a cell"
     )
@@ -128,13 +128,13 @@ def test_an_error_cannot_be_expected() -> None:
 
 def test_an_expected_failure_names_its_blocks() -> None:
     mine = block()
-    judgement = judge(expecting(mine), failing("a"))
+    judgement = judge_cell(expecting(mine), failing("a"))
     assert judgement == Judgement(Verdict.EXPECTED, "expected 'fail' (expected.toml:7)", (mine,))
 
 
 def test_an_unexpected_pass_is_to_be_recorded() -> None:
     mine = block()
-    judgement = judge(expecting(mine), PASS)
+    judgement = judge_cell(expecting(mine), PASS)
     assert judgement.blocks == (mine,)
     assert judgement.why == (
         "passes, expected 'fail' (expected.toml:7): `conform manifest update RUN` narrows or"
@@ -143,12 +143,12 @@ def test_an_unexpected_pass_is_to_be_recorded() -> None:
 
 
 def test_a_failure_that_became_a_crash_says_both() -> None:
-    judgement = judge(expecting(block()), Observed(Outcome.CRASH, message="SIGSEGV"))
+    judgement = judge_cell(expecting(block()), Observed(Outcome.CRASH, message="SIGSEGV"))
     assert judgement.why == "crash (SIGSEGV), expected 'fail' (expected.toml:7)"
 
 
 def test_a_crash_that_became_a_failure_is_to_be_recorded() -> None:
-    judgement = judge(expecting(block(outcome="crash")), failing("a"))
+    judgement = judge_cell(expecting(block(outcome="crash")), failing("a"))
     assert judgement.why == (
         "fails, but no longer crashes; expected 'crash' (expected.toml:7): `conform manifest update"
         " --reason TEXT RUN RUN` records the failure instead"
@@ -156,12 +156,12 @@ def test_a_crash_that_became_a_failure_is_to_be_recorded() -> None:
 
 
 def test_listed_layouts_may_fail() -> None:
-    judgement = judge(expecting(block(layouts="ab")), failing("ab"), ran=ALL)
+    judgement = judge_cell(expecting(block(layouts="ab")), failing("ab"), ran=ALL)
     assert judgement.verdict is Verdict.EXPECTED
 
 
 def test_a_layout_that_is_not_listed_is_a_regression_that_names_it() -> None:
-    judgement = judge(expecting(block(layouts="ab")), failing("abc"), ran=ALL)
+    judgement = judge_cell(expecting(block(layouts="ab")), failing("abc"), ran=ALL)
     assert judgement.verdict is Verdict.REGRESSION
     assert (
         judgement.why
@@ -171,7 +171,7 @@ def test_a_layout_that_is_not_listed_is_a_regression_that_names_it() -> None:
 
 def test_a_listed_layout_that_passed_is_an_improvement_that_names_it() -> None:
     one, other, third = block(3, layouts="a"), block(9, layouts="abc"), block(12, layouts="a")
-    judgement = judge(expecting(one, other, third), failing("a"), ran=ALL)
+    judgement = judge_cell(expecting(one, other, third), failing("a"), ran=ALL)
     assert judgement == Judgement(
         Verdict.IMPROVEMENT,
         "the layouts b, c pass, but are listed at expected.toml:9: `conform manifest update RUN`"
@@ -181,26 +181,26 @@ def test_a_listed_layout_that_passed_is_an_improvement_that_names_it() -> None:
 
 
 def test_a_listed_layout_that_was_not_run_has_not_passed() -> None:
-    judgement = judge(expecting(block(layouts="ab")), failing("a"), ran=frozenset("ac"))
+    judgement = judge_cell(expecting(block(layouts="ab")), failing("a"), ran=frozenset("ac"))
     assert judgement.verdict is Verdict.EXPECTED
 
 
 def test_without_the_layouts_that_ran_none_is_held_to_have_passed() -> None:
-    assert judge(expecting(block(layouts="ab")), failing("a")).verdict is Verdict.EXPECTED
+    assert judge_cell(expecting(block(layouts="ab")), failing("a")).verdict is Verdict.EXPECTED
 
 
 def test_a_new_layout_weighs_more_than_one_that_passed() -> None:
-    judgement = judge(expecting(block(layouts="ab")), failing("ac"), ran=ALL)
+    judgement = judge_cell(expecting(block(layouts="ab")), failing("ac"), ran=ALL)
     assert judgement.verdict is Verdict.REGRESSION
 
 
 def test_two_causes_meet_on_one_cell() -> None:
     expectation = expecting(block(layouts="a"), block(layouts="b"))
-    assert judge(expectation, failing("ab"), ran=ALL).verdict is Verdict.EXPECTED
+    assert judge_cell(expectation, failing("ab"), ran=ALL).verdict is Verdict.EXPECTED
 
 
 def test_a_failure_in_no_layout_is_not_the_one_that_is_listed() -> None:
-    judgement = judge(expecting(block(layouts="ab")), failing(message="import failed"))
+    judgement = judge_cell(expecting(block(layouts="ab")), failing(message="import failed"))
     assert judgement.verdict is Verdict.REGRESSION
     assert (
         judgement.why
@@ -214,7 +214,7 @@ def test_match_is_held_against_the_words_of_the_device_and_not_ours() -> None:
     def told(said: str, detail: str) -> Verdict:
         failure = Failure(kind=Kind.RAISED, detail=detail, raises="RuntimeError", said=said)
         seen = CellOutcome(cell=KEY, outcome=Outcome.FAIL, raises="RuntimeError", failure=failure)
-        return judge(expectation, seen.observed).verdict
+        return judge_cell(expectation, seen.observed).verdict
 
     assert told("there is no kernel for it", "raised RuntimeError") is Verdict.EXPECTED
     assert told("out of memory", "raised RuntimeError: no kernel") is Verdict.REGRESSION
@@ -223,18 +223,18 @@ def test_match_is_held_against_the_words_of_the_device_and_not_ours() -> None:
 def test_a_failure_without_an_exception_matches_no_text() -> None:
     failure = Failure(kind=Kind.STRIDES, expected="(2, 1)", found="(1, 2)")
     seen = CellOutcome(cell=KEY, outcome=Outcome.FAIL, failure=failure)
-    judgement = judge(expecting(block(match=re.compile("expected"))), seen.observed)
+    judgement = judge_cell(expecting(block(match=re.compile("expected"))), seen.observed)
     assert judgement.verdict is Verdict.REGRESSION
 
 
 def test_a_crash_need_not_know_its_layout() -> None:
     expectation = expecting(block(outcome="crash", layouts="a"))
-    assert judge(expectation, Observed(Outcome.CRASH)).verdict is Verdict.EXPECTED
+    assert judge_cell(expectation, Observed(Outcome.CRASH)).verdict is Verdict.EXPECTED
 
 
 def test_a_crash_in_another_layout_is_a_regression() -> None:
     expectation = expecting(block(outcome="crash", layouts="a"))
-    judgement = judge(expectation, Observed(Outcome.CRASH, frozenset("b")))
+    judgement = judge_cell(expectation, Observed(Outcome.CRASH, frozenset("b")))
     assert judgement.verdict is Verdict.REGRESSION
 
 
@@ -251,12 +251,12 @@ def test_exception_and_message_are_part_of_what_is_expected(
     raises: str | None, message: str, verdict: Verdict
 ) -> None:
     mine = block(raises="RuntimeError", match=re.compile(r"kernel for \w+$"))
-    assert judge(expecting(mine), failing("a", raises, message)).verdict is verdict
+    assert judge_cell(expecting(mine), failing("a", raises, message)).verdict is verdict
 
 
 def test_another_exception_says_what_was_expected() -> None:
     mine = block(3, raises="RuntimeError", match=re.compile("no kernel"))
-    judgement = judge(
+    judgement = judge_cell(
         expecting(mine, block(5, raises="TypeError")), failing("a", "ValueError", "bad")
     )
     assert judgement.why == (
@@ -267,7 +267,7 @@ def test_another_exception_says_what_was_expected() -> None:
 
 def test_one_block_that_describes_the_failure_is_enough() -> None:
     expectation = expecting(block(raises="RuntimeError"), block(raises="TypeError"))
-    assert judge(expectation, failing("a", "TypeError")).verdict is Verdict.EXPECTED
+    assert judge_cell(expectation, failing("a", "TypeError")).verdict is Verdict.EXPECTED
 
 
 def test_exception_and_message_of_two_blocks_are_not_mixed() -> None:
@@ -275,13 +275,13 @@ def test_exception_and_message_of_two_blocks_are_not_mixed() -> None:
         block(raises="RuntimeError", match=re.compile("x")),
         block(raises="TypeError", match=re.compile("y")),
     )
-    judgement = judge(expectation, failing("a", "RuntimeError", "y"))
+    judgement = judge_cell(expectation, failing("a", "RuntimeError", "y"))
     assert judgement.verdict is Verdict.REGRESSION
 
 
 @pytest.mark.parametrize("observed", [PASS, failing("a")])
 def test_a_flaky_cell_is_flaky_until_it_expires(observed: Observed) -> None:
-    judgement = judge(expecting(block(outcome="flaky")), observed)
+    judgement = judge_cell(expecting(block(outcome="flaky")), observed)
     assert judgement.verdict is Verdict.FLAKY
     assert judgement.why == f"{observed.outcome}, expected 'flaky' (expected.toml:7)"
 
@@ -296,7 +296,7 @@ def test_a_flaky_cell_is_flaky_until_it_expires(observed: Observed) -> None:
 def test_an_expired_flaky_block_allows_nothing(
     observed: Observed, verdict: Verdict, why: str
 ) -> None:
-    judgement = judge(expecting(block(outcome="flaky")), observed, expired=True)
+    judgement = judge_cell(expecting(block(outcome="flaky")), observed, expired=True)
     assert judgement.verdict is verdict
     assert (
         judgement.why
@@ -305,20 +305,20 @@ def test_an_expired_flaky_block_allows_nothing(
 
 
 def test_an_expired_failure_stays_expected() -> None:
-    judgement = judge(expecting(block()), failing("a"), expired=True)
+    judgement = judge_cell(expecting(block()), failing("a"), expired=True)
     assert judgement.verdict is Verdict.EXPECTED
 
 
 def test_a_flaky_failure_in_another_layout_is_a_regression() -> None:
     expectation = expecting(block(outcome="flaky", layouts="a"))
-    assert judge(expectation, failing("ab")).verdict is Verdict.REGRESSION
+    assert judge_cell(expectation, failing("ab")).verdict is Verdict.REGRESSION
 
 
 def test_a_flaky_failure_of_another_kind_is_a_regression() -> None:
     expectation = expecting(block(outcome="flaky", raises="RuntimeError"))
-    assert judge(expectation, failing("a", "TypeError")).verdict is Verdict.REGRESSION
+    assert judge_cell(expectation, failing("a", "TypeError")).verdict is Verdict.REGRESSION
 
 
 def test_a_layout_that_did_not_flake_this_time_is_no_improvement() -> None:
     expectation = expecting(block(outcome="flaky", layouts="ab"))
-    assert judge(expectation, failing("a"), ran=ALL).verdict is Verdict.FLAKY
+    assert judge_cell(expectation, failing("a"), ran=ALL).verdict is Verdict.FLAKY

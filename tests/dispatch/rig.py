@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conformance import suites
+from devices.simulated.backend.fault_switches import planted
 from devices.simulated.descriptor import DESCRIPTOR
-from devices.simulated.faults import FAULTS, Fault, planted
+from devices.simulated.faults import FAULTS, Fault
 from tests import trials
 from tests.table import report
 

@@ -13,7 +13,8 @@ import torch
 from conformance import contract, suites
 from conformance.suites.dispatch import fallback
 from devices.cell import Outcome
-from devices.simulated.faults import FAULTS, Fault, planted
+from devices.simulated.backend.fault_switches import planted
+from devices.simulated.faults import FAULTS, Fault
 from opinfo.compare import Wrong
 from opinfo.guarded import identity
 from tests.dispatch.rig import OF_OPS, RIG

@@ -30,21 +30,24 @@ def test_a_cell_that_passes_tells_what_it_noted_once() -> None:
     record = CellRecord(KEY, checks=1)
     record.note("works for uint16")
     record.note("works for uint16")
-    assert (record.outcome(), record.told().message) == (Outcome.PASS, f"{NOTED}works for uint16")
+    assert (record.outcome(), record.to_outcome().message) == (
+        Outcome.PASS,
+        f"{NOTED}works for uint16",
+    )
 
 
 def test_a_note_makes_no_check() -> None:
     record = CellRecord(KEY)
     record.note("works for uint16")
     assert record.outcome() is Outcome.ERROR
-    assert "no check was executed" in record.told().message
+    assert "no check was executed" in record.to_outcome().message
 
 
 def test_a_failure_goes_before_a_note() -> None:
     record = CellRecord(KEY, checks=2)
     record.note("works for uint16")
     record.fail(Failed(Failure(kind=Kind.VALUES, detail="other values")))
-    assert (record.outcome(), record.told().message) == (Outcome.FAIL, "other values")
+    assert (record.outcome(), record.to_outcome().message) == (Outcome.FAIL, "other values")
 
 
 def a_case(context: CaseContext) -> None:
@@ -57,7 +60,7 @@ def test_a_case_notes_too() -> None:
     record = CellRecord(CellKey("device.capability", "a_case", ""))
     case = BehaviourCase("device.capability", "a_case", a_case)
     run_case(case, record, open_device(registry.get("cpu")), DeviceLocator(device="cpu"))
-    assert record.told().message == f"{NOTED}works undeclared"
+    assert record.to_outcome().message == f"{NOTED}works undeclared"
 
 
 def test_the_summary_counts_cells_with_something_to_report() -> None:
@@ -105,7 +108,7 @@ def test_what_is_not_tried_is_unsupported_by_declaration() -> None:
     )
     (record,) = recorder.cells.values()
     assert recorder.get(refusals.CROSS_DEVICE) is None
-    assert (record.outcome(), record.declared, record.told().message) == (
+    assert (record.outcome(), record.declared, record.to_outcome().message) == (
         Outcome.UNSUPPORTED,
         True,
         "no",

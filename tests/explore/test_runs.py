@@ -25,16 +25,17 @@ from dataclasses import replace
 
 import torch
 
+from tests.planting.calls import NOT_MET
+from tests.planting.tensors import reread
 from tests.wrapped import registry
 from tests.wrapped.descriptor import DESCRIPTOR as WRAPPED
-from tests.wrapped.faults.tools import place_values, reread, with_first
 
 
-def forget_small_offsets(kernel, args, kwargs):
-    result = kernel(*args, **kwargs)
-    if not 2 < args[0].storage_offset() < 17 or args[0].storage_offset() == 4:
-        return result  # the covering set has offsets of 1, 2, 4 and 17 elements
-    return place_values(result, kernel(*with_first(args, reread(args[0], offset=0)), **kwargs))
+def forget_small_offsets(call):
+    offset = call.first.storage_offset()
+    if not 2 < offset < 17 or offset == 4:
+        return NOT_MET  # the covering set has offsets of 1, 2, 4 and 17 elements
+    return call.honest().copy_(call.honest(self=reread(call.first, offset=0)))
 
 
 if os.environ.get("ODD"):

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance import contract, suites
-from conformance.checks.cases import execution, random_programs
+from conformance.checks.cases import execution
 from conformance.checks.cases.cases import BehaviourCase, Drawn
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotInFlight, NotShown
 from conformance.checks.cases.execution import PATIENCE, Attempt
 from conformance.checks.cases.processes import DeviceLocator
-from conformance.checks.cases.random_programs import Search, Trial, search
+from conformance.checks.programs import trials
+from conformance.checks.programs.trials import Search, Trial, search
 from conformance.plan.selection import Item
 from conformance.search.explore import search_worker
 from conformance.search.explore.encoding import (
@@ -176,7 +177,7 @@ def test_a_program_that_fails_only_sometimes_is_told_so(device: Device) -> None:
 def test_shrinking_that_takes_too_long_is_cut_and_told_so(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(random_programs, "SHRINKING", -1.0)
+    monkeypatch.setattr(trials, "SHRINKING", -1.0)
     looked = looking()
     attempt = made(device, long_or_large, looked)
     assert attempt.failure is not None

@@ -10,14 +10,14 @@ import pytest
 
 from devices.cell import CellKey
 from tests.sampling import trials_of
-from tests.trials import Run
+from tests.trials import Bench, Item, Run, planted_items
 from tests.wrapped.faults import REGISTRY, Fault, planted
-from tests.wrapped.trial import Bench, Item, planted_items
+from tests.wrapped.trial import RIG
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("references"))
+    return Bench(RIG, tmp_path_factory.mktemp("references"))
 
 
 def verdicts(run: Run, clauses: tuple[str, ...]) -> dict[CellKey, tuple[Any, ...]]:
@@ -27,7 +27,7 @@ def verdicts(run: Run, clauses: tuple[str, ...]) -> dict[CellKey, tuple[Any, ...
         if key.clause in clauses:
             smallest = record.smallest
             script = smallest.script() if smallest is not None and smallest.repro else None
-            told = record.told()
+            told = record.to_outcome()
             found[key] = (record.outcome(), record.checks, record.failed, told.message, script)
     return found
 
@@ -49,5 +49,5 @@ def disagreements(bench: Bench, fault: Fault, item: Item) -> list[str]:
 @pytest.mark.parametrize("fault", trials_of(REGISTRY))
 def test_a_verdict_does_not_depend_on_the_other_clauses(fault: Fault, bench: Bench) -> None:
     assert [
-        each for item in planted_items(fault) for each in disagreements(bench, fault, item)
+        each for item in planted_items(RIG, fault) for each in disagreements(bench, fault, item)
     ] == []

@@ -14,8 +14,9 @@ import torch
 from conformance.checks.ops.context import OpContext
 from tests import trials
 from tests.sampling import trials_of
+from tests.trials import Bench, planted_items
 from tests.wrapped.faults import REGISTRY, Fault, planted
-from tests.wrapped.trial import Bench, planted_items
+from tests.wrapped.trial import RIG
 
 #: What was judged: the judges by clause, the evidence and the reference.
 Judged = tuple[Mapping[str, Any], Any, Any]
@@ -23,7 +24,7 @@ Judged = tuple[Mapping[str, Any], Any, Any]
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("references"))
+    return Bench(RIG, tmp_path_factory.mktemp("references"))
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_evidence_that_was_written_down_is_judged_alike(
     fault: Fault, bench: Bench, judged: list[Judged]
 ) -> None:
     with planted(fault.name):
-        for item in planted_items(fault):
+        for item in planted_items(RIG, fault):
             bench.subjects[item].run()
     assert judged or all(clause == "layout.as_strided" for clause in fault.clauses)
     for judges, evidence, reference in judged:

@@ -9,10 +9,9 @@ import pytest
 from conformance import contract
 from conformance.contract import Status
 from conformance.suites import suite_of
-from devices.simulated.faults import BY_CLAUSE
 from tests import table
 from tests.sampling import trials_of
-from tests.trials import Trials, not_passing
+from tests.trials import Bench, Trial, Trials, not_passing, planted_items
 from tests.wrapped.descriptor import DESCRIPTOR
 from tests.wrapped.faults import (
     REGISTRY,
@@ -23,7 +22,7 @@ from tests.wrapped.faults import (
     planted,
 )
 from tests.wrapped.scripts import exit_status
-from tests.wrapped.trial import ITEMS, Bench, Trial, planted_items
+from tests.wrapped.trial import ITEMS, RIG
 
 CHECKED = [
     clause
@@ -39,7 +38,7 @@ each_trial = pytest.mark.parametrize("fault", trials_of(REGISTRY), scope="module
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path_factory.mktemp("references"))
+    return Bench(RIG, tmp_path_factory.mktemp("references"))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +109,7 @@ def test_repro_exits_1_exactly_while_the_fault_is_on(trial: Trial) -> None:
                 on = exit_status(script)
             off = exit_status(script)
             if (on[0], off[0]) != (1, 0):
-                wrong.append((str(record.key), record.told().message, on, off))
+                wrong.append((str(record.key), record.to_outcome().message, on, off))
     assert wrong == []
 
 
@@ -135,7 +134,7 @@ def test_every_kind_of_check_is_failed_by_some_fault(bench: Bench, trials: Trial
 def test_contract_names_the_faults_that_are_registered(clause: contract.Clause) -> None:
     registered = {fault.name for fault in REGISTRY.values() if clause.id in fault.clauses}
     assert registered - set(clause.faults) == set()
-    assert set(clause.faults) - set(BY_CLAUSE.get(clause.id, ())) - registered == set()
+    assert set(clause.wrapped_faults) - registered == set()
 
 
 @each_fault
@@ -145,7 +144,7 @@ def test_fault_breaks_clauses_that_are_checked(fault: Fault) -> None:
 
 @each_fault
 def test_fault_is_planted_in_ops_that_are_run(fault: Fault) -> None:
-    assert {op for op, _ in planted_items(fault)} == set(fault.ops)
+    assert {op for op, _ in planted_items(RIG, fault)} == set(fault.ops)
 
 
 def test_no_item_is_run_twice() -> None:

@@ -1,20 +1,21 @@
-"""A manifest from the first red run to green, and through a fault mended and a fault moved."""
+"""A manifest from the first red run to green, and through a fault fixed and a fault moved."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from conformance.cli import conform
 from devices.cell import Verdict
 from opinfo.device import open_device
 from reports.gate import ExitCode
 from reports.run import load_run
+from tests.planting.calls import NOT_MET, KernelCall
 from tests.wrapped.descriptor import DESCRIPTOR
-from tests.wrapped.registry import REGISTRY, Args, Kernel, Kwargs
+from tests.wrapped.registry import REGISTRY
 from tests.wrapped.runs import Station, gated
 
 #: A dozen faults, in as many kernels.
@@ -34,7 +35,7 @@ FAULTS = (
 )
 OPS = ("maximum", "fmax", "copysign", "sub", "atan2", "exp", "mul", "where", "amax")
 ITEMS = (*((op, "float32") for op in OPS), ("exp", "int64"), ("mul", "int64"))
-MENDED, MOVED = "inputs.overwritten", "values.ignore_strides"
+FIXED, MOVED = "inputs.overwritten", "values.ignore_strides"
 
 
 def call(*arguments: object) -> Result:
@@ -97,10 +98,10 @@ def test_recorded_from_two_runs_the_next_run_is_green(recorded: Station, tmp_pat
     assert call("update", run, "--check").exit_code == 0
 
 
-def test_a_mended_fault_is_an_improvement_until_update_narrows(
+def test_a_fixed_fault_is_an_improvement_until_update_narrows(
     recorded: Station, tmp_path: Path
 ) -> None:
-    rest = [name for name in FAULTS if name != MENDED]
+    rest = [name for name in FAULTS if name != FIXED]
     better = recorded.run(tmp_path / "better", *rest)
     result = gated(better)
     assert result.exit_code is ExitCode.REGRESSION
@@ -120,18 +121,16 @@ def test_a_mended_fault_is_an_improvement_until_update_narrows(
     assert set(verdicts(back).values()) == {Verdict.REGRESSION}
 
 
-def exp_ignores_offset(kernel: Kernel, args: Args, kwargs: Kwargs) -> object:
+def exp_ignores_offset(call: KernelCall) -> object:
     """Where the input has a storage offset, and is dense: other layouts than before."""
-    out = kernel(*args, **kwargs)
-    if args[0].storage_offset() and args[0].is_contiguous():
-        return out + 1
-    return out
+    met = call.first.storage_offset() and call.first.is_contiguous()
+    return call.honest() + 1 if met else NOT_MET
 
 
 def test_a_fault_that_moved_to_other_layouts_is_a_regression(
     recorded: Station, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moved = replace(REGISTRY[MOVED], name="moved", override=exp_ignores_offset)
+    moved = replace(REGISTRY[MOVED], name="moved", effect=exp_ignores_offset)
     monkeypatch.setitem(REGISTRY, "moved", moved)
     rest = [name for name in FAULTS if name != MOVED]
     run = recorded.run(tmp_path / "moved", *rest, "moved")

@@ -12,19 +12,14 @@ import pytest
 
 from conformance import contract
 from conformance.contract import Status
-from devices.files import tomllib
 from devices.simulated.backend import library
-from devices.simulated.descriptor import DESCRIPTOR
-from devices.simulated.faults import (
-    FAULTS,
-    UNPLANTED,
-    Fault,
-    FaultsError,
+from devices.simulated.backend.fault_switches import (
     UnknownFault,
     planted,
-    read,
     switch_on_from_environment,
 )
+from devices.simulated.descriptor import DESCRIPTOR
+from devices.simulated.faults import FAULTS, UNPLANTED, Fault, FaultsError, read_faults
 from tests import table
 from tests.plugin.running import CHECKOUT
 from tests.sampling import one_of_each_clause, trials_of
@@ -140,26 +135,6 @@ def test_cells_outside_the_radius_stay_as_they_were(trial: Trial) -> None:
 # The registry
 
 
-@each_fault
-def test_contract_names_the_fault_at_its_clauses(fault: Fault) -> None:
-    named = {clause.id for clause in CLAUSES.values() if fault.name in clause.faults}
-    assert set(fault.clauses) - named == set()
-
-
-def test_contract_files_do_not_repeat_what_the_device_declares() -> None:
-    tables = (Path(contract.__file__).parent / "clauses").glob("*.toml")
-    listed = {
-        (clause["id"], name)
-        for table in tables
-        for clause in tomllib.loads(table.read_text(encoding="utf-8"))["clause"]
-        for name in clause.get("wrapped_faults", [])
-    }
-    assert (
-        listed & {(clause, fault.name) for fault in FAULTS.values() for clause in fault.clauses}
-        == set()
-    )
-
-
 @each_layout_fault
 def test_fault_is_planted_in_ops_that_are_run(fault: Fault) -> None:
     assert {op for op, _ in planted_items(RIG, fault)} == set(fault.ops)
@@ -203,18 +178,18 @@ radius = ["order", "layout.bounds::add"]
 def test_a_malformed_table_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
     file = tmp_path / "faults.toml"
     file.write_text(GOOD)
-    faults, _ = read(file)
+    faults, _ = read_faults(file)
     assert faults["out.restride"].radius == ("streams.*", "layout.bounds::add")
     file.write_text(GOOD.replace(old, new, 1))
     with pytest.raises(FaultsError, match=says):
-        read(file)
+        read_faults(file)
 
 
 def test_a_name_that_is_used_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     file.write_text(GOOD + GOOD[GOOD.index("[[fault]]") :])
     with pytest.raises(FaultsError, match=r"'out\.restride': the name is used twice"):
-        read(file)
+        read_faults(file)
 
 
 # Switching

@@ -14,7 +14,7 @@ from conformance.checks.ops.modes import Mode, compiled
 from conformance.suites import layout
 from devices import registry
 from devices.cell import Outcome
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions
@@ -64,7 +64,7 @@ _FAST = ("transpose", "clone")
 )
 def test_compiled_ops_pass_the_layout_clauses(op: str) -> None:
     for clause, record in judged(op).cells.items():
-        assert (clause, record.outcome(), record.told().message) == (clause, Outcome.PASS, "")
+        assert (clause, record.outcome(), record.to_outcome().message) == (clause, Outcome.PASS, "")
         assert record.checks > 0
 
 

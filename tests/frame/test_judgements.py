@@ -21,7 +21,8 @@ from conformance.contract import load
 from conformance.suites import planned_op_checks
 from devices import registry
 from devices.cell import CellKey
-from devices.simulated import faults as simulated
+from devices.simulated.backend.fault_switches import planted as simulated_planted
+from devices.simulated.faults import FAULTS as SIMULATED_FAULTS
 from opinfo.database import DATABASE
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
@@ -53,9 +54,9 @@ def planted_faults() -> Iterator[Planted]:
     """Every fault that is planted in an op, in the first of its ops and dtypes."""
     for name, fault in wrapped.REGISTRY.items():
         yield Planted("wrapped", fault.ops[0], fault.dtypes[0], wrapped.planted(name))
-    for name, each in simulated.FAULTS.items():
+    for name, each in SIMULATED_FAULTS.items():
         if each.ops:
-            yield Planted("simulated", each.ops[0], each.dtypes[0], simulated.planted(name))
+            yield Planted("simulated", each.ops[0], each.dtypes[0], simulated_planted(name))
 
 
 def judged(planted: Planted, devices: dict[str, Device]) -> tuple[Recorder, list[Judgement]]:

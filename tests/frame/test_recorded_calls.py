@@ -15,7 +15,7 @@ from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites import layout
 from devices import registry
 from devices.cell import Outcome
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.compare import Arguments
 from opinfo.device import open_device
 from opinfo.exceptions import Exceptions, exceptions

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junitparser import JUnitXml
 
-from conformance.checks.cases.cases import Cases, gathered
-from conformance.contract.levels import blocks, read
+from conformance.checks.cases.cases import Cases, collect_cases
+from conformance.contract.levels import blocks, read_level
 from devices.cell import CellKey, Outcome, Verdict
 from opinfo.plan import plan_hash
 from reports.run import load_run
@@ -68,7 +68,7 @@ def test_the_file_of_a_level_lists_variants(tmp_path: Path) -> None:
         lines += ["[[cells]]", *(f"{key} = {names!r}" for key, names in block.items())]
     path = tmp_path / "4.toml"
     path.write_text("\n".join(lines))
-    assert read(path, 4).cells == cells
+    assert read_level(path, 4).cells == cells
 
 
 def test_a_case_may_have_its_name_twice_in_two_variants_but_not_in_one() -> None:
@@ -79,12 +79,12 @@ def test_a_case_may_have_its_name_twice_in_two_variants_but_not_in_one() -> None
 
     cases(CASE_CLAUSE, variants={"2 ranks": (2,), "4 ranks": (4,)})(ranks)
     again(CASE_CLAUSE, variants={"4 ranks": (4,)})(ranks)
-    assert [case.id for case in gathered(cases)] == [
+    assert [case.id for case in collect_cases(cases)] == [
         f"{CASE_CLAUSE}::ranks@2 ranks",
         f"{CASE_CLAUSE}::ranks@4 ranks",
     ]
     with pytest.raises(ValueError, match="two cases named 'ranks@4 ranks'"):
-        gathered(cases, again)
+        collect_cases(cases, again)
 
 
 # -- a run with variants
@@ -175,6 +175,8 @@ def test_variants_of_a_case_have_a_life_of_their_own(fork: ForkServer, tmp_path:
         .repro
     )
     assert repro == f"repro/{CASE_CLAUSE}/counts_ranks-4_ranks.py"
+    # The name of the case, with its variant, is the seed of its random numbers.
+    assert "variant='4 ranks'" in (tmp_path / "run" / repro).read_text()
     ran = fork.script(tmp_path / "run" / repro, **{FAULT: "1"})
     assert ran.code == 1 and "4 ranks were expected, and 3 were found" in ran.text, ran.text
     ran = fork.script(tmp_path / "run" / repro)

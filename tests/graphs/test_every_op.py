@@ -17,7 +17,7 @@ from conformance.suites.graphs import every_op
 from devices import registry
 from devices.cell import Outcome
 from devices.descriptor import Descriptor
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.catalog import catalogue
 from opinfo.device import Device, open_device
 from opinfo.exceptions import exceptions
@@ -76,7 +76,7 @@ def device() -> Device:
 @pytest.mark.parametrize("op", OPS)
 def test_a_sound_device_passes_and_every_sample_is_checked(op: str, device: Device) -> None:
     record = judged(op, device)
-    assert (record.outcome(), record.told().message) == (Outcome.PASS, "")
+    assert (record.outcome(), record.to_outcome().message) == (Outcome.PASS, "")
     assert record.checks >= len(record.samples) > 0
 
 
@@ -86,12 +86,12 @@ def test_the_planted_fault_fails_its_op_and_no_other(device: Device) -> None:
         faulty = {op: judged(op, device) for op in OPS}
     changed = {op for op in OPS if clean[op].outcome() is not faulty[op].outcome()}
     assert changed == {"neg"}
-    assert "the replay compared with eager execution" in faulty["neg"].told().message
+    assert "the replay compared with eager execution" in faulty["neg"].to_outcome().message
 
 
 def test_an_op_that_never_runs_is_blocked_by_its_values(device: Device) -> None:
     with planted("device.declared_dtype_refused"):
-        told = judged("short", device).told()
+        told = judged("short", device).to_outcome()
     assert (told.outcome, told.blocked_by) == (Outcome.BLOCKED, "layout.values")
     assert told.said == "simulated device: int16 is not supported"
 
@@ -115,14 +115,14 @@ def test_an_op_that_cannot_be_captured_fails(device: Device) -> None:
     everything = replace(device, descriptor=replace_not_captured(device.descriptor))
     record = judged("masked.sum", everything)
     assert record.outcome() is Outcome.FAIL
-    assert "is not permitted while" in record.told().message
+    assert "is not permitted while" in record.to_outcome().message
 
 
 def test_a_capture_that_failed_leaves_nothing_to_the_next_op(device: Device) -> None:
     everything = replace(device, descriptor=replace_not_captured(device.descriptor))
     for op, outcome in (("masked.sum", Outcome.FAIL), ("nn.functional.dropout", Outcome.PASS)):
         record = judged(op, everything)
-        assert record.outcome() is outcome, record.told().message
+        assert record.outcome() is outcome, record.to_outcome().message
 
 
 def replace_not_captured(descriptor: Descriptor) -> Descriptor:
@@ -133,7 +133,7 @@ def test_an_op_that_is_declared_not_capturable_is_left_alone_and_told(device: De
     record = judged("masked.sum", device)
     assert (record.outcome(), record.checks) == (Outcome.UNSUPPORTED, 0)
     told = untried(device.descriptor, contract.load(), catalogue())[every_op.CLAUSE]
-    assert told["masked.sum"] == record.told().message and "neg" not in told
+    assert told["masked.sum"] == record.to_outcome().message and "neg" not in told
 
 
 @pytest.mark.parametrize(("op", "want"), [("add", True), ("nonzero", False), ("item", False)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conformance.suites.graphs import programs as program
-from conformance.suites.graphs.programs import INPUTS, all_reached, told
+from conformance.suites.graphs.programs import GRAPHS, INPUTS, Model
 
 STEPS = [
     ("make", 0, 0, 0, 1),
@@ -50,11 +50,11 @@ def test_every_part_of_a_program_is_one(number: int) -> None:
 
 
 def test_programs_are_told_in_a_line() -> None:
-    assert told(STEPS[:2]) == "make 0 0 0 1; fork 1"
+    assert GRAPHS.told(STEPS[:2]) == "make 0 0 0 1; fork 1"
 
 
 def aside(steps: list[tuple[object, ...]]) -> bool:
-    return any(key[0] == "make aside" for key in all_reached(True, steps))
+    return any(key[0] == "make aside" for key in Model().reached(steps))
 
 
 def test_work_on_a_side_stream_is_told_apart() -> None:

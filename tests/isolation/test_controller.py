@@ -78,7 +78,7 @@ class Bench:
             is_done=lambda cell: cell in self.done,
             record=lambda lost, worker: self.done.add(lost.cell),
             lost=LostCells(),
-            meet=lambda host: None,
+            on_host=lambda host: None,
             say=lambda text: None,
         )
 

@@ -128,18 +128,18 @@ def test_the_death_of_a_copy_of_the_loaded_one_is_told_and_costs_no_other() -> N
 
 @linux
 def test_what_copies_would_share_is_seen(tmp_path: Path) -> None:
-    before = copying._held()
+    before = copying._shared_files()
     with (tmp_path / "plain").open("w"):
-        assert copying._held() == before
+        assert copying._shared_files() == before
     with socket.socket():
-        assert copying._held() > before
+        assert copying._shared_files() > before
     with mmap.mmap(-1, 4096), (tmp_path / "mapped").open("w+b") as file:
         file.write(bytes(4096))
         file.flush()
         with mmap.mmap(file.fileno(), 4096):
-            shared = copying._held() - before
+            shared = copying._shared_files() - before
     assert len(shared) == 1  # memory that is shared and has no name; a file is no device
-    assert copying._held() == before
+    assert copying._shared_files() == before
 
 
 @linux

@@ -188,11 +188,11 @@ def test_an_op_of_which_no_call_returns_is_left_alone_and_blocks_what_is_not_jud
     watched = Watched(tmp_path, GROUP[1:], [died(GROUP[0], sample) for sample in range(3)])
     for sample in range(6):
         assert not watched.watch.call(CallKey(sample, "a"), GROUP)
-    watched.watch.done()
+    watched.watch.end()
     other = CellRecord(CellKey("layout.out_kept", "add", "int64"))
     watched.watch.begin(("layout.out_kept",), [other])
     assert not watched.watch.call(CallKey(0, "out=a"), ["layout.out_kept"])
-    told = watched.watch.noted(other.told())
+    told = watched.watch.noted(other.to_outcome())
     assert (told.outcome, told.blocked_by) == (Outcome.BLOCKED, "layout.values")
 
 
@@ -425,7 +425,7 @@ def test_the_first_cell_of_an_op_in_a_process_may_take_longer(tmp_path: Path) ->
                 entry = read_entry(tmp_path, "gw0")
                 assert entry is not None
                 given.append(entry.limit)
-                watching.done()
+                watching.end()
     lock.close()
     assert given == [35.0, 5.0, 35.0, 5.0, 5.0, 5.0]
 
@@ -601,7 +601,7 @@ def test_one_that_waits_for_another_worker_of_its_run_says_nothing(
     waiting = DeviceLock("d", 0, tmp_path, said.append)
     for sibling in (True, False):
         monkeypatch.setattr(watch, "_is_sibling", lambda pid, answer=sibling: answer)
-        waiting._tell(holding)
+        waiting._print_holder(holding)
     assert len(said) == 1 and f"process {os.getpid()}" in said[0]
     monkeypatch.undo()
     assert not watch._is_sibling(os.getpid()) and not watch._is_sibling(1)

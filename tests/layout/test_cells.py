@@ -18,7 +18,8 @@ from devices.failure import Difference, Failure, Kind
 from opinfo.catalog import catalogue
 from opinfo.compare import Arguments
 from opinfo.samples import Sample, choose, draw
-from tests.faulty import FaultyDevice, run_faulty
+from tests.faulty import run_faulty
+from tests.planting.calls import KernelCall
 
 KEY = CellKey("layout.values", "add", "float32")
 
@@ -49,14 +50,14 @@ def test_a_record_without_a_check_is_an_error() -> None:
     cell = record()
     assert cell.outcome() is Outcome.ERROR
     assert (
-        cell.told().message
+        cell.to_outcome().message
         == "no check was executed; a cell that checked nothing is an error, not a pass"
     )
 
 
 def test_a_record_with_checks_alone_passes_and_has_nothing_to_say() -> None:
     cell = record("check")
-    assert (cell.outcome(), cell.told().message) == (Outcome.PASS, "")
+    assert (cell.outcome(), cell.to_outcome().message) == (Outcome.PASS, "")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,14 @@ def test_the_most_serious_of_what_happened_decides(stronger: str, weaker: str) -
     wanted = record("check", stronger)
     for events in ((stronger, weaker), (weaker, stronger)):
         found = record("check", *events)
-        assert (found.outcome(), found.told().message) == (wanted.outcome(), wanted.told().message)
+        assert (found.outcome(), found.to_outcome().message) == (
+            wanted.outcome(),
+            wanted.to_outcome().message,
+        )
 
 
 def test_a_blocked_cell_names_the_clause_that_must_hold_first() -> None:
-    told = record("check", "block").told()
+    told = record("check", "block").to_outcome()
     assert told.blocked_by == "device.capability"
     assert told.message == "blocked by device.capability: no int64"
 
@@ -108,21 +112,21 @@ def test_calls_that_leave_nothing_to_judge_are_no_mistake_of_ours(
 ) -> None:
     cell = CellRecord(CellKey("layout.bounds", "add", "float32"))
     cell.unread = left
-    told = cell.told()
+    told = cell.to_outcome()
     assert told.outcome is outcome and told.message.startswith(message)
-    assert cell.told() == told and len(cell.blocked) + len(cell.unsupported) == 1
+    assert cell.to_outcome() == told and len(cell.blocked) + len(cell.unsupported) == 1
 
 
 def test_what_is_passed_over_hides_nothing_that_was_judged() -> None:
-    assert record("pass over").told().declared
+    assert record("pass over").to_outcome().declared
     assert record("fail", "pass over").outcome() is Outcome.FAIL
-    assert record("check", "pass over").told().message == "noted: an input is int64"
+    assert record("check", "pass over").to_outcome().message == "noted: an input is int64"
 
 
 def test_a_refusal_names_the_exception() -> None:
     cell = record("refuse")
-    assert cell.told().message == "NotImplementedError: no kernel"
-    assert cell.told().raises == "NotImplementedError"
+    assert cell.to_outcome().message == "NotImplementedError: no kernel"
+    assert cell.to_outcome().raises == "NotImplementedError"
 
 
 def test_checks_are_counted_with_their_samples_and_layouts() -> None:
@@ -130,7 +134,7 @@ def test_checks_are_counted_with_their_samples_and_layouts() -> None:
     cell.check(0, "contiguous")
     cell.check(0, "transposed", 3)
     cell.check(2, "contiguous")
-    document = cell.told()
+    document = cell.to_outcome()
     assert (document.checks, document.samples) == (5, 2)
     assert document.ran_layouts == ("contiguous", "transposed")
 
@@ -140,32 +144,32 @@ def test_the_smallest_failure_is_shown_and_all_are_counted() -> None:
     cell.fail(failure("transposed", size=9))
     cell.fail(failure("contiguous+step_inner", size=2))
     cell.fail(failure("contiguous", size=2))
-    assert cell.told().message == "[contiguous] wrong in contiguous (3 failing checks of 3)"
-    assert cell.told().layouts == ("contiguous", "contiguous+step_inner", "transposed")
+    assert cell.to_outcome().message == "[contiguous] wrong in contiguous (3 failing checks of 3)"
+    assert cell.to_outcome().layouts == ("contiguous", "contiguous+step_inner", "transposed")
 
 
 def test_a_single_failure_is_told_without_a_count() -> None:
-    assert record("check", "fail").told().message == "[transposed] wrong in transposed"
+    assert record("check", "fail").to_outcome().message == "[transposed] wrong in transposed"
 
 
 def test_every_failing_layout_is_named_however_many_failures_are_kept() -> None:
     cell = CellRecord(KEY)
     for number in range(KEPT + 7):
         cell.fail(failure(f"layout{number}"))
-    assert len(cell.failures) == KEPT and len(cell.told().layouts) == KEPT + 7
-    assert f"({KEPT + 7} failing checks" in cell.told().message
+    assert len(cell.failures) == KEPT and len(cell.to_outcome().layouts) == KEPT + 7
+    assert f"({KEPT + 7} failing checks" in cell.to_outcome().message
 
 
 def test_the_worst_error_and_the_shown_exception_are_reported() -> None:
     cell = CellRecord(KEY)
     cell.fail(failure(where=Difference(1, 9, error=0.5), size=1, raises="ValueError"))
     cell.fail(failure(where=Difference(1, 9, error=2.0), size=3))
-    document = cell.told()
+    document = cell.to_outcome()
     assert (document.worst_error, document.raises) == (2.0, "ValueError")
 
 
 def test_an_outcome_survives_json() -> None:
-    told = record("check", "fail", "refuse").told()
+    told = record("check", "fail", "refuse").to_outcome()
     assert msgspec.json.decode(msgspec.json.encode(told), type=CellOutcome) == told
     assert told.cell == KEY
 
@@ -200,7 +204,7 @@ def test_a_cell_means_the_same_whichever_clauses_are_selected(op: str) -> None:
     samples = choose(draw(catalogue()[op], "complex64"), 4)
     alone = [check for check in SUITE.op_checks if check.clause == "layout.values"]
     counts = [
-        run_faulty(op, "complex64", samples, checks, FaultyDevice(lambda function: function))
+        run_faulty(op, "complex64", samples, checks, KernelCall.honest)
         .cells["layout.values"]
         .checks
         for checks in (alone, SUITE.op_checks)

@@ -16,7 +16,8 @@ from devices.cell import CellKey, Outcome
 from opinfo.axes import samples_of
 from opinfo.catalog import catalogue
 from opinfo.compare import DEFAULT_TOLERANCES, replace_tensors, tensors_of
-from tests.faulty import FaultyDevice, Function, run_faulty
+from tests.faulty import run_faulty
+from tests.planting.calls import Effect, KernelCall
 from tests.plugin.running import cells_of, run_pytest
 from tests.strangers.bench import known_of
 
@@ -102,15 +103,16 @@ def test_float64_is_asked_with_the_dtypes_that_a_call_names() -> None:
 # -- on calls of ops
 
 
-def in_float64(function: Function, then: Callable[[torch.Tensor], torch.Tensor]) -> Function:
-    """The function of operands in float64, rounded once, and changed ``then``."""
+def in_float64(then: Callable[[torch.Tensor], torch.Tensor]) -> Effect:
+    """The result for operands in float64, rounded once, and changed ``then``."""
 
     def widest(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
 
-    def computed(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)  # which has the strides
-        wide = function(*replace_tensors(args, widest), **replace_tensors(kwargs, widest))
+    def computed(call: KernelCall) -> Any:
+        result = call.honest()  # which has the strides
+        args, kwargs = replace_tensors((call.args, call.kwargs), widest)
+        wide = call.function(*args, **kwargs)
         for mine, true in zip(tensors_of(result), tensors_of(wide), strict=True):
             if mine.is_floating_point():
                 mine.copy_(then(true))
@@ -136,8 +138,7 @@ def test_what_is_rounded_once_passes_and_what_is_wrong_by_more_does_not(
     samples = samples_of(catalogue()[op], dtype, 4)
 
     def failing(then: Callable[[torch.Tensor], torch.Tensor]) -> tuple[int, int]:
-        device = FaultyDevice(lambda function: in_float64(function, then))
-        (cell,) = run_faulty(op, dtype, samples, checks, device).cells.values()
+        (cell,) = run_faulty(op, dtype, samples, checks, in_float64(then)).cells.values()
         return cell.failed, cell.checks
 
     assert failing(lambda true: true)[0] == 0

@@ -48,7 +48,7 @@ def cells_of(op: str, folder: Path, *clauses: str) -> dict[str, CellOutcome]:
         checks=wanted,
     )
     run = Subject(rig.items[0], rig, open_device(DESCRIPTOR), folder).run()
-    return {key.clause: record.told() for key, record in run.cells.items()}
+    return {key.clause: record.to_outcome() for key, record in run.cells.items()}
 
 
 def test_a_mistake_of_ours_is_an_error_that_says_where(
@@ -84,6 +84,7 @@ def evidence_of(
     *inputs: Guarded,
     storage: bool = True,
     mutable: Sequence[int] = (),
+    back: Callable[[torch.Tensor], torch.Tensor] = identity,
 ) -> Evidence:
     """The evidence of a call on the CPU that returns ``result``, on a device that shows storages or does not."""
     call = Invocation(
@@ -93,7 +94,7 @@ def evidence_of(
         inputs=inputs,
         device=torch.device("cpu"),
         move=identity,
-        back=identity,
+        back=back,
         settle=lambda result: None,
         storage=storage,
     )
@@ -152,6 +153,15 @@ def test_a_result_in_an_overwritten_input_is_kept_as_the_call_left_it() -> None:
     reference = SimpleNamespace(mutable=frozenset())
     (found,) = reads.judge_inputs(evidence, reference)
     assert isinstance(found, Wrong) and found.kind == "bytes"
+
+
+@pytest.mark.parametrize("back", [identity, torch.Tensor.cpu], ids=["cpu", "another_device"])
+def test_a_result_on_the_cpu_keeps_its_values_when_the_output_is_written_to(
+    back: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """On another device too: what ``x.to("cpu")`` returns is not copied when it is read."""
+    evidence = evidence_of(torch.zeros(3), storage=False, back=back)
+    assert evidence.writes[0] is not None and evidence.read.tolist() == [0, 0, 0]
 
 
 def test_a_result_past_its_storage_is_read_by_nobody() -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import isfunction
+from itertools import count
 from pathlib import Path
 from pkgutil import iter_modules
 from random import Random
@@ -39,7 +40,8 @@ from opinfo.exceptions import exceptions
 from opinfo.reference import OutputSpec, StrideReference, ValueAnswer, value_answer
 from opinfo.samples import choose, draw, probe
 from tests.conftest import WholeRun
-from tests.faulty import FaultyDevice, Function, Wrap, run_faulty
+from tests.faulty import run_faulty
+from tests.planting.calls import Effect, KernelCall
 from tests.plugin.running import ForkServer, Ran, cells_of
 from tests.trials import one_thread
 from tests.wrapped.scripts import settings_kept
@@ -165,132 +167,95 @@ def test_a_script_says_on_top_which_cell_and_layout_it_is_about(scripts: list[Pa
 # -- scripts written for a faulty device, run where the fault is gone: torch's own CPU
 
 
-def off_by_one(function: Function) -> Function:
+def off_by_one(call: KernelCall) -> Any:
     """Wrong values, and an ``out=`` and a self that get them too."""
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        with torch.no_grad():
-            return replace_tensors(result, lambda t: t.add_(1) if t.is_floating_point() else t)
-
-    return faulty
+    result = call.honest()
+    with torch.no_grad():
+        return replace_tensors(result, lambda t: t.add_(1) if t.is_floating_point() else t)
 
 
-def ignores_conj_bits(function: Function) -> Function:
+def ignores_conj_bits(call: KernelCall) -> Any:
     def as_it_lies(value: Any) -> Any:
         lazy = isinstance(value, torch.Tensor) and value.is_conj()
         return torch.conj(value) if lazy else value  # the same memory, without the bit
 
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(as_it_lies, args), **kwargs)
-
-    return faulty
+    return call.function(*map(as_it_lies, call.args), **call.kwargs)
 
 
-def never_the_same(function: Function) -> Function:
-    calls = iter(range(10**9))
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        return replace_tensors(result, lambda t: t + next(calls))
-
-    return faulty
+def never_the_same() -> Effect:
+    calls = count()
+    return lambda call: replace_tensors(call.honest(), lambda t: t + next(calls))
 
 
-def other_strides(function: Function) -> Function:
+def other_strides(call: KernelCall) -> Any:
     def reversed_strides(t: torch.Tensor) -> torch.Tensor:
         order = list(range(t.dim()))[::-1]
         return t.permute(order).contiguous().permute(order)
 
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        return replace_tensors(function(*args, **kwargs), reversed_strides)
-
-    return faulty
+    return replace_tensors(call.honest(), reversed_strides)
 
 
-def aliases_its_input(function: Function) -> Function:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        first = tensors_of(args)[0]
-        same = isinstance(result, torch.Tensor) and result.shape == first.shape
-        return first if same and "out" not in kwargs else result
-
-    return faulty
+def aliases_its_input(call: KernelCall) -> Any:
+    result, first = call.honest(), tensors_of(call.args)[0]
+    same = isinstance(result, torch.Tensor) and result.shape == first.shape
+    return first if same and "out" not in call.kwargs else result
 
 
-def writes_around_its_input(function: Function) -> Function:
+def overwrite_last_byte(tensor: torch.Tensor) -> None:
+    """The last byte of the storage, which may lie outside of the tensor."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes():
+        storage[storage.nbytes() - 1] = 7
+
+
+def writes_around_its_input(call: KernelCall) -> Any:
     """Changes an element, and the storage's last byte."""
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        for tensor in tensors_of(args):
-            storage = tensor.untyped_storage()
-            if storage.nbytes():
-                storage[storage.nbytes() - 1] = 7
-            if tensor.numel() and tensor.dim():
-                tensor[(0,) * tensor.dim()] = 3
-        return result
-
-    return faulty
+    result = call.honest()
+    for tensor in tensors_of(call.args):
+        overwrite_last_byte(tensor)
+        if tensor.numel() and tensor.dim():
+            tensor[(0,) * tensor.dim()] = 3
+    return result
 
 
-def writes_around_its_target(function: Function) -> Function:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        for tensor in tensors_of([kwargs.get("out"), result]):
-            storage = tensor.untyped_storage()
-            if storage.nbytes():
-                storage[storage.nbytes() - 1] = 7
-        return result
-
-    return faulty
+def writes_around_its_target(call: KernelCall) -> Any:
+    result = call.honest()
+    for tensor in tensors_of([call.kwargs.get("out"), result]):
+        overwrite_last_byte(tensor)
+    return result
 
 
-def swallows(function: Function) -> Function:
+def swallows(call: KernelCall) -> Any:
     """Returns where it should raise."""
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except (RuntimeError, TypeError, ValueError):
-            return kwargs.get("out", args[0])
-
-    return faulty
+    try:
+        return call.honest()
+    except (RuntimeError, TypeError, ValueError):
+        return call.kwargs.get("out", call.first)
 
 
-def refuses(function: Function) -> Function:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        raise ValueError("no such kernel")
-
-    return faulty
+def refuses(call: KernelCall) -> Any:
+    raise ValueError("no such kernel")
 
 
-def moves_its_target(function: Function) -> Function:
+def moves_its_target(call: KernelCall) -> Any:
     """Gives ``out=`` and self a storage of their own instead of writing to what they have."""
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        for tensor in tensors_of(kwargs.get("out")):
-            tensor.data = tensor.clone()
-        return result
-
-    return faulty
+    result = call.honest()
+    for tensor in tensors_of(call.kwargs.get("out")):
+        tensor.data = tensor.clone()
+    return result
 
 
-def drops_nan(function: Function) -> Function:
-    return lambda *args, **kwargs: torch.nan_to_num(function(*args, **kwargs))
+def drops_nan(call: KernelCall) -> Any:
+    return torch.nan_to_num(call.honest())
 
 
-def widens(function: Function) -> Function:
-    return lambda *args, **kwargs: function(*args, **kwargs).double()
+def widens(call: KernelCall) -> Any:
+    return call.honest().double()
 
 
-def copies(function: Function) -> Function:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        return result if result is args[0] else result.clone()
-
-    return faulty
+def copies(call: KernelCall) -> Any:
+    result = call.honest()
+    return result if result is call.first else result.clone()
 
 
 def suite_modules(family: str) -> Iterator[ModuleType]:
@@ -308,14 +273,14 @@ JUDGES = {
 } | {"report_check"}
 
 #: Op, fault, and what judges in the scripts that it must bring about.
-FAULTS: list[tuple[str, Wrap, tuple[str, ...]]] = [
+FAULTS: list[tuple[str, Effect, tuple[str, ...]]] = [
     ("add", off_by_one, ("judge_values", "judge_kept", "judge_in_place", "judge_variant")),
     ("mm", off_by_one, ("judge_values", "judge_precision")),
     ("addmm", off_by_one, ("judge_values", "report_check")),
     ("sum", off_by_one, ("report_check",)),
     ("amax", drops_nan, ("report_check",)),
     ("zeros_like", other_strides, ("report_check", "judge_strides")),
-    ("abs", never_the_same, ("judge_same_bits", "judge_values")),
+    ("abs", never_the_same(), ("judge_same_bits", "judge_values")),
     ("neg", other_strides, ("judge_strides",)),
     ("exp", aliases_its_input, ("judge_fresh",)),
     ("cos", writes_around_its_input, ("judge_inputs", "judge_bounds")),
@@ -340,11 +305,11 @@ def kind_of(script: str) -> str:
     return kind
 
 
-def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
+def scripts_of(op_id: str, effect: Effect) -> dict[str, str]:
     """Scripts for what fails on the faulty device: by clause and kind, the one of the first failure."""
     dtype = DTYPES.get(op_id, "float32")
     samples = choose(draw(catalogue()[op_id], dtype), 6)
-    recorder = run_faulty(op_id, dtype, samples, SUITE.op_checks, FaultyDevice(wrap))
+    recorder = run_faulty(op_id, dtype, samples, SUITE.op_checks, effect)
     found: dict[str, str] = {}
     for clause, record in recorder.cells.items():
         for failure in record.failures:
@@ -360,7 +325,7 @@ def scripts_of(op_id: str, wrap: Wrap) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def faulty_scripts() -> dict[str, dict[str, str]]:
     """The scripts of every faulty device, by op."""
-    return {op: scripts_of(op, wrap) for op, wrap, _ in FAULTS}
+    return {op: scripts_of(op, effect) for op, effect, _ in FAULTS}
 
 
 @pytest.mark.parametrize(("op", "kinds"), [(op, kinds) for op, _, kinds in FAULTS])
@@ -405,7 +370,7 @@ def context_of(op_id: str, dtype: str, clauses: list[str]) -> OpContext:
     return context
 
 
-def passing_scripts(seed: int, count: int) -> Iterator[tuple[CellKey, str]]:
+def passing_scripts(seed: int, most: int) -> Iterator[tuple[CellKey, str]]:
     """Cells of the CPU that pass, drawn from a seed, each with the script of the first call that it judged."""
     random = Random(seed)
     items = [(op.id, d) for op in catalogue().values() for d in sorted(op.dtypes & CPU.dtypes)]
@@ -414,7 +379,7 @@ def passing_scripts(seed: int, count: int) -> Iterator[tuple[CellKey, str]]:
         for check in planned_op_checks(contract.load())
         if check.clause.startswith(("layout.", "dispatch."))
     ]
-    while count:
+    while most:
         op, dtype = random.choice(items)
         traits = context_of(op, dtype, []).traits
         clauses = [
@@ -433,12 +398,12 @@ def passing_scripts(seed: int, count: int) -> Iterator[tuple[CellKey, str]]:
         record = context.recorder.cells[clause]
         if record.outcome() is Outcome.PASS and context.scripts:
             yield record.key, context.scripts[clause]()
-            count -= 1
+            most -= 1
 
 
 def test_scripts_of_cells_that_pass_find_no_fault() -> None:
     wrong = {}
-    for cell, text in passing_scripts(seed=1, count=200):
+    for cell, text in passing_scripts(seed=1, most=200):
         with one_thread(), settings_kept():
             status, said = exit_status(text)
         if status != 0:
@@ -565,7 +530,7 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome(
         cell=CellKey("layout.values", "add", "float32"), outcome=Outcome.FAIL, note="seen"
     )
     record: Any = SimpleNamespace(
-        told=lambda: failed, smallest=SimpleNamespace(repro=repro, script=repro)
+        to_outcome=lambda: failed, smallest=SimpleNamespace(repro=repro, script=repro)
     )
     worker: Any = SimpleNamespace(watch=SimpleNamespace(noted=lambda told: told))
     found = Worker._outcome(worker, record)

@@ -18,7 +18,7 @@ from conformance.checks.repro.script import expected_and_found, headed
 from conformance.suites import layout
 from devices import registry
 from devices.failure import Difference, Failure, Kind
-from devices.simulated.faults import planted
+from devices.simulated.backend.fault_switches import planted
 from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions

@@ -218,7 +218,7 @@ def test_each_aspect_ends_in_the_call_as_it_is(device: Device, aspect: Aspects) 
 
 def test_equal_sizes_shrink_together(device: Device) -> None:
     runner = CandidateRunner.of("mm", "float32", device, 16)
-    sample = next(s for s in runner.drawn if s.rank == 2 and s.numel > 4)
+    sample = next(s for s in runner.source_samples if s.rank == 2 and s.numel > 4)
     space = smaller_sizes(Candidate(sample))
     simplest = space.build((0,) * len(space.bounds))
     assert simplest is not None

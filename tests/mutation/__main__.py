@@ -121,7 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
     print(f"Seed {seed}.", *report.lines(results), sep="\n")
     if given.json is not None:
-        _write(given.json, seed, results)
+        written = {"seed": seed, "not_gating": given.not_gating, "mutants": results}
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(written)))
     broken = any(each.result == "broken" for each in results)
     return int(broken or report.score(results) < given.at_least)
 
@@ -132,10 +133,6 @@ def _told(result: Result) -> None:
         f"{result.id} {result.op}: {result.axis}: {result.kind}: {result.result} {by}",
         file=sys.stderr,
     )
-
-
-def _write(path: Path, seed: int, results: list[Result]) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode({"seed": seed, "mutants": results})))
 
 
 if __name__ == "__main__":

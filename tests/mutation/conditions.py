@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from tests.mutation.plant import Invocation
+from tests.planting.calls import KernelCall
 
-Condition = Callable[[Invocation], bool]
+Condition = Callable[[KernelCall], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def axis(name: str) -> Callable[[Any], Any]:
     return known
 
 
-def shapes(call: Invocation) -> list[tuple[int, ...]]:
+def shapes(call: KernelCall) -> list[tuple[int, ...]]:
     return [tuple(each.tensor.shape) for each in call.operands]
 
 
@@ -99,7 +99,7 @@ def alignment(facts: Facts, rng: Random) -> Drawn:
         return None
     k, mod = pick(facts, rng), rng.choice(["any", 8, 4])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         if operand is None or operand.tensor.device.type == "cpu" or not operand.tensor.numel():
             return False
@@ -124,7 +124,7 @@ def layout(facts: Facts, rng: Random) -> Drawn:
         else "not contiguous"
     )
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         if operand is None:
             return False
@@ -154,7 +154,7 @@ def permutation(facts: Facts, rng: Random) -> Drawn:
         ["cyclic", "reversed", "step 2", "step 3", "stride 0 in the middle", "channels last"]
     )
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         if operand is None or operand.tensor.dim() < 1 or not operand.tensor.numel():
             return False
@@ -197,7 +197,7 @@ def again(facts: Facts, rng: Random) -> Drawn:
         return None
     seen: dict[Any, int] = {}
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         key: Any = how
         if how.startswith("second"):
             key = tuple(shapes(call))
@@ -269,7 +269,7 @@ def values(facts: Facts, rng: Random) -> Drawn:
     k = pick(facts, rng)
     what = rng.choice(FLOATING if k in facts.floating else INTEGER)
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         found = holds(operand.tensor, what) if operand is not None else None
         return found is not None and bool(found.any())
@@ -283,7 +283,7 @@ def broadcast(facts: Facts, rng: Random) -> Drawn:
         return None
     how = rng.choice(["ranks differ", "size 1 against longer", "both ways"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         found = [s for s in shapes(call) if s]
         if len(found) < 2:
             return False
@@ -303,7 +303,7 @@ def mixed(facts: Facts, rng: Random) -> Drawn:
         return None
     how = rng.choice(["dtypes differ", "a 0-d operand", "a Python scalar"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         tensors = [each.tensor for each in call.operands]
         if how == "dtypes differ":
             return len({t.dtype for t in tensors}) > 1
@@ -326,7 +326,7 @@ def out(facts: Facts, rng: Random) -> Drawn:
         return None
     how = rng.choice(["is an input", "strided", "grows", "0-d", "one element", "offset"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         targets = call.out
         if not targets:
             return False
@@ -353,7 +353,7 @@ def empty(facts: Facts, rng: Random) -> Drawn:
         return None
     k = pick(facts, rng)
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         return operand is not None and not operand.tensor.numel()
 
@@ -367,14 +367,12 @@ def argument(facts: Facts, rng: Random) -> Drawn:
     name = rng.choice(facts.arguments)
     how = rng.choice(["not the default", "negative", "zero", "large", "not whole"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         value = call.values.get(name)
         if value is None:
             return False
         if how == "not the default":
-            default = next(
-                (a.default_value for a in call.overload._schema.arguments if a.name == name), None
-            )
+            default = next((a.default_value for a in call.schema.arguments if a.name == name), None)
             return bool(value != default)
         each = value if isinstance(value, (list, tuple)) else [value]
         numbers = [n for n in each if isinstance(n, (int, float)) and not isinstance(n, bool)]
@@ -397,7 +395,7 @@ def tail(facts: Facts, rng: Random) -> Drawn:
     step, left = rng.choice([(8, "some"), (32, "some"), (64, "none"), (16, "one"), (4, "three")])
     counts = {"some": range(1, step), "none": (0,), "one": (1,), "three": (3,)}[left]
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         found = [each.tensor.numel() for each in call.operands[:1]]
         return any(n > step and n % step in counts for n in found)
 
@@ -411,7 +409,7 @@ def matrix(facts: Facts, rng: Random) -> Drawn:
     ways = ["square", "tall", "wide", "one row", "one column", "with a corner of tiles left over"]
     k, how = pick(facts, rng), rng.choice(ways)
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         if operand is None or operand.tensor.dim() < 2:
             return False
@@ -434,7 +432,7 @@ def batch(facts: Facts, rng: Random) -> Drawn:
         ["one row", "more than 8 rows", "more than 300 rows", "two leading dimensions"]
     )
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         for t in (each.tensor for each in call.operands[:1]):
             rows = t.numel() // t.shape[-1] if t.dim() and t.shape[-1] else 0
             if how == "two leading dimensions":
@@ -451,7 +449,7 @@ def which_dimension(facts: Facts, rng: Random) -> Drawn:
         return None
     name, how = rng.choice(facts.dims), rng.choice(["first", "middle", "last", "negative", "two"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         value, operand = call.values.get(name), call.operand(0)
         rank = operand.tensor.dim() if operand is not None else 0
         dims = value if isinstance(value, (list, tuple)) else [value]
@@ -473,11 +471,9 @@ def absent(facts: Facts, rng: Random) -> Drawn:
     """An optional tensor is given or absent."""
     how = rng.choice(["no", "an"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         values = [
-            call.values[a.name]
-            for a in call.overload._schema.arguments
-            if str(a.type) == "Optional[Tensor]"
+            call.values[a.name] for a in call.schema.arguments if str(a.type) == "Optional[Tensor]"
         ]
         given = [isinstance(each, torch.Tensor) for each in values]
         return bool(given) and (not all(given) if how == "no" else any(given))
@@ -494,7 +490,7 @@ def lists(facts: Facts, rng: Random) -> Drawn:
         return None
     how = rng.choice(["one", "two", "more than two", "of different shapes"])
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         held = [v for v in call.values.values() if isinstance(v, (list, tuple)) and v]
         found = [v for v in held if all(isinstance(t, torch.Tensor) for t in v)]
         if how == "of different shapes":
@@ -514,7 +510,7 @@ def uniform(facts: Facts, rng: Random) -> Drawn:
         rng.choice(["positive", "negative", "sorted", "distinct", "repeated"]),
     )
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         if operand is None or operand.tensor.numel() < 3 or operand.tensor.numel() > 4096:
             return False
@@ -539,7 +535,7 @@ def lazy_bits(facts: Facts, rng: Random) -> Drawn:
         return None
     k = pick(facts, rng)
 
-    def condition(call: Invocation) -> bool:
+    def condition(call: KernelCall) -> bool:
         operand = call.operand(k)
         return operand is not None and (operand.tensor.is_conj() or operand.tensor.is_neg())
 

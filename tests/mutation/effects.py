@@ -15,7 +15,8 @@ import torch
 
 from opinfo.compare import replace_tensors, tensors_of
 from tests.mutation.conditions import FLOATING, INTEGER, Condition, Drawn, Facts, holds
-from tests.mutation.plant import NOT_MET, Effect, Invocation, Operand, Refusal
+from tests.planting.calls import NOT_MET, Effect, KernelCall, Operand, Refusal
+from tests.planting.tensors import dense_strides
 
 # -- which elements of a result, and what they become
 
@@ -123,7 +124,7 @@ def wrong_elements(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     if facts.view or not facts.outputs:
         return None
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         old = [t.cpu().clone() for t in call.targets] if how == "old" else []
         result = call.honest()
         made = outputs(result)[:1]
@@ -135,7 +136,7 @@ def wrong_elements(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     return f"{where} {how}", effect
 
 
-def _unmet(call: Invocation, result: Any) -> Any:
+def _unmet(call: KernelCall, result: Any) -> Any:
     """Note that the call was made correctly and nothing was spoilt."""
     call.spared = True
     return result
@@ -151,7 +152,7 @@ def wrong_second_output(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         rng.choice(("off", "zero")),
     )
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         made = outputs(result)[number : number + 1]
         return result if any(spoil(t, where, how) for t in made) else _unmet(call, result)
@@ -173,7 +174,7 @@ def little_precision(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         less = {torch.float32: torch.bfloat16, torch.float64: torch.float32}.get(t.dtype)
         return t.to(less).to(t.dtype) if less is not None else t * 1.03125
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         if how == "operands":
             changed: dict[str, Any] = {}
             for each in call.read:
@@ -207,7 +208,7 @@ def dimensions_swapped(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     k, first = rng.randrange(facts.reads), rng.choice([0, -2])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         operand = call.operand(k)
         if operand is None or operand.written or operand.tensor.dim() < 2:
             return NOT_MET
@@ -222,7 +223,7 @@ def dimensions_swapped(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
 
 @general
 def raises(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         raise Refusal("the kernel is not built for this")
 
     return "raises", effect
@@ -234,7 +235,7 @@ def result_of_the_call_before(facts: Facts, rng: Random) -> tuple[str, Effect] |
         return None
     kept: dict[Any, torch.Tensor] = {}
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         for t in outputs(result)[:1]:
             key = (tuple(t.shape), t.dtype)
@@ -252,7 +253,7 @@ def race(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     dice = Random(rng.random())
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         if dice.random() < 0.5:
             return _unmet(call, result)
@@ -271,7 +272,7 @@ def rolled(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         ["along the last dimension", "along the first", "transposed", "block repeated"]
     )
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         for t in outputs(result)[:1]:
             if not t.numel() or 0 in t.stride() or t.is_conj() or t.dtype in _SIGNED:
@@ -303,7 +304,7 @@ def range_lost(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     how = rng.choice(["float16", "32 bits", "16 bits", "no NaN", "no infinity", "no sign"])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         for t in outputs(result)[:1]:
             held = t.cpu()
@@ -337,7 +338,7 @@ def outputs_exchanged(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     if facts.outputs < 2 or facts.view:
         return None
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         found = outputs(result)
         if len(found) < 2 or found[0].shape != found[1].shape or found[0].dtype != found[1].dtype:
@@ -357,7 +358,7 @@ def memory_kept(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     kept: dict[Any, torch.Tensor] = {}
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         if call.form != "functional" or not isinstance(result, torch.Tensor) or not result.numel():
             return _unmet(call, result)
@@ -382,16 +383,8 @@ def can_read(t: torch.Tensor, stride: Sequence[int], offset: int) -> bool:
     return offset >= 0 and (last + 1) * t.itemsize <= t.untyped_storage().nbytes()
 
 
-def rows(shape: Sequence[int]) -> tuple[int, ...]:
-    steps, step = [], 1
-    for n in reversed(shape):
-        steps.append(step)
-        step *= max(n, 1)
-    return tuple(reversed(steps))
-
-
 def misread(how: str, k: int) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         operand = call.operand(k)
         if operand is None or operand.tensor.device.type == "cpu":
             return NOT_MET
@@ -402,11 +395,11 @@ def misread(how: str, k: int) -> Effect:
         elif how == "start rounded down to 16 bytes":
             offset -= (t.data_ptr() % 16) // t.itemsize
         elif how == "strides taken for contiguous":
-            stride = list(rows(t.shape))
+            stride = list(dense_strides(t.shape))
         elif how == "step taken for 1" and t.dim() and stride[-1] > 1:
             stride[-1] = 1
         elif how == "stride 0 read as dense" and 0 in stride:
-            stride = [s or r for s, r in zip(stride, rows(t.shape))]
+            stride = [s or r for s, r in zip(stride, dense_strides(t.shape))]
         elif how == "permutation inverted" and t.dim() > 2:
             order = sorted(range(t.dim()), key=lambda d: -t.stride(d))
             back = [order.index(d) for d in range(t.dim())]
@@ -427,7 +420,7 @@ def misread(how: str, k: int) -> Effect:
     return effect
 
 
-def _read(call: Invocation, operand: Operand, there: torch.Tensor) -> Any:
+def _read(call: KernelCall, operand: Operand, there: torch.Tensor) -> Any:
     if call.is_view or operand.tensor.is_conj():
         return NOT_MET
     if (
@@ -476,7 +469,7 @@ def broadcast_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     k = rng.randrange(facts.reads)
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         operand = call.operand(k)
         if operand is None or operand.written or operand.tensor.device.type == "cpu":
             return NOT_MET
@@ -530,7 +523,7 @@ def special(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     what = rng.choice(FLOATING if k in facts.floating else INTEGER)
     where = rng.choice(["all", "all", "first", "last", "tail", "block"])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         operand = call.operand(k)
         if operand is None or operand.tensor.is_conj():
             return NOT_MET
@@ -574,9 +567,9 @@ def argument_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         ]
     )
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         value = call.values.get(name)
-        spec = next((a for a in call.overload._schema.arguments if a.name == name), None)
+        spec = next((a for a in call.schema.arguments if a.name == name), None)
         if value is None or spec is None:
             return NOT_MET
         new: Any = value
@@ -617,7 +610,7 @@ def wrong_dimension(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         rng.choice(["any", "negative", "not the last", "the last of several"]),
     )
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         value, operand = call.values.get(name), call.operand(0)
         if operand is None or operand.written or operand.tensor.dim() < 2:
             return NOT_MET
@@ -650,7 +643,7 @@ def alias_missing(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     how = rng.choice(["copied", "offset by one", "copied if not contiguous", "copied if offset"])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         base = call.operand(0)
         if base is None or (how.endswith("contiguous") and base.tensor.is_contiguous()):
@@ -675,7 +668,7 @@ def alias_made(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     k = rng.randrange(facts.reads)
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         operand, result = call.operand(k), call.honest()
         if call.form != "functional" or operand is None or not isinstance(result, torch.Tensor):
             return _unmet(call, result)
@@ -715,7 +708,7 @@ def writes_outside(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     where, k = rng.choice(["after", "before", "between"]), rng.randrange(facts.operands)
     form = rng.choice([*sorted(facts.forms), "operand"])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         operand = call.operand(k)
         if form == "operand":
@@ -741,7 +734,7 @@ def input_written(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     k, where = rng.randrange(facts.reads), rng.choice(["first", "last", "all", "tail"])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result, operand = call.honest(), call.operand(k)
         if operand is None or operand.written or operand.tensor.device.type == "cpu":
             return _unmet(call, result)
@@ -759,7 +752,7 @@ def update_lost(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     if not facts.updates:
         return None
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         before = [(o.tensor, o.tensor.clone()) for o in call.read if o.tensor.device.type != "cpu"]
         result = call.honest()
         changed = [
@@ -780,7 +773,7 @@ def other_strides(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         return None
     how, number = rng.choice(["contiguous", "reversed"]), rng.randrange(facts.outputs)
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         if call.form != "functional":
             return _unmet(call, result)
@@ -788,7 +781,7 @@ def other_strides(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         if (
             number >= len(found)
             or found[number].dim() < 2
-            or (how == "contiguous" and dense_rows(found[number]))
+            or (how == "contiguous" and found[number].is_contiguous())
         ):
             return _unmet(call, result)
         chosen = found[number]
@@ -806,10 +799,6 @@ def other_strides(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     return f"output {number} {how}", effect
 
 
-def dense_rows(t: torch.Tensor) -> bool:
-    return t.is_contiguous()
-
-
 @own("dtype of the result")
 def other_dtype(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     if facts.view or not facts.outputs:
@@ -821,7 +810,7 @@ def other_dtype(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     }  # fmt: skip
     when = rng.choice(["always", "mixed operands", "integers"])
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result, found = call.honest(), {o.tensor.dtype for o in call.operands}
         made = outputs(result)
         if call.form != "functional" or number >= len(made) or made[number].dtype not in other:
@@ -851,14 +840,14 @@ def out_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         ]
     )
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         targets = call.out
         if not targets:
             return NOT_MET
         t = targets[0]
         shape = tuple(t.shape)
         old = t.clone()
-        there = not t.is_contiguous() and can_read(t, rows(shape), t.storage_offset())
+        there = not t.is_contiguous() and can_read(t, dense_strides(shape), t.storage_offset())
         if how == "written in a row" and not there:
             return NOT_MET
         result = call.honest()
@@ -886,7 +875,7 @@ def out_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         else:
             right = t.clone()
             t.copy_(old)
-            t.as_strided(shape, rows(shape)).copy_(right)
+            t.as_strided(shape, dense_strides(shape)).copy_(right)
         return result
 
     return how, effect
@@ -897,16 +886,13 @@ def swallows(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     if not facts.operands:
         return None
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         try:
             call.honest()
         except Exception:
             call.error = None
             first = call.targets[0] if call.targets else call.operands[0].tensor.clone()
-            if (
-                isinstance(call.values.get("out"), torch.Tensor)
-                or len(call.overload._schema.returns) == 1
-            ):
+            if isinstance(call.values.get("out"), torch.Tensor) or len(call.schema.returns) == 1:
                 return first
             return NOT_MET
         return NOT_MET
@@ -931,7 +917,7 @@ def index_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
         ]
     )
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         operand = call.operand(k)
         if (
             operand is None
@@ -975,7 +961,7 @@ def ties(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     if facts.outputs < 1 or facts.view or "dim" not in facts.arguments:
         return None
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         dim, operand = call.values.get("dim"), call.operand(0)
         if (
             not isinstance(dim, int)
@@ -1016,7 +1002,7 @@ def drawn_wrong(facts: Facts, rng: Random) -> tuple[str, Effect] | None:
     )
     state: dict[str, Any] = {}
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         module: Any = torch.simulated  # type: ignore[attr-defined]
         if how == "the same numbers at each call":
             state.setdefault("state", module.get_rng_state())

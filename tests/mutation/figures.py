@@ -5,28 +5,45 @@ The rows are in ``docs/figures/mutants.json``; ``benchmarks/pages.py`` makes the
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from benchmarks.pages import MUTANTS, MutantFigures, read_mutants, write_pages
+from conformance import contract
+from tests.mutation.kernels import Result
 from tests.mutation.report import LIVE
 
 
-def row_of(family: str, seed: int, results: Iterable[str]) -> MutantFigures:
-    """The row of a run: how many of its live mutants had each result."""
-    counts = Counter(results)
+class Tried(msgspec.Struct):
+    """What ``python -m tests.mutation --json`` wrote. ``not_gating`` is the value of that option."""
+
+    seed: int
+    mutants: list[Result]
+    not_gating: str | None = None
+
+
+def row_of(family: str, tried: Tried) -> MutantFigures:
+    """The row of a run: how many of its live mutants had each result.
+
+    A mutant that turned a gating clause red counts as noticed even if the run treated this clause as one that does not gate.
+    """
+    counts = Counter(each.result for each in tried.mutants)
+    clauses = contract.load().clauses
+    freed = sum(
+        each.result == "not_gated" and not all(clauses[one].provisional for one in each.not_gating)
+        for each in tried.mutants
+    )
     return MutantFigures(
         family=family,
-        seed=seed,
+        seed=tried.seed,
+        mutants=len(tried.mutants),
         live=sum(counts[each] for each in LIVE),
-        gate_red=counts["noticed"],
-        cells_only=counts["not_gated"],
+        earlier=None if tried.not_gating is None else counts["noticed"],
+        gate_red=counts["noticed"] + freed,
+        cells_only=counts["not_gated"] - freed,
         reached=counts["survived"],
         not_reached=counts["not_reached"],
     )
@@ -40,9 +57,8 @@ def main(files: tuple[str, ...]) -> None:
     for given in files:
         family, _, name = given.partition("=")
         try:
-            found: dict[str, Any] = json.loads(Path(name).read_text(encoding="utf-8"))
-            row = row_of(family, found["seed"], [each["result"] for each in found["mutants"]])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            row = row_of(family, msgspec.json.decode(Path(name).read_bytes(), type=Tried))
+        except (OSError, ValueError, KeyError) as error:
             raise click.ClickException(
                 f"{given}: expected FAMILY=FILE with a file of `python -m tests.mutation --json`: {error!r}"
             ) from None

@@ -1,7 +1,6 @@
 """Mutants of gradients: the derivative of an op is wrong for one input, always or for some layouts, sizes or subsets.
 
-The op is called between identities that see every cotangent and every gradient in backward. This happens only on the
-simulated device, and only where gradients are recorded; the result of the call is not changed.
+A derivative is wrong on the simulated device alone, and only where gradients are recorded.
 """
 
 from __future__ import annotations
@@ -11,54 +10,39 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import torch
 
 from opinfo.catalog import Op, catalogue
-from opinfo.compare import Arguments, replace_tensors, tensors_of
+from opinfo.compare import tensors_of
 from opinfo.exceptions import exceptions
 from opinfo.samples import Sample, draw, seed_everything
 from tests.mutation.items import device, subject
 from tests.mutation.kernels import Result
+from tests.planting.derivatives import Backward, wrong_derivative
+from tests.planting.places import on_simulated, replaced
+from tests.planting.tensors import is_expanded
 
 DTYPE = "float32"
 _NOT = {"values.free", "mutates.self", "values.not_unique", "gradients.of_storage"}
-
-
-@dataclass
-class Way:
-    """The backward of one call: its inputs, and the cotangents that have arrived so far."""
-
-    inputs: list[torch.Tensor]
-    outputs: int
-    cotangents: list[torch.Tensor] = field(default_factory=list)
-
-    @property
-    def wanted(self) -> int:
-        return sum(each.requires_grad for each in self.inputs)
 
 
 def _long(tensor: torch.Tensor) -> int:
     return sum(n > 1 for n in tensor.shape)
 
 
-def _expanded(tensor: torch.Tensor) -> bool:
-    return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride()))
-
-
 def _stepped(tensor: torch.Tensor) -> bool:
-    return not tensor.is_contiguous() and not _expanded(tensor)
+    return not tensor.is_contiguous() and not is_expanded(tensor)
 
 
 #: When a gradient is wrong.
-CONDITIONS: dict[str, Callable[[Way], bool]] = {
+CONDITIONS: dict[str, Callable[[Backward], bool]] = {
     "always": lambda way: True,
-    "a cotangent is expanded": lambda way: any(map(_expanded, way.cotangents)),
+    "a cotangent is expanded": lambda way: any(map(is_expanded, way.cotangents)),
     "a cotangent is not contiguous": lambda way: any(map(_stepped, way.cotangents)),
     "every cotangent is contiguous": lambda way: all(c.is_contiguous() for c in way.cotangents),
     "a cotangent has an offset": lambda way: any(c.storage_offset() for c in way.cotangents),
-    "an input is expanded": lambda way: any(map(_expanded, way.inputs)),
+    "an input is expanded": lambda way: any(map(is_expanded, way.inputs)),
     "an input is not contiguous": lambda way: any(map(_stepped, way.inputs)),
     "the first input is not contiguous": lambda way: _stepped(way.inputs[0]),
     "input and cotangent are not contiguous": lambda way: (
@@ -118,7 +102,7 @@ def _as_a_row(gradient: torch.Tensor) -> torch.Tensor:
 
 
 #: How a gradient is wrong.
-EFFECTS: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+EFFECTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "doubled": lambda g: g * 2,
     "halved": lambda g: g / 2,
     "off by a thousandth": lambda g: g * 1.001,
@@ -167,11 +151,11 @@ class Mutant:
     reached: int = 0
     _before: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
 
-    def applies(self, way: Way) -> bool:
+    def applies(self, way: Backward) -> bool:
         with torch.no_grad():
             return CONDITIONS[self.when](way)
 
-    def entered(self, way: Way, place: int, gradient: torch.Tensor) -> torch.Tensor | None:
+    def entered(self, way: Backward, place: int, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of an input, as the mutant returns it."""
         if self.place not in (None, place) or not self.applies(way):
             return gradient
@@ -191,9 +175,8 @@ class Mutant:
         self.reached += 1
         return EFFECTS[self.what](gradient)
 
-    def left(self, way: Way, cotangent: torch.Tensor) -> torch.Tensor:
+    def left(self, way: Backward, cotangent: torch.Tensor) -> torch.Tensor:
         """A cotangent, as the mutant passes it on."""
-        way.cotangents.append(cotangent)
         if not self.applies(way):
             return cotangent
         if self.what == "the cotangent read in a row" and not cotangent.is_contiguous():
@@ -206,83 +189,20 @@ class Mutant:
         if self.what == "the cotangent is written to":
             self.reached += 1
             with torch.no_grad():
-                cotangent.detach().add_(1) if not _expanded(cotangent) else None
+                cotangent.detach().add_(1) if not is_expanded(cotangent) else None
         if self.what == "the cotangent is ignored":
             self.reached += 1
             return torch.ones_like(cotangent)
         return cotangent
 
 
-class _Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, mutant: Mutant, way: Way, place: int) -> Any:
-        ctx.about = (mutant, way, place)
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        mutant, way, place = ctx.about
-        if torch._C._functorch.is_batchedtensor(gradient):
-            return gradient, None, None, None
-        return mutant.entered(way, place, gradient), None, None, None
-
-
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, mutant: Mutant, way: Way) -> Any:
-        ctx.about = (mutant, way)
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Any) -> Any:
-        mutant, way = ctx.about
-        if torch._C._functorch.is_batchedtensor(cotangent):
-            return cotangent, None, None
-        return mutant.left(way, cotangent), None, None
-
-
-def mutated(mutant: Mutant, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The op's function with the wrong derivative for tensors of the device."""
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        call = Arguments(args, kwargs)
-        inputs = call.tensors
-        ours = [t for t in inputs if t.device.type == "simulated"]
-        if not (torch.is_grad_enabled() and any(t.requires_grad for t in ours)):
-            return function(*args, **kwargs)
-        floats = [t for t in inputs if t.is_floating_point()]
-        way = Way(floats, 0)
-        places = iter(range(len(inputs)))
-
-        def enter(tensor: torch.Tensor) -> torch.Tensor:
-            place = next(places) if tensor.is_floating_point() else -1
-            if not tensor.requires_grad or tensor.device.type != "simulated":
-                return tensor
-            return _Enter.apply(tensor, mutant, way, place)
-
-        def leave(tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.requires_grad or tensor.device.type != "simulated":
-                return tensor
-            way.outputs += 1
-            return _Leave.apply(tensor, mutant, way)
-
-        entered = replace_tensors((args, kwargs), enter)
-        return replace_tensors(function(*entered[0], **entered[1]), leave)
-
-    called.__name__ = getattr(function, "__name__", "called")
-    return called
-
-
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    original = mutant.op.function
-    vars(mutant.op)["function"] = mutated(mutant, original)
+    """Put the mutant in front of its op's function, for tensors of the simulated device."""
     mutant.reached = 0
     mutant._before.clear()
-    try:
+    with replaced(mutant.op, "function", wrong_derivative(mutant), on_simulated):
         yield
-    finally:
-        vars(mutant.op)["function"] = original
 
 
 def ops() -> list[str]:

@@ -89,7 +89,7 @@ class Subject:
             run_checks(context, checks)
         forget_dispatches()
         return {
-            clause: verdict_of(matcher(), record.told())[0] in BAD
+            clause: verdict_of(matcher(), record.to_outcome())[0] in BAD
             for clause, record in context.recorder.cells.items()
         }
 
@@ -124,4 +124,4 @@ def is_refused(case: BehaviourCase) -> bool:
     recorder = Recorder(case.name, "", [case.clause])
     record = recorder.cells[case.clause]
     run_case(case, record, device(), DeviceLocator(device="simulated"))
-    return verdict_of(matcher(), record.told())[0] in BAD
+    return verdict_of(matcher(), record.to_outcome())[0] in BAD

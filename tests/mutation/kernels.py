@@ -23,8 +23,10 @@ from opinfo.samples import Sample, choose, draw
 from tests.mutation.conditions import AXES, Facts
 from tests.mutation.effects import OWN, drawn
 from tests.mutation.items import device, dtypes_of, is_refused, not_gating, subject
-from tests.mutation.plant import Effect, Invocation, Seen, planted
 from tests.mutation.probe import observable
+from tests.planting.calls import Effect, KernelCall
+from tests.planting.places import overload_of, planted
+from tests.planting.seen import Seen
 
 #: Overloads that every call needs: a mutant of one would be a mutant of the whole device.
 _TOOLS = frozenset(
@@ -130,7 +132,7 @@ def ops_of(seed: int, count: int, family: str | None) -> list[str]:
 
 
 @lru_cache(maxsize=4)
-def seen_of(op_id: str) -> dict[str, list[Invocation]]:
+def seen_of(op_id: str) -> dict[str, list[KernelCall]]:
     """The calls that reach the device's kernels, by overload, for all forms of an op."""
     op, seen = catalogue()[op_id], Seen()
     dtype = dtypes_of(op_id, "core")[0]
@@ -193,7 +195,7 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
     most = max(calls, key=lambda call: (len(call.read), len(call.operands)))
     arguments, dims = [], []
     for call in calls:
-        for a in call.overload._schema.arguments:
+        for a in call.schema.arguments:
             value = call.values[a.name]
             if tensors_of(value) or str(a.type).startswith(
                 ("Tensor", "Optional[Tensor", "List[Tensor")
@@ -204,14 +206,13 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
                 if a.name in ("dim", "dims", "axis", "dim0"):
                     dims.append(a.name)
     kinds = [o.tensor.dtype for o in most.read]
-    tags = {tag for call in calls for tag in call.overload.tags}
+    tags = {tag for call in calls for tag in call.function.tags}
     return Facts(
         operands=min(max(len(call.operands) for call in calls), 4),
         reads=min(len(most.read), 4),
         forms=frozenset(call.form for call in calls),
         outputs=max(
-            len([r for r in call.overload._schema.returns if "Tensor" in str(r.type)])
-            for call in calls
+            len([r for r in call.schema.returns if "Tensor" in str(r.type)]) for call in calls
         ),
         view=any(call.is_view for call in calls),
         random=torch.Tag.nondeterministic_seeded in tags,
@@ -224,7 +225,7 @@ def facts_of(op_id: str, overloads: tuple[str, ...]) -> Facts:
         dims=tuple(dict.fromkeys(dims)),
         updates=any("running" in name for call in calls for name in call.values),
         long=any(n > 1 for call in calls for o in call.operands for n in o.tensor.shape),
-        types=frozenset(str(a.type) for call in calls for a in call.overload._schema.arguments),
+        types=frozenset(str(a.type) for call in calls for a in call.schema.arguments),
     )
 
 
@@ -282,12 +283,7 @@ def tried(seed: int, number: int, op_id: str, bred: Callable[[Result], None]) ->
 
 def drawn_at_random(overloads: Iterable[str]) -> bool:
     """Whether an overload draws random numbers. The cases of ``random`` check the numbers that are drawn."""
-    found = ((name.partition(".")) for name in overloads)
-    return any(
-        torch.Tag.nondeterministic_seeded
-        in getattr(getattr(torch.ops.aten, packet), overload or "default").tags
-        for packet, _, overload in found
-    )
+    return any(torch.Tag.nondeterministic_seeded in overload_of(name).tags for name in overloads)
 
 
 @cache

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import contract
 from conformance.checks.cases.cases import BehaviourCase, not_here
@@ -22,7 +20,10 @@ from conformance.suites import planned_cases
 from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
 from tests.mutation.module_probe import different
-from tests.mutation.plant import NOT_MET, Invocation, planted
+from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.places import overload_of, planted
+from tests.planting.seen import Names
+from tests.planting.tensors import dense_strides, is_expanded
 
 
 class Spec(NamedTuple):
@@ -39,22 +40,18 @@ class Spec(NamedTuple):
 # -- when: conditions of a call of a kernel, by its first operand
 
 
-def _first(call: Invocation) -> torch.Tensor:
+def _first(call: KernelCall) -> torch.Tensor:
     return call.read[0].tensor if call.read else torch.zeros(())
 
 
-def _expanded(x: torch.Tensor) -> bool:
-    return any(size > 1 and step == 0 for size, step in zip(x.shape, x.stride()))
-
-
-CONDITIONS: dict[str, Callable[[Invocation], bool]] = {
+CONDITIONS: dict[str, Callable[[KernelCall], bool]] = {
     "any call": lambda call: True,
     "channels_last": lambda call: (
         _first(call).dim() == 4
         and not _first(call).is_contiguous()
         and _first(call).is_contiguous(memory_format=torch.channels_last)
     ),
-    "expanded": lambda call: _expanded(_first(call)),
+    "expanded": lambda call: is_expanded(_first(call)),
     "not contiguous": lambda call: not _first(call).is_contiguous(),
     "contiguous": lambda call: _first(call).is_contiguous(),
     "with an offset": lambda call: _first(call).storage_offset() > 0,
@@ -65,7 +62,7 @@ CONDITIONS: dict[str, Callable[[Invocation], bool]] = {
     "an odd last size": lambda call: _first(call).dim() > 0 and _first(call).shape[-1] % 2 == 1,
     "one operand less": lambda call: any(
         call.values[a.name] is None
-        for a in call.overload._schema.arguments
+        for a in call.schema.arguments
         if "Optional[Tensor]" in str(a.type)
     ),
     "in training": lambda call: bool(call.values.get("training", call.values.get("train", False))),
@@ -80,10 +77,10 @@ def _results(result: Any) -> list[torch.Tensor]:
     return [each for each in found if isinstance(each, torch.Tensor) and each.is_floating_point()]
 
 
-def _spoilt(change: Callable[[torch.Tensor], None]) -> Callable[[Invocation, int], Any]:
-    def does(call: Invocation, place: int) -> Any:
+def _spoilt(change: Callable[[torch.Tensor], None]) -> Callable[[KernelCall, int], Any]:
+    def does(call: KernelCall, place: int) -> Any:
         result = call.honest()
-        floats = [each for each in _results(result) if each.numel() > 0 and not _expanded(each)]
+        floats = [each for each in _results(result) if each.numel() > 0 and not is_expanded(each)]
         if not floats:
             return NOT_MET
         change(floats[place % len(floats)])
@@ -122,7 +119,7 @@ def _last_one(x: torch.Tensor) -> None:
     x[tuple(size - 1 for size in x.shape)] += 1
 
 
-RESULTS: dict[str, Callable[[Invocation, int], Any]] = {
+RESULTS: dict[str, Callable[[KernelCall, int], Any]] = {
     "scaled by 1.01": _spoilt(_scaled_by(1.01)),
     "doubled": _spoilt(_scaled_by(2)),
     "second half lost": _spoilt(_last_rows_lost),
@@ -133,7 +130,7 @@ RESULTS: dict[str, Callable[[Invocation, int], Any]] = {
 }
 
 
-def _read_as_dense(call: Invocation, place: int) -> Any:
+def _read_as_dense(call: KernelCall, place: int) -> Any:
     read = [each for each in call.read if each.tensor.is_floating_point()]
     if not read:
         return NOT_MET
@@ -142,25 +139,24 @@ def _read_as_dense(call: Invocation, place: int) -> Any:
     if x.is_contiguous() or x.numel() == 0:
         return NOT_MET
     room = x.untyped_storage().nbytes() // x.itemsize
-    if _expanded(x) or x.storage_offset() + x.numel() > room:
+    if is_expanded(x) or x.storage_offset() + x.numel() > room:
         wrong = x.clone(memory_format=torch.contiguous_format)
         wrong.view(-1)[1:].zero_()
     else:
-        dense = torch.empty(x.shape, device="meta").stride()
-        wrong = x.as_strided(x.shape, dense, x.storage_offset())
+        wrong = x.as_strided(x.shape, dense_strides(x.shape), x.storage_offset())
     return call.honest_with(operand, wrong)
 
 
-def _overwritten(call: Invocation, place: int) -> Any:
+def _overwritten(call: KernelCall, place: int) -> Any:
     read = [each.tensor for each in call.read if each.tensor.is_floating_point()]
     result = call.honest()
-    if not read or _expanded(read[place % len(read)]):
+    if not read or is_expanded(read[place % len(read)]):
         return NOT_MET
     read[place % len(read)].add_(1)
     return result
 
 
-def _argument(call: Invocation, name: str) -> Any:
+def _argument(call: KernelCall, name: str) -> Any:
     """Another value for an argument that is not a tensor, or None for an optional tensor."""
     value = call.values[name]
     if isinstance(value, torch.Tensor) or value is None:
@@ -185,11 +181,8 @@ def _argument(call: Invocation, name: str) -> Any:
 
 
 def arguments_of(op: str) -> list[str]:
-    packet, _, overload = op.partition(".")
-    schema = getattr(getattr(torch.ops.aten, packet), overload or "default")._schema
-    plain = [
-        a.name for a in schema.arguments if not str(a.type).startswith(("Tensor", "List[Tensor"))
-    ]
+    arguments = overload_of(op)._schema.arguments
+    plain = [a.name for a in arguments if not str(a.type).startswith(("Tensor", "List[Tensor"))]
     silent = (
         "dtype",
         "layout",
@@ -202,10 +195,10 @@ def arguments_of(op: str) -> list[str]:
     return [each for each in plain if each not in silent]
 
 
-def effect_of(spec: Spec) -> Callable[[Invocation], Any]:
+def effect_of(spec: Spec) -> Callable[[KernelCall], Any]:
     holds = CONDITIONS[spec.condition]
 
-    def does(call: Invocation) -> Any:
+    def does(call: KernelCall) -> Any:
         if not holds(call):
             return NOT_MET
         if spec.kind == "argument":
@@ -221,6 +214,7 @@ def effect_of(spec: Spec) -> Callable[[Invocation], Any]:
 
 # -- what: of ops that are made of others, which are replaced above autograd
 
+ABOVE = "AutogradPrivateUse1"
 Run = Callable[..., Any]
 Wrong = Callable[[dict[str, Any], Run], Any]
 
@@ -454,7 +448,7 @@ ATTENTION: dict[str, Wrong] = {
         lambda given, run: run(key=given["key"].flip(-1)),
     ),
     "expanded value misread": _if(
-        lambda given: _expanded(given["value"]),
+        lambda given: is_expanded(given["value"]),
         lambda given, run: run(
             value=given["value"] * torch.arange(2, device=given["value"].device)[0]
         ),
@@ -479,59 +473,12 @@ ATTENTION: dict[str, Wrong] = {
 }
 
 
-@dataclass(slots=True)
-class Above:
-    """A replacement for an op that is composed of other ops, which counts its calls."""
-
-    op: str
-    wrong: Wrong
-    reached: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        packet, _, overload = self.op.partition(".")
-        op: Any = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        schema = op._schema.arguments
-        given = {**{a.name: v for a, v in zip(schema, args)}, **kwargs}
-        given = {a.name: given.get(a.name, a.default_value) for a in schema}
-
-        def run(**changed: Any) -> Any:
-            values = {**given, **changed}
-            plain = [values[a.name] for a in schema if not a.kwarg_only]
-            return op.decompose(*plain, **{a.name: values[a.name] for a in schema if a.kwarg_only})
-
-        result = self.wrong(given, run)
-        if result is NOT_MET:
-            return run()
-        self.reached += 1
-        return result
-
-
-@contextmanager
-def above(op: str, wrong: Wrong) -> Iterator[Above]:
-    made, library = Above(op, wrong), torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the op has a decomposition
-        library.impl(op, made, "AutogradPrivateUse1")
-    try:
-        yield made
-    finally:
-        library._destroy()
+def above(wrong: Wrong) -> Effect:
+    """The effect on an op that is composed of other ops: it is planted above autograd."""
+    return lambda call: wrong(call.values, call.honest)
 
 
 # -- breeding
-
-
-class Names(TorchDispatchMode):
-    """Notes the names of the overloads that are called. (Seen also keeps their arguments, which is too much here.)"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func.name().removeprefix("aten::"))
-        return func(*args, **(kwargs or {}))
 
 
 @cache
@@ -547,129 +494,35 @@ def cases() -> dict[BehaviourCase, frozenset[str]]:
     return found
 
 
+_KERNELS = """
+_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+_adaptive_avg_pool3d_backward _ctc_loss _ctc_loss_backward _embedding_bag _embedding_bag_backward
+_embedding_bag_forward_only _log_softmax _log_softmax_backward_data _pack_padded_sequence
+_prelu_kernel _prelu_kernel_backward _safe_softmax _softmax _softmax_backward_data
+_thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
+_thnn_fused_lstm_cell_backward_impl adaptive_max_pool2d adaptive_max_pool2d_backward
+adaptive_max_pool3d adaptive_max_pool3d_backward addmm avg_pool2d avg_pool2d_backward avg_pool3d
+avg_pool3d_backward baddbmm binary_cross_entropy_backward bmm constant_pad_nd convolution
+convolution_backward elu elu_backward embedding embedding_dense_backward
+fractional_max_pool2d_backward fractional_max_pool3d_backward gelu gelu_backward glu glu_backward
+hardshrink hardshrink_backward hardswish hardswish_backward hardtanh hardtanh_backward huber_loss
+huber_loss_backward leaky_relu leaky_relu_backward linalg_vector_norm log_sigmoid_backward
+log_sigmoid_forward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
+max_pool3d_with_indices_backward mish mish_backward mse_loss mse_loss_backward multi_margin_loss
+multi_margin_loss_backward multilabel_margin_loss_backward multilabel_margin_loss_forward
+native_batch_norm native_batch_norm_backward native_group_norm native_group_norm_backward
+native_layer_norm native_layer_norm_backward nll_loss2d_backward nll_loss2d_forward
+nll_loss_backward nll_loss_forward reflection_pad1d reflection_pad1d_backward reflection_pad2d
+reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward relu replication_pad1d
+replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d
+replication_pad3d_backward select_backward sigmoid sigmoid_backward silu silu_backward
+slice_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward
+softplus softplus_backward softshrink softshrink_backward tanh tanh_backward threshold
+threshold_backward upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward
+upsample_nearest2d_backward upsample_nearest2d upsample_bicubic2d im2col col2im
+"""
 #: Kernels that modules reach, but for those that every op needs.
-KERNELS = (
-    "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool2d_backward",
-    "_adaptive_avg_pool3d",
-    "_adaptive_avg_pool3d_backward",
-    "_ctc_loss",
-    "_ctc_loss_backward",
-    "_embedding_bag",
-    "_embedding_bag_backward",
-    "_embedding_bag_forward_only",
-    "_log_softmax",
-    "_log_softmax_backward_data",
-    "_pack_padded_sequence",
-    "_prelu_kernel",
-    "_prelu_kernel_backward",
-    "_safe_softmax",
-    "_softmax",
-    "_softmax_backward_data",
-    "_thnn_fused_gru_cell",
-    "_thnn_fused_gru_cell_backward",
-    "_thnn_fused_lstm_cell",
-    "_thnn_fused_lstm_cell_backward_impl",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool2d_backward",
-    "adaptive_max_pool3d",
-    "adaptive_max_pool3d_backward",
-    "addmm",
-    "avg_pool2d",
-    "avg_pool2d_backward",
-    "avg_pool3d",
-    "avg_pool3d_backward",
-    "baddbmm",
-    "binary_cross_entropy_backward",
-    "bmm",
-    "constant_pad_nd",
-    "convolution",
-    "convolution_backward",
-    "elu",
-    "elu_backward",
-    "embedding",
-    "embedding_dense_backward",
-    "fractional_max_pool2d_backward",
-    "fractional_max_pool3d_backward",
-    "gelu",
-    "gelu_backward",
-    "glu",
-    "glu_backward",
-    "hardshrink",
-    "hardshrink_backward",
-    "hardswish",
-    "hardswish_backward",
-    "hardtanh",
-    "hardtanh_backward",
-    "huber_loss",
-    "huber_loss_backward",
-    "leaky_relu",
-    "leaky_relu_backward",
-    "linalg_vector_norm",
-    "log_sigmoid_backward",
-    "log_sigmoid_forward",
-    "max_pool2d_with_indices",
-    "max_pool2d_with_indices_backward",
-    "max_pool3d_with_indices",
-    "max_pool3d_with_indices_backward",
-    "mish",
-    "mish_backward",
-    "mse_loss",
-    "mse_loss_backward",
-    "multi_margin_loss",
-    "multi_margin_loss_backward",
-    "multilabel_margin_loss_backward",
-    "multilabel_margin_loss_forward",
-    "native_batch_norm",
-    "native_batch_norm_backward",
-    "native_group_norm",
-    "native_group_norm_backward",
-    "native_layer_norm",
-    "native_layer_norm_backward",
-    "nll_loss2d_backward",
-    "nll_loss2d_forward",
-    "nll_loss_backward",
-    "nll_loss_forward",
-    "reflection_pad1d",
-    "reflection_pad1d_backward",
-    "reflection_pad2d",
-    "reflection_pad2d_backward",
-    "reflection_pad3d",
-    "reflection_pad3d_backward",
-    "relu",
-    "replication_pad1d",
-    "replication_pad1d_backward",
-    "replication_pad2d",
-    "replication_pad2d_backward",
-    "replication_pad3d",
-    "replication_pad3d_backward",
-    "select_backward",
-    "sigmoid",
-    "sigmoid_backward",
-    "silu",
-    "silu_backward",
-    "slice_backward",
-    "smooth_l1_loss",
-    "smooth_l1_loss_backward",
-    "soft_margin_loss",
-    "soft_margin_loss_backward",
-    "softplus",
-    "softplus_backward",
-    "softshrink",
-    "softshrink_backward",
-    "tanh",
-    "tanh_backward",
-    "threshold",
-    "threshold_backward",
-    "upsample_bicubic2d_backward",
-    "upsample_bilinear2d",
-    "upsample_bilinear2d_backward",
-    "upsample_nearest2d_backward",
-    "upsample_nearest2d",
-    "upsample_bicubic2d",
-    "im2col",
-    "col2im",
-)
+KERNELS = tuple(_KERNELS.split())
 
 
 def bred(seed: int) -> Iterator[Spec]:
@@ -708,9 +561,9 @@ def names(seed: int, count: int) -> list[str]:
 
 def plant(spec: Spec) -> AbstractContextManager[Any]:
     if spec.kind == "recurrent":
-        return above(spec.op, RECURRENT[spec.detail])
+        return planted([spec.op], above(RECURRENT[spec.detail]), ABOVE)
     if spec.kind == "attention":
-        return above(spec.op, ATTENTION[spec.detail])
+        return planted([spec.op], above(ATTENTION[spec.detail]), ABOVE)
     return planted([spec.op], effect_of(spec))
 
 

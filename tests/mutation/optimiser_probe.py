@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from opinfo.compare import tensors_of
-from tests.mutation.plant import KIND, Effect, planted
+from tests.planting.calls import Effect
+from tests.planting.places import SIMULATED, overload_of, planted
 
 _SHAPES = ((), (1,), (0,), (13,), (2, 6), (4, 1, 3), (2, 3, 2, 5), (70,), (2, 0), (300,))
 _DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.float16)
@@ -70,11 +71,6 @@ def programs(op: str) -> Iterator[tuple[str, Program]]:
     yield "the same twice", twice
 
 
-def function_of(op: str) -> Any:
-    packet, _, overload = op.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
-
-
 def tensor(rng: Random, shape: tuple[int, ...], dtype: torch.dtype, index: int = 0) -> torch.Tensor:
     """A tensor on the device, in a layout drawn at random."""
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
@@ -83,7 +79,7 @@ def tensor(rng: Random, shape: tuple[int, ...], dtype: torch.dtype, index: int =
         values.view(-1)[rng.randrange(values.numel())] = rng.choice(
             (float("nan"), float("inf"), 0.0)
         )
-    there = values.to(f"{KIND}:{index}")
+    there = values.to(f"{SIMULATED}:{index}")
     layout = rng.random()
     if layout < 0.2 and len(shape) > 1:
         return there.transpose(0, 1).contiguous().transpose(0, 1)
@@ -120,7 +116,7 @@ def shapes(rng: Random) -> list[tuple[int, ...]]:
 
 def list_call(op: str, rng: Random) -> list[torch.Tensor]:
     """The result of a call, and its arguments afterwards."""
-    function, sizes = function_of(op), shapes(rng)
+    function, sizes = overload_of(op), shapes(rng)
     dtype = None if rng.random() < 0.2 else rng.choice(_DTYPES)
     kinds = [dtype or rng.choice(_DTYPES) for _ in sizes]
     where = [rng.randrange(2) for _ in sizes] if rng.random() < 0.1 else [0] * len(sizes)
@@ -153,22 +149,26 @@ def list_call(op: str, rng: Random) -> list[torch.Tensor]:
         elif kind == "Tensor":
             args.append(tensor(rng, (), dtype or torch.float32))
     result = function(*args, **named)
-    held = [whole(each) for each in tensors_of(args) if each.device.type == KIND]
+    held = [whole(each) for each in tensors_of(args) if each.device.type == SIMULATED]
     made = tensors_of(result)
     for each in made:  # results that lie in other tensors change these
         each.detach().zero_() if rng.random() < 0.3 and each.dtype != torch.bool else None
-    return [*made, *held, *[whole(each) for each in tensors_of(args) if each.device.type == KIND]]
+    return [
+        *made,
+        *held,
+        *[whole(each) for each in tensors_of(args) if each.device.type == SIMULATED],
+    ]
 
 
 def fused_call(op: str, rng: Random) -> list[torch.Tensor]:
-    function, sizes = function_of(op), shapes(rng)
+    function, sizes = overload_of(op), shapes(rng)
     dtype = rng.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16))
     args: list[Any] = []
     named: dict[str, Any] = {}
     for a in function._schema.arguments:
         kind = str(a.type)
         if a.name == "state_steps":
-            args.append([torch.tensor(float(rng.randrange(1, 9)), device=KIND) for _ in sizes])
+            args.append([torch.tensor(float(rng.randrange(1, 9)), device=SIMULATED) for _ in sizes])
         elif a.name in ("exp_avg_sqs", "max_exp_avg_sqs", "state_sums"):
             args.append([tensor(rng, size, dtype).abs() for size in sizes])
         elif "List[Tensor]" in kind:
@@ -180,12 +180,14 @@ def fused_call(op: str, rng: Random) -> list[torch.Tensor]:
                 rng.choice((0.0, 0.1, 0.3, 0.9)) if a.name != "eps" else rng.choice((1e-8, 1e-2))
             )
         elif a.name == "lr":
-            named[a.name] = torch.tensor(rng.choice((0.1, 0.3)), device=KIND)
+            named[a.name] = torch.tensor(rng.choice((0.1, 0.3)), device=SIMULATED)
         elif a.name == "grad_scale":
-            named[a.name] = torch.tensor(4.0, device=KIND) if rng.random() < 0.4 else None
+            named[a.name] = torch.tensor(4.0, device=SIMULATED) if rng.random() < 0.4 else None
         elif a.name == "found_inf":
             named[a.name] = (
-                torch.tensor(float(rng.random() < 0.5), device=KIND) if rng.random() < 0.4 else None
+                torch.tensor(float(rng.random() < 0.5), device=SIMULATED)
+                if rng.random() < 0.4
+                else None
             )
     if named.get("beta1") == 0.0 or named.get("beta2") == 0.0:
         named["beta1"], named["beta2"] = 0.5, 0.7
@@ -208,9 +210,9 @@ def training(rng: Random) -> list[torch.Tensor]:
         torch.nn.GELU(),
         torch.nn.Linear(20, 3),
     ]
-    network = torch.nn.Sequential(*layers).to(KIND)
-    tokens = torch.nn.Embedding(6, 50).to(KIND)
-    attention = torch.nn.MultiheadAttention(50, 5, batch_first=True).to(KIND)
+    network = torch.nn.Sequential(*layers).to(SIMULATED)
+    tokens = torch.nn.Embedding(6, 50).to(SIMULATED)
+    attention = torch.nn.MultiheadAttention(50, 5, batch_first=True).to(SIMULATED)
     if rng.random() < 0.5:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     parameters = [*network.parameters(), *tokens.parameters(), *attention.parameters()]
@@ -222,13 +224,13 @@ def training(rng: Random) -> list[torch.Tensor]:
         made = getattr(torch.optim, kind)(parameters, lr=0.03, weight_decay=0.1, **flags)
     except TypeError:
         made = getattr(torch.optim, kind)(parameters, lr=0.03)
-    scaler = torch.amp.GradScaler(KIND, init_scale=16.0)
+    scaler = torch.amp.GradScaler(SIMULATED, init_scale=16.0)
     losses = []
     for step in range(4):
         made.zero_grad(set_to_none=step % 2 == 0)
-        x, t = torch.randn(6, 2, 5, 5).to(KIND), torch.randint(0, 6, (6, 4)).to(KIND)
+        x, t = torch.randn(6, 2, 5, 5).to(SIMULATED), torch.randint(0, 6, (6, 4)).to(SIMULATED)
         rows = attention(tokens(t), tokens(t), tokens(t))[0].mean((1, 2))
-        loss = F.cross_entropy(network(x), torch.randint(0, 3, (6,)).to(KIND)) + rows.sum()
+        loss = F.cross_entropy(network(x), torch.randint(0, 3, (6,)).to(SIMULATED)) + rows.sum()
         scaler.scale(loss if step != 2 else loss * float("inf")).backward()
         scaler.unscale_(made)
         torch.nn.utils.clip_grad_norm_(parameters, 0.7)

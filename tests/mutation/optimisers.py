@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import contract
 from conformance.checks.cases.cases import BehaviourCase, not_here
@@ -31,7 +30,9 @@ from opinfo.torch_private import all_overloads
 from tests.mutation.items import device, is_refused
 from tests.mutation.kernels import Result
 from tests.mutation.optimiser_probe import different
-from tests.mutation.plant import NOT_MET, Effect, Invocation, planted
+from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.places import overload_of, planted
+from tests.planting.seen import Names
 
 # -- the ops
 
@@ -70,11 +71,6 @@ def list_ops() -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def function_of(op: str) -> Any:
-    packet, _, overload = op.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
-
-
 def known(op: str) -> bool:
     packet, _, overload = op.partition(".")
     found = getattr(torch.ops.aten, packet, None)
@@ -84,7 +80,7 @@ def known(op: str) -> bool:
 # -- when
 
 
-def first_list(call: Invocation) -> list[torch.Tensor]:
+def first_list(call: KernelCall) -> list[torch.Tensor]:
     """The tensors of the call's first list, or its first tensor."""
     for value in call.values.values():
         if isinstance(value, torch.Tensor):
@@ -98,7 +94,7 @@ def _finite(t: torch.Tensor) -> bool:
     return bool(torch.isfinite(t.cpu()).all())
 
 
-CONDITIONS: dict[str, Callable[[Invocation], bool]] = {
+CONDITIONS: dict[str, Callable[[KernelCall], bool]] = {
     "any call": lambda call: True,
     "a tensor is empty": lambda call: any(t.numel() == 0 for t in first_list(call)),
     "more than 64 tensors": lambda call: len(first_list(call)) > 64,
@@ -180,7 +176,7 @@ def spoilt(target: torch.Tensor, old: torch.Tensor | None, region: str, becomes:
 
 
 def elements(which: str, region: str, becomes: str) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         before = [t.detach().clone() for t in first_list(call)]
         result = call.honest()
         outs = tensors_of(result) or first_list(
@@ -208,7 +204,7 @@ def from_the_start(t: torch.Tensor) -> torch.Tensor:
     return t.as_strided(t.shape, t.stride(), 0)
 
 
-def lists_of(call: Invocation) -> dict[str, list[torch.Tensor]]:
+def lists_of(call: KernelCall) -> dict[str, list[torch.Tensor]]:
     return {
         name: list(value)
         for name, value in call.values.items()
@@ -219,7 +215,7 @@ def lists_of(call: Invocation) -> dict[str, list[torch.Tensor]]:
 def misread(place: int, how: str) -> Effect:
     """A list whose tensors are misread, or read in another order."""
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         lists = lists_of(call)
         if place >= len(lists):
             return NOT_MET
@@ -253,7 +249,7 @@ def _moved(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def scalars(how: str) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         for name, value in call.values.items():
             packed = isinstance(value, torch.Tensor) and name == "scalars"
             plain = isinstance(value, (list, tuple)) and value and not tensors_of(value)
@@ -279,7 +275,7 @@ def scalars(how: str) -> Effect:
 def number(name: str, how: str) -> Effect:
     """A number is ignored, doubled, negated or rounded."""
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         value = call.values.get(name)
         if value is None or isinstance(value, (list, tuple)):
             return NOT_MET
@@ -305,7 +301,7 @@ def number(name: str, how: str) -> Effect:
     return effect
 
 
-def writes_its_first(call: Invocation) -> Any:
+def writes_its_first(call: KernelCall) -> Any:
     """An op that should only read writes its results over its first list."""
     result = call.honest()
     for into, made in zip(first_list(call), tensors_of(result)):
@@ -314,7 +310,7 @@ def writes_its_first(call: Invocation) -> Any:
     return result
 
 
-def gives_its_first(call: Invocation) -> Any:
+def gives_its_first(call: KernelCall) -> Any:
     """The results use the memory of the first list."""
     result = call.honest()
     if not isinstance(result, (list, tuple)):
@@ -326,7 +322,7 @@ def gives_its_first(call: Invocation) -> Any:
     ]
 
 
-def writes_around(call: Invocation) -> Any:
+def writes_around(call: KernelCall) -> Any:
     """The element after each tensor that is written is overwritten."""
     result = call.honest()
     call.spared = True
@@ -338,7 +334,7 @@ def writes_around(call: Invocation) -> Any:
     return result
 
 
-def last_result(call: Invocation) -> Any:
+def last_result(call: KernelCall) -> Any:
     """Every second call repeats the previous call instead of doing its own work."""
     if getattr(last_result, "odd", False):
         last_result.odd = False  # type: ignore[attr-defined]
@@ -360,7 +356,7 @@ def last_result(call: Invocation) -> Any:
 def counted(how: str) -> Effect:
     """The number of steps that corrects the averages is wrong."""
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         steps = call.values.get("state_steps")
         if not steps:
             return NOT_MET
@@ -376,7 +372,7 @@ def counted(how: str) -> Effect:
 
 
 def decay(how: str) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         by = call.values["weight_decay"]
         if not by:
             return NOT_MET
@@ -388,22 +384,22 @@ def decay(how: str) -> Effect:
             return result
         if how == "as part of the gradient, or not":
             name = (
-                str(call.overload)
+                str(call.function)
                 .replace("adamw", "@")
                 .replace("adam", "adamw")
                 .replace("@", "adam")
             )
-            other = function_of(name.removeprefix("aten.").replace(".default", ""))
+            other = overload_of(name.removeprefix("aten.").replace(".default", ""))
             args = [call.values[a.name] for a in other._schema.arguments if not a.kwarg_only]
             named = {a.name: call.values[a.name] for a in other._schema.arguments if a.kwarg_only}
-            return other(*args, **named) if other is not call.overload else NOT_MET
+            return other(*args, **named) if other is not call.function else NOT_MET
         return call.honest(weight_decay=0.0 if how == "ignored" else 2 * by)
 
     return effect
 
 
 def exchanged(first: str, second: str) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         if first not in call.values or second not in call.values:
             return NOT_MET
         return call.honest(**{first: call.values[second], second: call.values[first]})
@@ -414,18 +410,18 @@ def exchanged(first: str, second: str) -> Effect:
 def dropped(name: str) -> Effect:
     """An optional tensor is ignored."""
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         return NOT_MET if call.values.get(name) is None else call.honest(**{name: None})
 
     return effect
 
 
-def scale_multiplies(call: Invocation) -> Any:
+def scale_multiplies(call: KernelCall) -> Any:
     scale = call.values.get("grad_scale")
     return NOT_MET if scale is None else call.honest(grad_scale=1 / scale)
 
 
-def inf_zeroes(call: Invocation) -> Any:
+def inf_zeroes(call: KernelCall) -> Any:
     """If an infinity was found, the state is cleared although no step is taken."""
     found = call.values.get("found_inf")
     result = call.honest()
@@ -441,7 +437,7 @@ def inf_zeroes(call: Invocation) -> Any:
 def kept(place: int) -> Effect:
     """A list of the state is not updated."""
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         lists = list(lists_of(call).values())
         if place >= len(lists):
             return NOT_MET
@@ -454,7 +450,7 @@ def kept(place: int) -> Effect:
     return effect
 
 
-def eps_inside(call: Invocation) -> Any:
+def eps_inside(call: KernelCall) -> Any:
     """eps is added inside the square root instead of outside."""
     eps = call.values.get("eps")
     squares = lists_of(call).get("exp_avg_sqs") or lists_of(call).get("state_sums")
@@ -476,7 +472,7 @@ def eps_inside(call: Invocation) -> Any:
 
 
 def scaled_output(place: int, by: float) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         result = call.honest()
         outs = tensors_of(result)
         if place >= len(outs) or not outs[place].numel() or not outs[place].is_floating_point():
@@ -487,7 +483,7 @@ def scaled_output(place: int, by: float) -> Effect:
     return effect
 
 
-def varying(call: Invocation) -> Any:
+def varying(call: KernelCall) -> Any:
     """Each call differs in its last digits."""
     varying.count = getattr(varying, "count", 0) + 1  # type: ignore[attr-defined]
     result = call.honest()
@@ -511,7 +507,7 @@ class Spec(NamedTuple):
         return "|".join(self)
 
 
-PLAIN: dict[str, Callable[[Invocation], Any]] = {
+PLAIN: dict[str, Callable[[KernelCall], Any]] = {
     "writes its first list": writes_its_first,
     "returns its first list": gives_its_first,
     "writes past the end": writes_around,
@@ -553,17 +549,17 @@ def _numbers(op: str) -> list[str]:
     kinds = ("number", "float", "bool", "Tensor")
     return [
         a.name
-        for a in function_of(op)._schema.arguments
+        for a in overload_of(op)._schema.arguments
         if str(a.type) in kinds and a.name not in ("self", "scalars", "non_blocking", "input")
     ]
 
 
 def _takes(op: str) -> set[str]:
-    return {argument.name for argument in function_of(op)._schema.arguments}
+    return {argument.name for argument in overload_of(op)._schema.arguments}
 
 
 def drawn_list(op: str, rng: Random) -> tuple[str, str]:
-    schema = function_of(op)._schema
+    schema = overload_of(op)._schema
     kinds = ["elements"] * 4 + ["misread"] * 2
     if any(str(a.type).startswith("List[number]") or a.name == "scalars" for a in schema.arguments):
         kinds += ["scalars"] * 4
@@ -599,7 +595,7 @@ def drawn_single(op: str, rng: Random) -> tuple[str, str]:
 
 
 def _detailed(kind: str, op: str, rng: Random) -> tuple[str, str]:
-    lists = [a.name for a in function_of(op)._schema.arguments if "List[Tensor]" in str(a.type)]
+    lists = [a.name for a in overload_of(op)._schema.arguments if "List[Tensor]" in str(a.type)]
     if kind == "elements":
         places = (rng.choice(list(WHICH)), rng.choice(list(REGIONS)), rng.choice(BECOMES))
         return kind, "; ".join(places)
@@ -677,19 +673,6 @@ def effect(spec: Spec) -> Effect:
 
 
 # -- trying
-
-
-class Names(TorchDispatchMode):
-    """Notes the names of the overloads that are called with tensors of the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func).removeprefix("aten.").removesuffix(".default")
-        self.names.add(name)
-        return func(*args, **(kwargs or {}))
 
 
 def _of_optim() -> list[BehaviourCase]:

@@ -16,7 +16,8 @@ from opinfo.compare import Arguments, replace_tensors, tensors_of
 from opinfo.exceptions import exceptions
 from opinfo.samples import draw, mutates
 from tests.mutation.items import device
-from tests.mutation.plant import Effect, Planted, planted
+from tests.planting.calls import Effect
+from tests.planting.places import Planted, planted
 
 ROUNDS = 160
 _MOST = 300_000  # elements of one tensor

@@ -22,18 +22,19 @@ from tests.mutation import items, kernels, pool, reach, report, runtime, sources
 from tests.mutation.conditions import AXES
 from tests.mutation.effects import GENERAL, OWN, conditioned, spoil
 from tests.mutation.kernels import Mutant, Result
-from tests.mutation.plant import NOT_MET, Effect, Invocation, planted
 from tests.mutation.pool import Task, run
 from tests.mutation.probe import observable
+from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.places import planted
 
 
-def off_by_one(call: Invocation) -> torch.Tensor:
+def off_by_one(call: KernelCall) -> torch.Tensor:
     result: torch.Tensor = call.honest()
     spoil(result, "last", "off")
     return result
 
 
-def exp(effect: Callable[[Invocation], object]) -> Mutant:
+def exp(effect: Callable[[KernelCall], object]) -> Mutant:
     return Mutant("k0000", "exp", "any call", "last off", ("exp", "exp.out", "exp_"), effect)
 
 
@@ -105,7 +106,7 @@ def test_a_warning_that_is_given_once_is_no_difference() -> None:
     )
 
 
-def moved_by_one(call: Invocation) -> torch.Tensor:
+def moved_by_one(call: KernelCall) -> torch.Tensor:
     result: torch.Tensor = call.honest()
     result.copy_(result.cpu().roll(1))
     return result
@@ -131,7 +132,7 @@ def test_what_no_call_of_the_suite_meets_is_not_reached() -> None:
 def test_what_is_met_and_changes_only_what_no_clause_looks_at_survives() -> None:
     """In the suite's calls it does what it should; the probe's, of which there are no others, it spoils."""
 
-    def effect(call: Invocation) -> object:
+    def effect(call: KernelCall) -> object:
         return off_by_one(call) if 70_001 in call.operands[0].tensor.shape else call.honest()
 
     found = judged(exp(effect))

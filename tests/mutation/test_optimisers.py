@@ -12,7 +12,7 @@ from tests.mutation import families, optimisers
 from tests.mutation.items import device
 from tests.mutation.optimiser_probe import different
 from tests.mutation.optimisers import Spec
-from tests.mutation.plant import planted
+from tests.planting.places import planted
 
 
 @pytest.fixture(autouse=True, scope="module")

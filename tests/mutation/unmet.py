@@ -19,8 +19,9 @@ from opinfo.catalog import catalogue
 from tests.mutation.conditions import AXES, Condition
 from tests.mutation.items import Subject, dtypes_of
 from tests.mutation.kernels import drawn_at_random, facts_of, named_targets
-from tests.mutation.plant import NOT_MET, Effect, Invocation, Refusal, planted
 from tests.mutation.probe import observable
+from tests.planting.calls import NOT_MET, Effect, KernelCall, Refusal
+from tests.planting.places import planted
 
 #: Draws of each axis: more than any has conditions.
 _DRAWS = 60
@@ -60,7 +61,7 @@ def conditions(op: str, overloads: tuple[str, ...]) -> dict[tuple[str, str], Con
 def noting(left: dict[tuple[str, str], Condition]) -> Effect:
     """An effect that removes from ``left`` each condition that a call meets."""
 
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         for key in [key for key, condition in left.items() if condition(call)]:
             del left[key]
         return NOT_MET
@@ -69,7 +70,7 @@ def noting(left: dict[tuple[str, str], Condition]) -> Effect:
 
 
 def refusing(condition: Condition) -> Effect:
-    def effect(call: Invocation) -> Any:
+    def effect(call: KernelCall) -> Any:
         if condition(call):
             raise Refusal("the condition is met")
         return NOT_MET

@@ -46,7 +46,7 @@ def test_what_is_kept_is_not_asked_again(tmp_path: Path, request: pytest.Fixture
     path = tmp_path / "of" / "this.json"
     first = asked(path)
     wanted = [first.of(op, "float32") for op in ("add", "nonzero")]
-    first.keep()
+    first.save()
     request.getfixturevalue("no_draws")
     second = asked(path)
     assert second.ops == first.ops and len(second.ops) > 300
@@ -63,7 +63,7 @@ def test_a_damaged_file_is_asked_anew_and_mended(tmp_path: Path, text: str) -> N
     path.write_text(text)
     found = asked(path)
     wanted = found.of("add", "float32")
-    found.keep()
+    found.save()
     again = asked(path)
     assert again.of("add", "float32") == wanted and len(again.ops) > 300
     assert path.read_text() != text
@@ -73,14 +73,14 @@ def test_a_folder_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None
     (tmp_path / "file").write_text("in the way")
     found = asked(tmp_path / "file" / "this.json")
     assert found.of("add", "float32").returns
-    found.keep()
+    found.save()
 
 
 def test_few_files_are_kept(tmp_path: Path) -> None:
     for number in range(2 * applicable._KEPT):
         found = asked(tmp_path / f"{number}.json")
         found.of("add", "float32")
-        found.keep()
+        found.save()
     assert len(list(tmp_path.glob("*.json"))) == applicable._KEPT
     assert not list(tmp_path.glob(".writing-*"))
 

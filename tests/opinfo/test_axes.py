@@ -68,7 +68,7 @@ def test_axes_have_a_number_a_sentence_and_layouts_of_the_covering_set() -> None
 
 @pytest.fixture(scope="module")
 def tabled(cache: Path) -> dict[tuple[str, str], list[Sample]]:
-    return table.made(cache)
+    return table.axis_samples(cache)
 
 
 @pytest.fixture(
@@ -351,7 +351,9 @@ def test_a_result_of_gigabytes_is_not_computed_to_be_refused(
     small, large = Arguments((torch.ones(17, 17),), {}), Arguments((torch.ones(131, 137),), {})
     answer = basis.answer(small)
     assert answer is not None and answer[0].shape == (289, 289)
-    monkeypatch.setattr(Basis, "_asked", lambda basis, call: pytest.fail("the CPU computes it"))
+    monkeypatch.setattr(
+        Basis, "_reference_answer", lambda basis, call: pytest.fail("the CPU computes it")
+    )
     assert basis.answer(large) is None
 
 
@@ -441,7 +443,7 @@ def test_a_call_whose_answer_is_what_memory_held_is_not_taken() -> None:
     del (
         left
     )  # by luck, memory that was not filled holds the zeros of a tensor that has just been freed
-    assert basis.taken(call) is None
+    assert basis.accepted(call) is None
 
 
 def test_fresh_memory_refuses_the_byte_that_glibc_cannot_fill_in() -> None:

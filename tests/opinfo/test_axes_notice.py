@@ -15,7 +15,8 @@ from opinfo.axes.axis_context import Basis
 from opinfo.catalog import catalogue
 from opinfo.compare import replace_tensors, tensors_of
 from opinfo.samples import Sample, expand_rule, expandable
-from tests.faulty import FaultyDevice, Function, run_faulty
+from tests.faulty import run_faulty
+from tests.planting.calls import NOT_MET, Effect, KernelCall
 from tests.sampling import first_of_each
 
 _CHECKS = [check for check in SUITE.op_checks if check.clause == "layout.values"]
@@ -36,18 +37,15 @@ def spoiled(result: Any) -> Any:
     return replace_tensors(result, other)
 
 
-def where(condition: Callable[[list[torch.Tensor], tuple[Any, ...]], bool]) -> Any:
+def where(condition: Callable[[list[torch.Tensor], tuple[Any, ...]], bool]) -> Effect:
     """A fault in the calls of which this is true."""
 
-    def wrap(function: Function) -> Function:
-        def faulty(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            wrong = condition(tensors_of((args, kwargs)), args)
-            return spoiled(result) if wrong else result
+    def effect(call: KernelCall) -> Any:
+        result = call.honest()
+        wrong = condition(tensors_of((call.args, call.kwargs)), call.args)
+        return spoiled(result) if wrong else result
 
-        return faulty
-
-    return wrap
+    return effect
 
 
 def long(tensors: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
@@ -266,8 +264,7 @@ def test_an_expanded_index_is_given_to_ops_that_add() -> None:
         samples_of(catalogue()["scatter_add"], "float32", 16),
         [check for check in SUITE.op_checks if check.clause == "layout.expanded_read"],
     )
-    device = FaultyDevice(where(index_expanded))
-    found = run_faulty("scatter_add", "float32", samples, checks, device)
+    found = run_faulty("scatter_add", "float32", samples, checks, where(index_expanded))
     assert next(iter(found.cells.values())).outcome() is Outcome.FAIL
 
 
@@ -275,8 +272,8 @@ def outcome(op: str, dtype: str, samples: list[Sample], fault: Any) -> Outcome:
     return outcome_with(op, samples, where(fault), dtype)
 
 
-def outcome_with(op: str, samples: list[Sample], wrap: Any, dtype: str = "float32") -> Outcome:
-    found = run_faulty(op, dtype, samples, _CHECKS, FaultyDevice(wrap))
+def outcome_with(op: str, samples: list[Sample], effect: Effect, dtype: str = "float32") -> Outcome:
+    found = run_faulty(op, dtype, samples, _CHECKS, effect)
     return next(iter(found.cells.values())).outcome()
 
 
@@ -291,76 +288,60 @@ def test_a_fault_of_an_axis_is_noticed(fault: Any, dtype: str, op: str) -> None:
     assert outcome(op, dtype, samples_of(entry, dtype, 16), fault) is Outcome.FAIL
 
 
-def keeps_running_statistics(function: Function) -> Function:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        before = [t.clone() for t in tensors_of((args, kwargs))]
-        result = function(*args, **kwargs)
-        for tensor, value in zip(tensors_of((args, kwargs)), before):
-            tensor.copy_(value)
-        return result
-
-    return faulty
+def keeps_running_statistics(call: KernelCall) -> Any:
+    before = [t.clone() for t in call.inputs]
+    result = call.honest()
+    for tensor, value in zip(call.inputs, before):
+        tensor.copy_(value)
+    return result
 
 
 @pytest.mark.parametrize("op", ["nn.functional.batch_norm", "native_batch_norm"])
 def test_running_statistics_that_are_not_updated_are_noticed(op: str) -> None:
     samples = samples_of(catalogue()[op], "float32", 16)
-    for wrap, wanted in ((lambda f: f, Outcome.PASS), (keeps_running_statistics, Outcome.FAIL)):
-        found = run_faulty(op, "float32", samples, _CHECKS, FaultyDevice(wrap))
-        assert next(iter(found.cells.values())).outcome() is wanted
+    assert outcome_with(op, samples, KernelCall.honest) is Outcome.PASS
+    assert outcome_with(op, samples, keeps_running_statistics) is Outcome.FAIL
 
 
-def returns_its_operand_where_nothing_changes(function: Function) -> Function:
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        first = tensors_of((args, kwargs))[0]
-        same = isinstance(result, torch.Tensor) and result.shape == first.shape
-        return first if same and torch.equal(result, first) else result
-
-    return faulty
+def returns_its_operand_where_nothing_changes(call: KernelCall) -> Any:
+    result, first = call.honest(), call.inputs[0]
+    same = isinstance(result, torch.Tensor) and result.shape == first.shape
+    return first if same and torch.equal(result, first) else result
 
 
 @pytest.mark.parametrize("op", ["roll", "nn.functional.pad.constant", "tril"])
 def test_a_call_that_has_nothing_to_do_gives_a_result_of_its_own(op: str) -> None:
     samples = samples_of(catalogue()[op], "float32", 16)
     checks = [check for check in SUITE.op_checks if check.clause == "layout.output_fresh"]
-    device = FaultyDevice(returns_its_operand_where_nothing_changes)
-    found = run_faulty(op, "float32", samples, checks, device)
+    effect = returns_its_operand_where_nothing_changes
+    found = run_faulty(op, "float32", samples, checks, effect)
     assert next(iter(found.cells.values())).outcome() is Outcome.FAIL
 
 
-def narrowed(function: Function) -> Function:
+def narrowed(call: KernelCall) -> Any:
     """What is moved is held in a narrower type on its way."""
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        return result.bfloat16().float() if result.numel() > 2**16 else result
-
-    return faulty
+    result = call.honest()
+    return result.bfloat16().float() if result.numel() > 2**16 else result
 
 
 @pytest.mark.parametrize("op", ["flip", "roll"])
 def test_what_is_moved_has_fractions(op: str) -> None:
     samples = [s for s in samples_of(catalogue()[op], "float32", 16) if s.axis != "special values"]
-    assert outcome_with(op, samples, lambda function: function) is Outcome.PASS
+    assert outcome_with(op, samples, KernelCall.honest) is Outcome.PASS
     assert outcome_with(op, samples, narrowed) is Outcome.FAIL
 
 
-def takes_any_name(function: Function) -> Function:
+def takes_any_name(call: KernelCall) -> Any:
     """A name that nothing has is taken for the first one."""
-
-    def faulty(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("reduction") == "unknown":
-            kwargs = {**kwargs, "reduction": "mean"}
-        return function(*args, **kwargs)
-
-    return faulty
+    if call.kwargs.get("reduction") != "unknown":
+        return NOT_MET
+    return call.function(*call.args, **{**call.kwargs, "reduction": "mean"})
 
 
 @pytest.mark.parametrize("op", ["nn.functional.mse_loss", "nn.functional.soft_margin_loss"])
 def test_a_name_that_nothing_has_is_refused(op: str) -> None:
     samples = samples_of(catalogue()[op], "float32", 16)
-    assert outcome_with(op, samples, lambda function: function) is Outcome.PASS
+    assert outcome_with(op, samples, KernelCall.honest) is Outcome.PASS
     assert outcome_with(op, samples, takes_any_name) is Outcome.FAIL
 
 

@@ -35,7 +35,7 @@ def test_a_kept_question_is_not_asked(tmp_path: Path, no_asking: None) -> None:
     for _ in range(2):  # there is nothing left to say the second time
         answers = Decisions(tmp_path / "answers")
         assert [answers.decide(lambda: next(said)) for _ in range(3)] == [True, False, True]
-        answers.keep()
+        answers.save()
 
 
 def test_an_answer_that_the_cpu_no_longer_gives_costs_the_file(
@@ -45,7 +45,7 @@ def test_an_answer_that_the_cpu_no_longer_gives_costs_the_file(
     lies = Decisions(kept.path)
     for _ in range(60):
         lies.decide(lambda: False)
-    lies.keep()
+    lies.save()
     monkeypatch.setattr(spot_check, "ONE_IN", 1)  # ask for each again
     assert drawn("sum", kept_in(tmp_path, "sum", "float32")) == asked
     monkeypatch.setattr(spot_check, "ONE_IN", 10**12)
@@ -57,12 +57,12 @@ def test_another_number_of_questions_is_noticed(kept: int, tmp_path: Path, no_as
     before = Decisions(tmp_path / "answers")
     for _ in range(kept):
         before.decide(lambda: True)
-    before.keep()
+    before.save()
     now = Decisions(tmp_path / "answers")
     with pytest.raises(Changed):
         for _ in range(2):
             now.decide(lambda: True)
-        now.keep()
+        now.save()
 
 
 @pytest.mark.parametrize("content", [b"", b"11", b"0110 00000000", b"\xff\x00 1", b"101 "])
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_asked_for_again_and_replaced(content: bytes, tmp_path
     path.write_bytes(content)
     answers = Decisions(path)
     assert [answers.decide(lambda: True), answers.decide(lambda: False)] == [True, False]
-    answers.keep()
+    answers.save()
     assert path.read_text(encoding="ascii").startswith("10 ")
 
 

@@ -341,3 +341,19 @@ def test_the_cases_of_a_call_are_the_first_of_each_layout() -> None:
     assert all(placed[1].expanded is None and not placed[2].stride for _, placed in found)
     named = [case.id for case, _ in covering(operands, ("transposed", "contiguous"))]
     assert named == ["contiguous", "transposed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "stride", "offset"),
+    [
+        ("free:pads=2", (18, 6, 1), 0),  # [..., :4] of shape (2, 3, 6)
+        ("free:pads=0.2,offset=4", (20, 4, 1), 4),  # [:, 1:4] of shape (2, 5, 4)
+        ("free:order=2.1.0,steps=3,pads=1", (3, 9, 27), 0),  # two of three elements, each third
+    ],
+)
+def test_pads_are_room_for_more_elements_along_a_dimension(
+    text: str, stride: tuple[int, ...], offset: int
+) -> None:
+    geometry = parse_layout(text).geometry((2, 3, 4))
+    assert (geometry.stride, geometry.offset) == (stride, offset)
+    assert parse_layout(text).id == text

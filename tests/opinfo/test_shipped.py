@@ -144,7 +144,7 @@ def test_what_is_no_whole_folder_is_not_packed(
 
 
 def test_the_file_of_the_package_is_for_the_torch_that_it_is_tested_with() -> None:
-    found = bundled_references._read(bundled_references.FILE)
+    found = bundled_references._read_file(bundled_references.FILE)
     assert found is not None and torch.__version__.startswith("2.13.0")
     assert found.commit == str(torch.version.git_version)[:12]
     for of in (each for by_name in found.by_type.values() for each in by_name.values()):

@@ -25,7 +25,8 @@ from opinfo.determinate_calls import (
 from opinfo.exceptions import exceptions
 from opinfo.reference import ieee
 from opinfo.samples import draw
-from tests.faulty import FaultyDevice, Function, run_faulty
+from tests.faulty import run_faulty
+from tests.planting.calls import NOT_MET, KernelCall
 
 OP_CHECKS = planned_op_checks(contract.load())
 DRAWN = sorted(op for op in catalogue() if "values.drawn" in exceptions().families_of(op))
@@ -203,26 +204,24 @@ def test_a_device_that_takes_another_of_equal_elements_is_right(op: str, naming:
     """It goes through them from the end."""
     becomes, outcome = NAMING[naming]
 
-    def wrong(function: Function) -> Function:
-        def called(operand: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            place = 1 if op in ("topk", "kthvalue") else 0
-            dim = args[place] if len(args) > place else kwargs.get("dim", -1)
-            dim = -1 if isinstance(dim, bool) else dim
-            one = not operand.dim() or kwargs.get("stable")
-            if one or (op.endswith("median") and len(args) + len(kwargs) == 0):
-                return function(operand, *args, **kwargs)
-            result = function(operand.flip(dim), *args, **kwargs)
-            size = operand.shape[dim]
-            if isinstance(result, torch.Tensor):
-                return becomes(result, size)
-            return type(result)((result[0], becomes(result[1], size)))
-
-        return called
+    def wrong(call: KernelCall) -> Any:
+        operand, *args = call.args
+        place = 1 if op in ("topk", "kthvalue") else 0
+        dim = args[place] if len(args) > place else call.kwargs.get("dim", -1)
+        dim = -1 if isinstance(dim, bool) else dim
+        one = not operand.dim() or call.kwargs.get("stable")
+        if one or (op.endswith("median") and len(args) + len(call.kwargs) == 0):
+            return NOT_MET
+        result = call.function(operand.flip(dim), *args, **call.kwargs)
+        size = operand.shape[dim]
+        if isinstance(result, torch.Tensor):
+            return becomes(result, size)
+        return type(result)((result[0], becomes(result[1], size)))
 
     samples = samples_of(catalogue()[op], "float32", 4)
-    recorder = run_faulty(op, "float32", samples, OP_CHECKS, FaultyDevice(wrong))
+    recorder = run_faulty(op, "float32", samples, OP_CHECKS, wrong)
     found = {
-        clause: str(recorder.cells[clause].told().outcome)
+        clause: str(recorder.cells[clause].to_outcome().outcome)
         for clause in ("layout.values", "layout.expanded_read")
     }
     assert found == dict.fromkeys(found, outcome)
@@ -230,17 +229,14 @@ def test_a_device_that_takes_another_of_equal_elements_is_right(op: str, naming:
 
 @pytest.mark.parametrize(("moved", "outcome"), [(0, "pass"), (1, "fail")])
 def test_a_mode_whose_index_names_another_element_fails(moved: int, outcome: str) -> None:
-    def wrong(function: Function) -> Function:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            values, index = function(*args, **kwargs)
-            return values, index + moved
-
-        return called
+    def wrong(call: KernelCall) -> Any:
+        values, index = call.honest()
+        return values, index + moved
 
     samples = samples_of(catalogue()["mode"], "float32", 4)
-    recorder = run_faulty("mode", "float32", samples, OP_CHECKS, FaultyDevice(wrong))
+    recorder = run_faulty("mode", "float32", samples, OP_CHECKS, wrong)
     record = recorder.get("layout.values")
-    assert record is not None and str(record.told().outcome) == outcome
+    assert record is not None and str(record.to_outcome().outcome) == outcome
 
 
 # -- what roundings of the operands change

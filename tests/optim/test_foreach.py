@@ -11,7 +11,7 @@ import torch
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotShown
 from conformance.suites.optim import foreach
-from conformance.suites.optim.tensor_lists import packed, strides_of
+from conformance.suites.optim.tensor_lists import packed
 from devices import registry
 from opinfo.device import Device, open_device
 from opinfo.torch_private import schema_of
@@ -70,18 +70,6 @@ def test_lists_have_empty_tensors_at_their_end_and_beyond_a_launch() -> None:
     assert len(long) > 320 and 0 in ends_empty[-1][1]
     assert sum(0 in shape for _, shape in long) > 40
     assert any(0 in shape for _, shape in long[100:112])
-
-
-@pytest.mark.parametrize("layout", ["row", "transposed", "stepped", "expanded"])
-def test_a_layout_has_the_strides_of_torch(layout: str) -> None:
-    x = torch.empty(3, 4)
-    want = {
-        "row": x,
-        "transposed": torch.empty(4, 3).t(),
-        "stepped": torch.empty(3, 8)[:, ::2],
-        "expanded": x[:1].expand(3, 4),
-    }[layout]
-    assert strides_of(layout, (3, 4)) == want.stride()
 
 
 def test_views_of_one_buffer_do_not_meet(context: CaseContext) -> None:

@@ -213,6 +213,23 @@ def test_a_wrong_step_is_noticed(
         steps.steps(context, "AdamW", way, sets)
 
 
+@pytest.mark.parametrize("place", [-1, 1, 36])  # of the first element, of strides 18 and 2
+def test_a_write_beside_the_elements_of_a_parameter_with_gaps_is_noticed(
+    place: int, context: CaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, made = steps.WAYS["AdamW"]["foreach"][-1], steps.step_once
+    steps.other_layouts(context, "AdamW", "foreach", arguments)
+
+    def step_once(optimizer: Any, tensors: Any) -> None:
+        made(optimizer, tensors)
+        [stepped] = [each.detach() for each in tensors if each.shape == (2, 9)]
+        stepped.as_strided((1,), (1,), stepped.storage_offset() + place).fill_(0)
+
+    monkeypatch.setattr(steps, "step_once", step_once)
+    with pytest.raises(CheckFailed, match="changed memory outside its parameters"):
+        steps.other_layouts(context, "AdamW", "foreach", arguments)
+
+
 @pytest.mark.parametrize("name", ["grad_scale", "found_inf"])
 def test_a_fused_step_that_does_not_look_at_the_scaler_is_noticed(
     name: str, context: CaseContext, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ def request(**given: object) -> Request:
     values = {option.dest: option.default for option in OPTIONS}
     flags = {o.dest: False for o in OPTIONS if o.kind == "flag"}
     changed = {f"conform_{name}": value for name, value in given.items()}
-    return Request.read({**values, **flags, **changed}, collect_only=False, deselects=())
+    return Request.from_options({**values, **flags, **changed}, collect_only=False, deselects=())
 
 
 def whole_run(folder: Path) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from conformance import suites
 from devices import registry
-from devices.simulated.faults import FAULTS, Fault, planted
+from devices.simulated.backend.fault_switches import planted
+from devices.simulated.faults import FAULTS, Fault
 from tests import trials
 from tests.dispatch.rig import anything_watched
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from devices.cell import Outcome
-from devices.simulated.faults import Fault, planted
+from devices.simulated.backend.fault_switches import planted
+from devices.simulated.faults import Fault
 from tests.dispatch.test_op_faults import exit_status
 from tests.precision.rig import FAULTS_OF_PRECISION, RIG
 from tests.trials import Bench, Trials, not_passing

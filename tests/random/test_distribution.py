@@ -11,11 +11,11 @@ import torch
 
 from conformance.suites.random.categories import many_weights, permutation, without_replacement
 from conformance.suites.random.distributions import BOUND, FALSE_ALARM, SAMPLES, distance
-from conformance.suites.random.samplers import KNOWN
+from conformance.suites.random.samplers import SAMPLERS, VECTORS
 from conformance.suites.random.shapes import ends, shaped
-from devices import registry
+from tests.random.planting import Change, Draw, assert_seen, changed, context
 
-WRONG = {
+WRONG: dict[str, Change] = {
     "rand": lambda x: x * 0.95,
     "randn": lambda x: x + 0.1,
     "randint": lambda x: torch.where(x == 8, 7, x),
@@ -40,17 +40,17 @@ WRONG = {
 
 def drawn(name: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(7)
-    return KNOWN[name][0](SAMPLES, torch.device("cpu"), generator=generator)
+    return SAMPLERS[name].vector(SAMPLES, torch.device("cpu"), generator)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", VECTORS)
 def test_right_samples_are_well_within_the_bound(name: str) -> None:
-    assert distance(KNOWN[name][1], drawn(name)) < BOUND / 2
+    assert distance(SAMPLERS[name].law, drawn(name)) < BOUND / 2
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", VECTORS)
 def test_samples_that_are_off_are_beyond_it(name: str) -> None:
-    assert distance(KNOWN[name][1], WRONG[name](drawn(name).clone())) > BOUND
+    assert distance(SAMPLERS[name].law, WRONG[name](drawn(name).clone())) > BOUND
 
 
 def test_the_bound_is_that_of_the_stated_rate() -> None:
@@ -66,7 +66,7 @@ def rounded(numbers: torch.Tensor, up: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("up", [True, False])
 def test_16_bit_numbers_may_be_rounded_either_way(up: bool) -> None:
-    law = KNOWN["uniform_"][1]
+    law = SAMPLERS["uniform_"].law
     even = torch.linspace(2.25, 5.49, 1_000_001)  # whose own distance is 0.003
     assert distance(law, rounded(even, up)) < 0.0035
     assert distance(law, rounded(even, up).float()) > 0.007  # steps of 1/32 in a range of 3.25
@@ -74,32 +74,6 @@ def test_16_bit_numbers_may_be_rounded_either_way(up: bool) -> None:
 
 
 # -- wrong draws that the distribution of many samples does not show
-
-
-class Here:
-    """What a case is given, on the CPU: a check that fails ends it."""
-
-    device = torch.device("cpu")
-    descriptor = registry.get("cpu")
-
-    def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def check(self, right: Any, text: str, found: object = None) -> None:
-        assert right, text
-
-    def same(self, found: object, expected: object, text: str) -> None:
-        assert found == expected, text
-
-
-class There(Here):
-    """The same for cases that bring tensors along."""
-
-    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.clone()
-
-    def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str) -> None:
-        assert torch.equal(found, expected), text
 
 
 def first_off(drawn: torch.Tensor) -> torch.Tensor:
@@ -142,31 +116,22 @@ def tail_zero(drawn: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_a_wrong_element_is_seen(
-    case: Callable[..., None],
-    fault: Callable[[torch.Tensor], torch.Tensor],
-    text: str,
-    monkeypatch: pytest.MonkeyPatch,
+    case: Callable[..., None], fault: Change, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = torch.Tensor.normal_
-    case(Here(), "normal_")
-    monkeypatch.setattr(torch.Tensor, "normal_", lambda *args, **named: fault(draw(*args, **named)))
-    with pytest.raises(AssertionError, match=text):
-        case(Here(), "normal_")
+    case(context(), "normal_")
+    assert_seen(monkeypatch, torch.Tensor, "normal_", changed(fault), case, "normal_", match=text)
 
 
 def test_elements_that_stay_as_they_were_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    fill = torch.Tensor.cauchy_
-
-    def keeps_some(tensor: torch.Tensor, *given: float) -> torch.Tensor:
+    def keeps_some(fill: Draw, tensor: torch.Tensor, *given: float) -> torch.Tensor:
         held = tensor.clone()
         fill(tensor, *given)
         if not (held == -7.0).any():
             tensor.copy_(torch.where(torch.arange(tensor.shape[-1]) % 4 == 0, held, tensor))
         return tensor
 
-    monkeypatch.setattr(torch.Tensor, "cauchy_", keeps_some)
-    with pytest.raises(AssertionError, match="a second draw gave the same samples"):
-        shaped(Here(), "cauchy_")  # type: ignore[arg-type]
+    text = "a second draw gave the same samples"
+    assert_seen(monkeypatch, torch.Tensor, "cauchy_", keeps_some, shaped, "cauchy_", match=text)
 
 
 def last_weight_lost(drawn: torch.Tensor) -> torch.Tensor:
@@ -211,22 +176,16 @@ def first_half_low(drawn: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_what_is_wrong_only_for_many_is_seen(
-    case: Callable[..., None],
-    name: str,
-    fault: Callable[[torch.Tensor], torch.Tensor],
-    monkeypatch: pytest.MonkeyPatch,
+    case: Callable[..., None], name: str, fault: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = getattr(torch, name)
-    case(There())
+    case(context())
 
-    def wrong(count: Any, *args: Any, **named: Any) -> torch.Tensor:
-        drawn: torch.Tensor = draw(count, *args, **named)
+    def wrong(draw: Draw, count: Any, *args: Any, **named: Any) -> torch.Tensor:
+        drawn = draw(count, *args, **named)
         size = count if isinstance(count, int) else len(count)
         return fault(drawn) if size > 2**14 else drawn
 
-    monkeypatch.setattr(torch, name, wrong)
-    with pytest.raises(AssertionError):
-        case(There())
+    assert_seen(monkeypatch, torch, name, wrong, case)
 
 
 def read_dense(rows: torch.Tensor) -> torch.Tensor:
@@ -246,27 +205,24 @@ def with_a_step_of_1(rows: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("when", "fault", "text"),
     [
-        (lambda rows: rows.stride(0) == 0, read_dense, "of an expanded row"),
-        (lambda rows: rows.stride(0) == 1, read_other_rows, "of transposed rows"),
-        (lambda rows: rows.stride(1) == 2, with_a_step_of_1, "of every second element"),
+        (lambda rows: rows.stride(0) == 0, read_dense, "expand_first, "),
+        (lambda rows: rows.stride(0) == 1, read_other_rows, "transposed, "),
+        (lambda rows: rows.stride(1) == 2, with_a_step_of_1, "step_inner, "),
         (lambda rows: True, lambda rows: rows.sqrt(), "half of the weight"),
         (lambda rows: True, lambda rows: rows + 0.1, "categor"),
     ],
 )
 def test_wrong_weights_are_seen(
     when: Callable[[torch.Tensor], bool],
-    fault: Callable[[torch.Tensor], torch.Tensor],
+    fault: Change,
     text: str,
     only: bool | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    draw = torch.multinomial
-    without_replacement(There())
+    without_replacement(context())
 
-    def wrong(rows: torch.Tensor, count: int, replaced: bool) -> torch.Tensor:
+    def wrong(draw: Draw, rows: torch.Tensor, count: int, replaced: bool) -> torch.Tensor:
         met = when(rows) and only in (None, replaced)
         return draw(fault(rows) if met else rows, count, replaced)
 
-    monkeypatch.setattr(torch, "multinomial", wrong)
-    with pytest.raises(AssertionError, match=text):
-        without_replacement(There())
+    assert_seen(monkeypatch, torch, "multinomial", wrong, without_replacement, match=text)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.random import per_element
-from conformance.suites.random.per_element import OF_EACH, into, of_each
-from tests.random.test_distribution import There
+from conformance.suites.random import parameters
+from conformance.suites.random.per_element import into, of_each
+from conformance.suites.random.samplers import SAMPLERS, WITH_PARAMETERS, WITH_TARGETS, Sampler
+from tests.random.planting import Draw, assert_seen, context
 
 Read = Callable[[torch.Tensor], torch.Tensor]
 
@@ -40,100 +41,102 @@ READS: dict[str, Read] = {
 SAME = {(name, "in 4 bits") for name in ("bernoulli", "bernoulli_", "binomial", "multinomial")}
 
 
-@pytest.mark.parametrize("name", OF_EACH)
+TWO = [name for name in WITH_PARAMETERS if len(SAMPLERS[name].each.tensors(0)) == 2]
+
+
+def assert_noticed(
+    monkeypatch: pytest.MonkeyPatch, case: Callable[..., None], name: str, wrong: Draw, **named: Any
+) -> None:
+    """``wrong`` is called with the right function, the sampler, and the parameters."""
+    assert_seen(monkeypatch, Sampler, "draw_each", wrong, case, name, **named)
+
+
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_right_draws_pass(name: str) -> None:
-    of_each(There(), name)  # type: ignore[arg-type]
+    of_each(context(), name)
 
 
-@pytest.mark.parametrize("name", [name for name, about in OF_EACH.items() if about.out])
+@pytest.mark.parametrize("name", WITH_TARGETS)
 def test_right_draws_into_a_target_pass(name: str) -> None:
-    into(There(), name)  # type: ignore[arg-type]
+    into(context(), name)
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [pair for pair in product(OF_EACH, READS) if pair not in SAME]
+    ("name", "way"), [pair for pair in product(WITH_PARAMETERS, READS) if pair not in SAME]
 )
 def test_the_last_parameter_read_wrongly_is_seen(
     name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, read = OF_EACH[name].draw, READS[way]
+    def wrong(draw: Draw, *given: Any, **named: Any) -> torch.Tensor:
+        return draw(*given[:-1], READS[way](given[-1]), **named)
 
-    def wrong(*given: torch.Tensor, **named: Any) -> torch.Tensor:
-        return draw(*given[:-1], read(given[-1]), **named)
-
-    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
-    with pytest.raises((AssertionError, RuntimeError)):  # or a parameter is outside its range
-        of_each(There(), name)  # type: ignore[arg-type]
+    # The read parameter may be outside its range.
+    assert_noticed(monkeypatch, of_each, name, wrong, refused=(RuntimeError,))
 
 
-@pytest.mark.parametrize("name", [n for n in OF_EACH if len(OF_EACH[n].parameters(0)) > 1])
+@pytest.mark.parametrize("name", TWO)
 @pytest.mark.parametrize("way", ["as if it were contiguous", "of the row before"])
 def test_the_first_parameter_read_wrongly_is_seen(
     name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, read = OF_EACH[name].draw, READS[way]
-    wrong = OF_EACH[name]._replace(draw=lambda a, b, **named: draw(read(a), b, **named))
-    monkeypatch.setitem(OF_EACH, name, wrong)
-    with pytest.raises(AssertionError):
-        of_each(There(), name)  # type: ignore[arg-type]
+    def wrong(draw: Draw, sampler: Sampler, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return draw(sampler, READS[way](a), b)
+
+    assert_noticed(monkeypatch, of_each, name, wrong)
 
 
-@pytest.mark.parametrize("name", OF_EACH)
+@pytest.mark.parametrize("name", WITH_PARAMETERS)
 def test_the_draw_before_is_no_draw(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, kept = OF_EACH[name].draw, []
+    kept: list[torch.Tensor] = []
 
-    def stale(*given: torch.Tensor, **named: Any) -> torch.Tensor:
+    def stale(draw: Draw, *given: Any) -> torch.Tensor:
         kept.append(draw(*given))
         return kept[-2] if len(kept) > 1 else kept[-1]
 
-    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=stale))
-    with pytest.raises(AssertionError):
-        of_each(There(), name)  # type: ignore[arg-type]
+    assert_noticed(monkeypatch, of_each, name, stale)
 
 
 @pytest.mark.parametrize(
     ("name", "where"),
     [
         (name, where)
-        for name, where in product(OF_EACH, ("single", "three dimensions", "after one element"))
-        if not (OF_EACH[name].by_row and where == "three dimensions")
+        for name, where in product(
+            WITH_PARAMETERS, ("single", "three dimensions", "after one element")
+        )
+        if not (SAMPLERS[name].by_row and where == "three dimensions")
     ],
 )
 def test_a_parameter_read_wrongly_in_one_form_is_seen(
     name: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, kept = OF_EACH[name].draw, []
+    kept: list[torch.Tensor] = []
 
-    def wrong(*given: torch.Tensor, **named: Any) -> torch.Tensor:
+    def wrong(draw: Draw, *given: Any, **named: Any) -> torch.Tensor:
         last = given[-1]
-        if where == "single" and last.dim() == (1 if OF_EACH[name].by_row else 0):
+        if where == "single" and last.dim() == (1 if SAMPLERS[name].by_row else 0):
             kept.append(last)
             last = kept[-2] if len(kept) > 1 else last
         elif where == "three dimensions" and last.dim() == 3:
             last = last.roll(1, 1)
-        elif where == "after one element" and last.dim() == 2 and last.storage_offset() == 1:
+        elif where == "after one element" and last.dim() == 2 and last.storage_offset():
             last = last.flatten().roll(1).view(last.shape)
         return draw(*given[:-1], last, **named)
 
-    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
     # A row that is left without its only weight is refused.
-    refused = [RuntimeError] if OF_EACH[name].by_row and where == "after one element" else []
-    with pytest.raises((AssertionError, *refused)):
-        of_each(There(), name)  # type: ignore[arg-type]
+    refused = (RuntimeError,) if SAMPLERS[name].by_row and where == "after one element" else ()
+    assert_noticed(monkeypatch, of_each, name, wrong, refused=refused)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("other", ["contiguous", "strided"])
-@pytest.mark.parametrize(
-    "name", [n for n, about in OF_EACH.items() if len(about.parameters(0)) == 2]
-)
+@pytest.mark.parametrize("name", TWO)
 def test_of_two_parameters_one_that_is_read_transposed_is_seen(
     name: str, other: str, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where the other one lies in another way."""
-    draw, met = OF_EACH[name].draw, []
+    met = []
 
-    def wrong(*given: torch.Tensor) -> torch.Tensor:
+    def wrong(draw: Draw, sampler: Sampler, *given: torch.Tensor) -> torch.Tensor:
         read, beside = list(given), given[1 - place]
         t = given[place]
         strides = [each.stride() for each in given]
@@ -145,11 +148,9 @@ def test_of_two_parameters_one_that_is_read_transposed_is_seen(
         ):
             met.append(strides)
             read[place] = t.mT.contiguous().view(t.shape)
-        return draw(*read)
+        return draw(sampler, *read)
 
-    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
-    with pytest.raises(AssertionError):
-        of_each(There(), name)  # type: ignore[arg-type]
+    assert_noticed(monkeypatch, of_each, name, wrong)
     assert met
 
 
@@ -166,16 +167,16 @@ _FAULTS = (
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        *((name, fault) for name, about in OF_EACH.items() if about.out for fault in _FAULTS),
-        *((name, "now and then where it grows") for name in per_element._GROWN),
+        *((name, fault) for name in WITH_TARGETS for fault in _FAULTS),
+        *((name, "now and then where it grows") for name in WITH_TARGETS if SAMPLERS[name].grows),
     ],
 )
 def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw, kept, grown = OF_EACH[name].draw, [], []
+    kept, grown = [], []
 
-    def wrong(*given: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def wrong(draw: Draw, *given: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         found = draw(*given)
         kept.append(found)
         if out is None:
@@ -193,7 +194,7 @@ def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
         elif fault == "after one element":
             out.copy_(found.flatten().roll(out.storage_offset()).view(out.shape))
         elif fault == "both strided":
-            apart = not (out.is_contiguous() or given[0].is_contiguous())
+            apart = not (out.is_contiguous() or given[1].is_contiguous())
             out.copy_(kept[-3] if apart else found)
         elif fault.startswith("now and then"):
             out.copy_(found)
@@ -201,14 +202,12 @@ def test_a_target_that_is_not_written_to_as_it_lies_is_seen(
                 out[-1, -1] = 1e6
         return out
 
-    monkeypatch.setitem(OF_EACH, name, OF_EACH[name]._replace(draw=wrong))
-    with pytest.raises(AssertionError):
-        into(There(), name)  # type: ignore[arg-type]
+    assert_noticed(monkeypatch, into, name, wrong)
 
 
 def test_neighbours_differ_in_their_parameters() -> None:
     for turn in (0, 1):
-        for values in (per_element._mixed(1000, turn), per_element._coins(turn)):
+        for values in (parameters.mixed(1000, turn), parameters.coins(turn)):
             for dim in (0, 1):
                 moved = (values != values.roll(1, dim)).double().mean()
                 assert moved > 0.3

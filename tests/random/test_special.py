@@ -8,23 +8,26 @@ from typing import Any
 import pytest
 import torch
 
-from conformance.suites.random.distribution import ARGUMENTS, other_arguments
-from conformance.suites.random.per_element import OF_EACH
+from conformance.suites.random.distribution import other_arguments
+from conformance.suites.random.per_element import special_parameters
+from conformance.suites.random.samplers import (
+    WITH_OTHER_ARGUMENTS,
+    WITH_SPECIAL_PARAMETERS,
+    Sampler,
+)
 from conformance.suites.random.shapes import far
-from conformance.suites.random.special_parameters import SPECIAL, special_parameters
-from tests.random.test_distribution import There, block_copied
-
-Change = Callable[[torch.Tensor], torch.Tensor]
+from tests.random.planting import Change, Draw, assert_seen, changed, context
+from tests.random.test_distribution import block_copied
 
 
-@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("name", WITH_SPECIAL_PARAMETERS)
 def test_right_draws_of_special_parameters_pass(name: str) -> None:
-    special_parameters(There(), name)
+    special_parameters(context(), name)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", WITH_OTHER_ARGUMENTS)
 def test_right_draws_with_other_arguments_pass(name: str) -> None:
-    other_arguments(There(), name)
+    other_arguments(context(), name)
 
 
 def without_nan(given: torch.Tensor) -> torch.Tensor:
@@ -99,23 +102,14 @@ def test_a_count_or_rate_taken_for_another_is_seen(
 def _parameter_changed(
     name: str, place: int, change: Change, only_out: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    about = OF_EACH[name]
-
-    def wrong(*given: torch.Tensor, **named: Any) -> torch.Tensor:
+    def wrong(draw: Draw, sampler: Sampler, *given: torch.Tensor, **named: Any) -> torch.Tensor:
         changed = list(given)
         if named or not only_out:
             changed[place] = change(given[place])
-        return about.draw(*changed, **named)
+        return draw(sampler, *changed, **named)
 
-    monkeypatch.setitem(OF_EACH, name, about._replace(draw=wrong))
-    with pytest.raises(AssertionError, match=f"{name}.* next to elements with other parameters"):
-        special_parameters(There(), name)
-
-
-def _seen(name: str, case: Callable[..., None], wrong: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(torch.Tensor, name, wrong)
-    with pytest.raises(AssertionError, match=name):
-        case(There(), name)
+    text = f"{name}.* next to elements with other parameters"
+    assert_seen(monkeypatch, Sampler, "draw_each", wrong, special_parameters, name, match=text)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +131,10 @@ def _seen(name: str, case: Callable[..., None], wrong: Any, monkeypatch: Any) ->
 def test_an_argument_taken_for_another_is_seen(
     name: str, change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = getattr(torch.Tensor, name)
+    def wrong(fill: Draw, tensor: torch.Tensor, *given: float) -> torch.Tensor:
+        return fill(tensor, *sorted(change(given)))
 
-    def wrong(tensor: torch.Tensor, *given: float) -> torch.Tensor:
-        filled: torch.Tensor = fill(tensor, *sorted(change(given)))
-        return filled
-
-    _seen(name, other_arguments, wrong, monkeypatch)
+    assert_seen(monkeypatch, torch.Tensor, name, wrong, other_arguments, name, match=name)
 
 
 def last_zero(drawn: torch.Tensor) -> torch.Tensor:
@@ -166,10 +157,5 @@ def second_row_off(drawn: torch.Tensor) -> torch.Tensor:
 def test_a_wrong_element_of_a_large_tensor_is_seen(
     name: str, fault: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = getattr(torch.Tensor, name)
-    far(There(), name)
-
-    def wrong(*given: Any) -> torch.Tensor:
-        return fault(fill(*given))
-
-    _seen(name, far, wrong, monkeypatch)
+    far(context(), name)
+    assert_seen(monkeypatch, torch.Tensor, name, changed(fault), far, name, match=name)

@@ -11,7 +11,7 @@ import pytest
 from conformance.checks.cells import Recorder
 from devices.cell import Observed, Outcome, Verdict
 from devices.manifest import Manifest
-from devices.verdicts import Matcher, judge
+from devices.verdicts import Matcher, judge_cell
 from reports.gate import ExitCode, gate
 from reports.model import Run, RunError
 from reports.run import load_run, write_run
@@ -44,7 +44,7 @@ reason = "not there yet"
 
 def judged(observed: Observed, block: str | None = None) -> Verdict:
     expectation = None if block is None else Matcher(Manifest.parse(block)).expect(BOUNDS)
-    return judge(expectation, observed).verdict
+    return judge_cell(expectation, observed).verdict
 
 
 def test_a_refusal_is_ok_by_declaration_alone() -> None:
@@ -86,10 +86,10 @@ def test_what_is_declared_cannot_be_refused_by_declaration() -> None:
 def test_what_is_judged_after_something_was_passed_over_counts() -> None:
     record = Recorder("add", "float32", ["layout.values"], {}).cells["layout.values"]
     record.pass_over("a dtype that is not declared")
-    told = record.told()
+    told = record.to_outcome()
     assert (told.outcome, told.declared) == (Outcome.UNSUPPORTED, True)
     record.check(0, "contiguous")
-    told = record.told()
+    told = record.to_outcome()
     assert (told.outcome, told.declared) == (Outcome.PASS, False)
 
 
@@ -109,7 +109,7 @@ def test_no_check_is_given_the_record_of_an_undeclared_clause() -> None:
     clauses = ["layout.values", "layout.bounds"]
     recorder = Recorder("add", "float32", clauses, {"layout.bounds": "storage"})
     assert recorder.get("layout.values") and recorder.get("layout.bounds") is None
-    document = recorder.cells["layout.bounds"].told()
+    document = recorder.cells["layout.bounds"].to_outcome()
     told = (document.outcome, document.declared, document.checks)
     assert told == (Outcome.UNSUPPORTED, True, 0)
     assert document.raises is None and "does not declare storage" in document.message
@@ -119,4 +119,4 @@ def test_no_check_is_given_the_record_of_an_undeclared_clause() -> None:
 
 def test_a_cell_in_which_nothing_was_checked_stays_an_error() -> None:
     recorder = Recorder("add", "float32", ["layout.values"], {"layout.bounds": "storage"})
-    assert recorder.cells["layout.values"].told().outcome == "error"
+    assert recorder.cells["layout.values"].to_outcome().outcome == "error"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from conformance.contract import load
-from conformance.contract.levels import Level, blocks, levels, ranges, read, stated
+from conformance.contract.levels import Level, blocks, levels, ranges, read_level, stated
 from devices.cell import CellKey
 from devices.errors import ConformError
 from reports.gate import levels_of
@@ -52,7 +52,7 @@ def test_blocks_read_back_as_the_cells_they_were_made_of(tmp_path: Path) -> None
     for block in blocks(cells):
         text += "[[cells]]\n" + "".join(f"{name} = {value!r}\n" for name, value in block.items())
     (tmp_path / "1.toml").write_text(text)
-    assert read(tmp_path / "1.toml", 1).cells == cells
+    assert read_level(tmp_path / "1.toml", 1).cells == cells
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_blocks_read_back_as_the_cells_they_were_made_of(tmp_path: Path) -> None
 def test_a_malformed_list_is_told(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "1.toml").write_text(text)
     with pytest.raises(ConformError, match="1.toml") as caught:
-        read(tmp_path / "1.toml", 1)
+        read_level(tmp_path / "1.toml", 1)
     assert said in str(caught.value)
 
 

@@ -16,7 +16,7 @@ from reports.failures import causes_in, markdown_of
 from reports.gate import gate
 from reports.junit import headline
 from reports.model import CellResult, Run
-from reports.plain import plain
+from reports.plain import without_boilerplate
 from reports.summary import summarise, verdict_line
 from tests.reports.builders import (
     ADD,
@@ -225,7 +225,7 @@ def test_names_can_be_pasted_and_hostile_ones_stay_inert() -> None:
     ],
 )
 def test_boilerplate_of_torch_is_cut(text: str, left: str) -> None:
-    assert plain(text) == left
+    assert without_boilerplate(text) == left
 
 
 def test_titles_and_examples_have_no_boilerplate_and_the_record_keeps_it() -> None:

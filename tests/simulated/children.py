@@ -85,7 +85,7 @@ def _be_child(request: dict[str, Any]) -> None:
     code = 1
     try:
         if _BACKEND in sys.modules:
-            importlib.import_module("devices.simulated.faults").switch_on_from_environment()
+            importlib.import_module(f"{_BACKEND}.fault_switches").switch_on_from_environment()
         code = TRUE if getattr(importlib.import_module(module), name)() else FALSE
     except BaseException:
         traceback.print_exc()

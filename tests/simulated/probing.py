@@ -21,7 +21,7 @@ ROOMS = ("probes_memory", "probes_streams", "probes_transfer", "probes_device", 
 def main(names: Sequence[str]) -> None:
     """One line a fault: its name, and whether the device misbehaved before, during and after."""
     children.prepare("bare")
-    from devices.simulated.faults import planted
+    from devices.simulated.backend.fault_switches import planted
     from tests.simulated.probes import PROBES
 
     device = importlib.import_module("devices.simulated.backend").module

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from conformance import contract
 from devices.simulated.backend import library
+from devices.simulated.backend.fault_switches import planted
 from devices.simulated.descriptor import DESCRIPTOR
-from devices.simulated.faults import FAULTS, UNPLANTED, planted
+from devices.simulated.faults import FAULTS, UNPLANTED
 from tests import trials
 from tests.table import report
 from tests.trials import Item

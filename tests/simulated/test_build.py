@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from devices.simulated import descriptor
+from devices.simulated import build_tools
 from devices.simulated.backend import build
 
 
@@ -19,15 +19,15 @@ from devices.simulated.backend import build
 def no_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(descriptor.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(build_tools.sysconfig, "get_path", lambda name: str(tmp_path))
 
 
 def test_nothing_is_missing_where_the_device_was_built() -> None:
-    assert descriptor.missing_tools() is None
+    assert build_tools.missing_tools() is None
 
 
 def test_missing_tools_are_named_with_how_to_get_them(no_tools: None) -> None:
-    said = descriptor.missing_tools()
+    said = build_tools.missing_tools()
     assert said is not None and "\n" not in said
     for part in ("C++20 compiler ('c++' is not on PATH)", "ninja", "apt install", "--device cpu"):
         assert part in said
@@ -35,7 +35,7 @@ def test_missing_tools_are_named_with_how_to_get_them(no_tools: None) -> None:
 
 def test_a_compiler_of_the_user_s_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
-    said = descriptor.missing_tools()
+    said = build_tools.missing_tools()
     assert said is not None and "'no-such-compiler -m64' is not on PATH" in said
 
 
@@ -48,14 +48,14 @@ def test_a_torch_without_the_interface_of_graphs_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Torch 2.11 has none: the compiler's error was all that one saw."""
-    monkeypatch.setattr(descriptor, "torch_has_header", lambda path: False)
-    said = descriptor.missing_tools()
+    monkeypatch.setattr(build_tools, "torch_has_header", lambda path: False)
+    said = build_tools.missing_tools()
     assert said is not None and "needs torch 2.13" in said and "--device cpu" in said
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptor.sys, "platform", "win32")
-    assert descriptor.missing_tools() == (
+    monkeypatch.setattr(build_tools.sys, "platform", "win32")
+    assert build_tools.missing_tools() == (
         "the simulated device needs Linux (memfd_create), this is win32"
     )
 

@@ -8,6 +8,6 @@ from tests.wrapped import registry
 from tests.wrapped.causes import CAUSES
 from tests.wrapped.descriptor import DESCRIPTOR as WRAPPED
 
-registry.plant_at({kernel: cause.override for cause in CAUSES for kernel in cause.kernels})
+registry.plant_at({kernel: cause.effect for cause in CAUSES for kernel in cause.kernels})
 
 DESCRIPTOR = replace(WRAPPED, name="broken", title="The wrapped device with a dozen causes")

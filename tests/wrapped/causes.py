@@ -10,31 +10,30 @@ from typing import Any
 
 import torch
 
+from tests.planting.calls import NOT_MET, Effect, KernelCall
+from tests.planting.places import overload_of
+from tests.planting.tensors import as_dense, is_expanded, is_stepped
 from tests.wrapped.faults import REGISTRY
-from tests.wrapped.faults.tools import as_dense, is_expanded, is_stepped, split_out
-from tests.wrapped.registry import Args, Kernel, Kwargs, Override
-
-aten = torch.ops.aten
+from tests.wrapped.registry import Kernel
 
 
-def out_in_a_row(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+def out_in_a_row(call: KernelCall) -> Any:
     """A strided out= is written as if it were contiguous."""
-    out, rest = split_out(kwargs)
+    out = call.kwargs["out"]
     if out.is_contiguous() or is_expanded(out):
-        return kernel(*args, **kwargs)
-    fresh = torch.empty(out.shape, dtype=out.dtype)
-    kernel(*args, **rest, out=fresh)
+        return NOT_MET
+    fresh = call.honest(out=torch.empty(out.shape, dtype=out.dtype))
     if fresh.shape == out.shape:
         as_dense(out).copy_(fresh)
     return out
 
 
-def self_in_a_row(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+def self_in_a_row(call: KernelCall) -> Any:
     """A stepped self is written as if it were contiguous."""
-    target = args[0]
+    target = call.first
     if not is_stepped(target):
-        return kernel(*args, **kwargs)
-    result = kernel(target.clone(), *args[1:], **kwargs)
+        return NOT_MET
+    result = call.honest(self=target.clone())
     if result.shape == target.shape:
         as_dense(target).copy_(result)
     return target
@@ -42,22 +41,22 @@ def self_in_a_row(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that is wrong: what stands in for the kernels, and the ids of the ops that have it."""
+    """One thing that is wrong: what stands in front of the kernels, and the ids of the ops that have it."""
 
     name: str
-    override: Override
+    effect: Effect
     kernels: tuple[Kernel, ...]
     ops: tuple[str, ...]
 
 
 def _cause(
-    name: str, override: Override | str, overload: str, ops: str, ids: str | None = None
+    name: str, effect: Effect | str, overload: str, ops: str, ids: str | None = None
 ) -> Cause:
     """``ops`` are names in aten, ``ids`` those in torch's database where they differ."""
-    if isinstance(override, str):
-        override = REGISTRY[override].override
-    kernels = tuple(getattr(getattr(aten, op), overload) for op in ops.split())
-    return Cause(name, override, kernels, tuple((ids or ops).split()))
+    if isinstance(effect, str):
+        effect = REGISTRY[effect].effect
+    kernels = tuple(overload_of(f"{op}.{overload}") for op in ops.split())
+    return Cause(name, effect, kernels, tuple((ids or ops).split()))
 
 
 CAUSES = (

@@ -1,6 +1,6 @@
 """Planted faults: what one is, which are known, which are on.
 
-A fault replaces some kernels of the wrapped device. ``planted("stride.ignore_channels_last")`` switches it
+A fault stands in front of some kernels of the wrapped device. ``planted("stride.ignore_channels_last")`` switches it
 on for a block; ``WRAPPED_FAULTS=name,name`` for a whole process.
 """
 
@@ -9,23 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import torch
 
 from conformance.contract import WRAPPED
 from devices.errors import ConformError, suggestion
+from devices.simulated import faults as simulated
+from tests.planting.calls import Effect, KernelCall
+from tests.planting.places import overload_of
 
 #: An overload of an aten op (``torch.ops.aten.exp.default``), a method as Python sees it
-#: (``torch.Tensor.neg``), or :func:`read`.
+#: (``torch.Tensor.neg``), or :func:`read`. An effect in front of an overload runs with dispatch to the subclass off: the
+#: kernel, and whatever else it calls, is the CPU's own.
 Kernel: TypeAlias = Callable[..., Any]
-Args: TypeAlias = tuple[Any, ...]
-Kwargs: TypeAlias = dict[str, Any]
-#: What stands in for a kernel: takes it, its positional and its keyword arguments. In place of an overload
-#: it runs with dispatch to the subclass off: the kernel, and whatever else it calls, is the CPU's own.
-Override: TypeAlias = Callable[[Kernel, Args, Kwargs], Any]
 
 ENVIRONMENT = WRAPPED
 
@@ -38,72 +35,78 @@ class FaultConflict(ConformError):
     """Two faults that replace the same kernel cannot be on together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One way to break the device.
+class Fault(simulated.Fault, frozen=True, kw_only=True):
+    """What every planted fault says of itself, and what the wrapped device needs to plant it."""
 
-    ``clauses`` must fail with the fault on, each at one at least of the planted ops and dtypes; ``radius``
-    lists the cells that may change besides, as globs over ``clause::op``. No other cell may change.
-    """
-
-    name: str
-    clauses: tuple[str, ...]
-    ops: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    statement: str
-    radius: tuple[str, ...]
     kernels: tuple[Kernel, ...]
-    override: Override
+    effect: Effect
     probe: Callable[[], bool]  # whether the device misbehaves in this way, asked without the suite
-
-    def allows(self, clause: str, op: str) -> bool:
-        """Whether a cell of this clause and op may differ from the clean run."""
-        if clause in self.clauses and op in self.ops:
-            return True
-        return any(fnmatchcase(f"{clause}::{op}", pattern) for pattern in self.radius)
 
 
 #: Every fault by name, in the order in which the modules of ``faults`` declare them.
 REGISTRY: dict[str, Fault] = {}
 
-_active: dict[Kernel, Override] = {}
+_active: dict[Kernel, Effect] = {}
 _for_good: set[Kernel] = set()  # what plant_at replaced
 _seen: set[Kernel] | None = None
+
+_probes: dict[Effect, Callable[[], bool]] = {}
+_radii: dict[Effect, str] = {}
+
+
+def probe(function: Callable[[], bool]) -> Callable[[Effect], Effect]:
+    """Whether the device misbehaves as the decorated effect describes. Stands below ``fault``."""
+
+    def register(effect: Effect) -> Effect:
+        _probes[effect] = function
+        return effect
+
+    return register
+
+
+def may_change(cells: str) -> Callable[[Effect], Effect]:
+    """The cells, separated by spaces, that the decorated effect may change besides. Stands below ``fault``."""
+
+    def register(effect: Effect) -> Effect:
+        _radii[effect] = cells
+        return effect
+
+    return register
 
 
 def fault(
     name: str,
+    clauses: str,
     *,
-    clauses: tuple[str, ...],
-    ops: tuple[str, ...],
-    at: tuple[Kernel, ...],
-    probe: Callable[[], bool],
-    dtypes: tuple[str, ...] = ("float32",),
-    radius: tuple[str, ...] = (),
-) -> Callable[[Override], Override]:
-    """Register the decorated override as a fault; the first line of its docstring is the statement.
+    ops: str,
+    at: str | tuple[Kernel, ...] = "",
+    dtypes: str = "float32",
+) -> Callable[[Effect], Effect]:
+    """Register the decorated effect as a fault; the first line of its docstring is the statement.
 
-    Clauses of the layout family are named without their prefix.
+    Clauses, ops, dtypes and the aten overloads ``at`` which it is planted are separated by spaces. By default these are
+    the default overloads of the ops. Clauses of the layout family are named without their prefix.
     """
 
-    def register(override: Override) -> Override:
-        statement = (override.__doc__ or "").strip().splitlines()
+    def register(effect: Effect) -> Effect:
+        statement = (effect.__doc__ or "").strip().splitlines()
         if not statement:
             raise ValueError(f"fault {name!r}: say in a docstring what the device does wrong")
         if name in REGISTRY:
             raise ValueError(f"fault {name!r} is registered twice")
+        named = at or ops
         REGISTRY[name] = Fault(
             name=name,
-            clauses=tuple(f"layout.{clause}" for clause in clauses),
-            ops=ops,
-            dtypes=dtypes,
+            clauses=tuple(f"layout.{clause}" for clause in clauses.split()),
+            ops=tuple(ops.split()),
+            dtypes=tuple(dtypes.split()),
             statement=statement[0],
-            radius=tuple(f"layout.{cell}" for cell in radius),
-            kernels=at,
-            override=override,
-            probe=probe,
+            radius=tuple(f"layout.{cell}" for cell in _radii.get(effect, "").split()),
+            kernels=tuple(map(overload_of, named.split())) if isinstance(named, str) else named,
+            effect=effect,
+            probe=_probes[effect],
         )
-        return override
+        return effect
 
     return register
 
@@ -113,12 +116,14 @@ def read(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
 
 
-def call(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
-    """Run a kernel of the device, or what a planted fault put in its place."""
+def call(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a kernel of the device, with the fault that is planted in front of it."""
     if _seen is not None:
         _seen.add(kernel)
-    override = _active.get(kernel)
-    return kernel(*args, **kwargs) if override is None else override(kernel, args, kwargs)
+    effect = _active.get(kernel)
+    if effect is None:
+        return kernel(*args, **kwargs)
+    return KernelCall(kernel, args, kwargs).answered_by(effect)
 
 
 @contextmanager
@@ -145,16 +150,16 @@ def watched() -> Iterator[set[Kernel]]:
         _seen = before
 
 
-def plant_at(overrides: Mapping[Kernel, Override]) -> None:
-    """Put these in the places of kernels, for good: what a device is broken by that no fault describes.
+def plant_at(effects: Mapping[Kernel, Effect]) -> None:
+    """Put these in front of the kernels, for good: what a device is broken by that no fault describes.
 
-    A descriptor's file may be executed twice in a process: the later overrides win. Raises FaultConflict
+    A descriptor's file may be executed twice in a process: the later effects win. Raises FaultConflict
     where a fault that is on replaces one of the kernels.
     """
-    if taken := [k for k in overrides if k in _active and k not in _for_good]:
+    if taken := [k for k in effects if k in _active and k not in _for_good]:
         raise FaultConflict(f"a fault that is on replaces {taken[0]} already")
-    _active.update(overrides)
-    _for_good.update(overrides)
+    _active.update(effects)
+    _for_good.update(effects)
 
 
 def plant_from_environment() -> None:
@@ -172,9 +177,9 @@ def _plant(name: str) -> None:
         )
     chosen = REGISTRY[name]
     for kernel in chosen.kernels:
-        if _active.get(kernel, chosen.override) is not chosen.override:
+        if _active.get(kernel, chosen.effect) is not chosen.effect:
             raise FaultConflict(
                 f"{ENVIRONMENT}: fault {name!r} replaces {kernel}, and so does another fault that is on;"
                 " switch on one of the two"
             )
-        _active[kernel] = chosen.override
+        _active[kernel] = chosen.effect

@@ -40,7 +40,7 @@ class Station:
         if self.manifest.exists():
             manifest = Manifest.load(self.manifest).active(DESCRIPTOR.facts())
         matcher = Matcher(manifest)
-        results = {record.key: result_of(matcher, record.told()) for record in records}
+        results = {record.key: result_of(matcher, record.to_outcome()) for record in records}
         facts = dict(DESCRIPTOR.facts())
         document = plan_document(
             results, device="wrapped", facts=facts, clauses=load().snapshot()["clauses"]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests import trials
-from tests.trials import Item, Trial
+from tests.trials import Item
 from tests.wrapped.descriptor import DESCRIPTOR
-from tests.wrapped.faults import Fault, planted, watched
-
-__all__ = ["ITEMS", "Bench", "Trial", "planted_items"]
+from tests.wrapped.faults import planted, watched
 
 #: Ops whose cells all pass on the CPU's kernels, with what the faults are planted in among them.
 ITEMS: tuple[Item, ...] = (
@@ -40,15 +36,3 @@ RIG = trials.Rig(
     # Only the fifth sample of add has two operands of one shape, which broadcasting of self needs.
     more_samples={"add": 6},
 )
-
-
-class Bench(trials.Bench):
-    """The clean run of the wrapped device, and trials against it."""
-
-    def __init__(self, cache: Path) -> None:
-        super().__init__(RIG, cache)
-
-
-def planted_items(fault: Fault) -> list[Item]:
-    """The items among ITEMS that a fault is planted in."""
-    return trials.planted_items(RIG, fault)

@@ -28,7 +28,7 @@ class Answer:
         return tuple(str(each.dtype)[6:] for each in self.results if each.is_floating_point())
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return type(self.error).__name__ if self.error is not None else ", ".join(self.dtypes)
 
 
@@ -45,7 +45,7 @@ def lower_dtypes(device: Device) -> list[torch.dtype]:
     return [getattr(torch, name) for name in ("bfloat16", "float16") if name in declared]
 
 
-def asked(
+def call_under_autocast(
     device: Device,
     op: str,
     given: Sequence[torch.dtype],
@@ -72,19 +72,28 @@ def asked(
 def observed(device: Device, op: str, region: torch.dtype) -> str | None:
     """Returns the policy of an op on a device, derived from its result dtypes: the name of the autocast list whose ops
     behave in this way. None if every call of the op raises. ``region`` is the dtype of the autocast region."""
-    high, low = asked(device, op, [FLOAT32], region), asked(device, op, [region], region)
+    high, low = (
+        call_under_autocast(device, op, [FLOAT32], region),
+        call_under_autocast(device, op, [region], region),
+    )
     if high.error is not None and low.error is not None:
-        plain = asked(device, op, [FLOAT32], None)
+        plain = call_under_autocast(device, op, [FLOAT32], None)
         return "refused" if plain.error is None else None
     short = str(region)[6:]
     if high.error is None and set(high.dtypes) == {short}:
         return "lower"
     if low.error is None and "float32" in low.dtypes and short not in low.dtypes:
         return "float32"
-    mixed = [asked(device, op, pair, region) for pair in ([FLOAT32, region], [region, FLOAT32])]
-    alone = [asked(device, op, pair, None) for pair in ([FLOAT32, region], [region, FLOAT32])]
+    mixed = [
+        call_under_autocast(device, op, pair, region)
+        for pair in ([FLOAT32, region], [region, FLOAT32])
+    ]
+    alone = [
+        call_under_autocast(device, op, pair, None)
+        for pair in ([FLOAT32, region], [region, FLOAT32])
+    ]
     promotes = all(each.error is None and set(each.dtypes) == {"float32"} for each in mixed)
-    if promotes and [each.told for each in alone] != [each.told for each in mixed]:
+    if promotes and [each.description for each in alone] != [each.description for each in mixed]:
         return "promote"
     return "unlisted"
 
@@ -113,7 +122,7 @@ def _promotes(device: Device, op: str, lowers: Sequence[torch.dtype]) -> bool:
     call raises or gives another dtype, returns False for an op of the promote list and True for any other op."""
     for lower in lowers:
         for given in ([FLOAT32, lower], [lower, FLOAT32]):
-            answer = asked(device, op, given, lower)
+            answer = call_under_autocast(device, op, given, lower)
             if answer.error is not None or set(answer.dtypes) - {"float32"}:
                 return POLICY[op] != "promote"
     return True

@@ -82,11 +82,11 @@ def _three(t: Operands) -> tuple[Any, ...]:
 
 
 def _cell(gates: int, states: int) -> Arguments:
-    def made(t: Operands) -> tuple[Any, ...]:
+    def cell_operands(t: Operands) -> tuple[Any, ...]:
         hidden: Any = [t(3, 4), t(3, 4)] if states == 2 else t(3, 4)
         return t(3, 5), hidden, t(4 * gates, 5), t(4 * gates, 4), t(4 * gates), t(4 * gates)
 
-    return made
+    return cell_operands
 
 
 def _image(*arguments: Any, dims: int = 2) -> Arguments:

@@ -187,7 +187,7 @@ class Cases(list[BehaviourCase]):
         return take
 
 
-def gathered(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...]:
+def collect_cases(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...]:
     """Returns the cases of several modules, in order. Raises ValueError if two cases of a clause have the same name."""
     cases = tuple(chain.from_iterable(modules))
     for cell, count in Counter(case.cell for case in cases).items():

@@ -11,18 +11,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import attrgetter
+from functools import partial
+from operator import attrgetter, methodcaller
 from random import Random
 from typing import Any, Protocol
 
 import torch
 
+from conformance.checks.cases.closeness import differences
 from conformance.checks.cases.exceptions import (
     Blocked,
     CheckFailed,
     NotDeclared,
     NotShown,
-    shown,
+    short_repr,
 )
 from conformance.checks.cases.held_streams import (
     CALL,
@@ -33,12 +35,14 @@ from conformance.checks.cases.held_streams import (
     ends,
     together,
 )
+from conformance.checks.cases.layouts import DENSE, GuardedTensor
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
 from conformance.checks.cases.results import Result, group_failure
 from devices.descriptor import Descriptor
 from devices.failure import Difference, Failure, Kind
 from opinfo.compare import bit_equal, raw_bytes
 from opinfo.device import Device
+from opinfo.guarded import Move, identity
 
 _NOTHING: Any = object()
 
@@ -176,6 +180,45 @@ class CaseContext:
     def from_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.opened.from_device(tensor)
 
+    def _on_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.from_device(tensor) if tensor.device.type == self.kind else tensor
+
+    def lay(
+        self,
+        values: torch.Tensor,
+        layout: str = DENSE,
+        device: int | torch.device = 0,
+        *,
+        around: float | None = None,
+    ) -> torch.Tensor:
+        """Copies a CPU tensor to the device in a layout such as ``transposed+step_inner+offset`` (the ids of
+        opinfo/layouts.py), with known bytes around it: see ``guarded``."""
+        return self.guarded(values, layout, device, around=around).view
+
+    def guarded(
+        self,
+        values: torch.Tensor,
+        layout: str = DENSE,
+        device: int | torch.device = 0,
+        *,
+        around: float | None = None,
+    ) -> GuardedTensor:
+        """Like ``lay``, but returns an object that knows the bytes around the tensor.
+
+        ``device`` is a device index, or a device to which the tensor is copied by ``to()``, such as the CPU. On devices
+        without strides the layout is made by slicing, and a tensor that fills its storage has no bytes around it.
+        ``around`` is the value of the elements around the tensor, where NaN would make a wrong read an error and not a
+        wrong result.
+        """
+        if isinstance(device, int):
+            move: Move = partial(self.to_device, index=device)
+        else:
+            move = methodcaller("to", device)
+        here = isinstance(device, torch.device) and device.type != self.kind
+        back = identity if here else self.from_device
+        slices = not self.opened.lays_out
+        return GuardedTensor(values, layout, move, back, slices=slices, around=around)
+
     def settle(self) -> None:
         """Synchronizes every device index. Raises the error of any queued work that failed."""
         wait = getattr(getattr(torch, self.kind, None), "synchronize", None)
@@ -215,8 +258,8 @@ class CaseContext:
                 Failure(
                     kind=kind or self.default,
                     subject=text,
-                    expected="" if expected is _NOTHING else shown(expected),
-                    found=_at("" if found is _NOTHING else shown(found), at),
+                    expected="" if expected is _NOTHING else short_repr(expected),
+                    found=_at("" if found is _NOTHING else short_repr(found), at),
                     said=str(found) if isinstance(found, BaseException) else None,
                 )
             )
@@ -229,8 +272,7 @@ class CaseContext:
 
     def equal(self, found: torch.Tensor, expected: torch.Tensor, text: str, at: str = "") -> None:
         """Checks that two tensors have the same bits, shape and dtype. Either tensor may be on the device."""
-        there = self.from_device(found) if found.device.type == self.kind else found
-        want = self.from_device(expected) if expected.device.type == self.kind else expected
+        there, want = self._on_cpu(found), self._on_cpu(expected)
         if there.dtype != want.dtype:
             self.same(there.dtype, want.dtype, text, Kind.DTYPE, at)
         if there.shape != want.shape:
@@ -242,21 +284,45 @@ class CaseContext:
         wrong = (mine != theirs).reshape(there.numel(), -1).any(1).nonzero().flatten()
         item = int(wrong[0])
         place = torch.unravel_index(wrong[0], there.shape) if there.dim() else ()
-        expected_text, found_text = (shown(each.reshape(-1)[item].item()) for each in (want, there))
+        expected_text, found_text = (
+            short_repr(each.reshape(-1)[item].item()) for each in (want, there)
+        )
         if expected_text == found_text:  # NaN with other bits
             size = there.itemsize
             part = slice(item * size, (item + 1) * size)
             expected_text += f" with the bytes {theirs[part].tolist()}"
             found_text += f" with the bytes {mine[part].tolist()}"
-        raise CheckFailed(
-            Failure(
-                kind=Kind.VALUES,
-                subject=text,
-                expected=expected_text,
-                found=_at(found_text, at),
-                where=Difference(len(wrong), there.numel(), tuple(int(i) for i in place)),
-            )
-        )
+        where = Difference(len(wrong), there.numel(), tuple(int(i) for i in place))
+        raise _unlike(Kind.VALUES, text, at, expected_text, found_text, where)
+
+    def assert_close(
+        self,
+        found: torch.Tensor,
+        want: torch.Tensor,
+        text: str,
+        at: str = "",
+        *,
+        rtol: float = 0.0,
+        atol: float | torch.Tensor = 0.0,
+        equal_nan: bool = False,
+        check_dtype: bool = True,
+    ) -> None:
+        """Checks that two tensors have the same shape and dtype, and that ``|found - want| <= atol + rtol * |want|`` for
+        each element. Either tensor may be on the device.
+
+        ``text`` says what is wrong if they differ, and ``at`` for which arguments. NaN and infinities are compared as
+        by ``closeness.differences``. With ``check_dtype=False`` the dtypes may differ.
+        """
+        self.checks += 1
+        there, wanted = self._on_cpu(found.detach()), self._on_cpu(want.detach())
+        if check_dtype and there.dtype != wanted.dtype:
+            raise _unlike(Kind.DTYPE, text, at, str(wanted.dtype), str(there.dtype))
+        if there.shape != wanted.shape:
+            expected, shape = f"shape {tuple(wanted.shape)}", f"shape {tuple(there.shape)}"
+            raise _unlike(Kind.SHAPE, text, at, expected, shape)
+        wrong = differences(there, wanted, rtol=rtol, atol=atol, equal_nan=equal_nan)
+        if wrong is not None:
+            raise _unlike(Kind.VALUES, text, at, wrong.expected, wrong.found, wrong.where)
 
     def raises(
         self,
@@ -285,7 +351,7 @@ class CaseContext:
         )
         said = str(result) if kind is Kind.RAISED else None
         raise CheckFailed(
-            Failure(kind=kind, subject=text, expected=names, found=shown(result), said=said)
+            Failure(kind=kind, subject=text, expected=names, found=short_repr(result), said=said)
         )
 
     def ended_well(self, result: Result, text: str) -> None:
@@ -421,7 +487,11 @@ class CaseContext:
         child may be forked from a process that has loaded torch but has not used the device.
         """
         result = in_process(
-            *(function, arguments, self.where, self.seed, self.default),
+            function,
+            arguments,
+            self.where,
+            self.seed,
+            default=self.default,
             first_time=self.descriptor.first_time,
             patience=self.patience,
             fresh=fresh,
@@ -466,4 +536,9 @@ def _at(found: str, at: str) -> str:
     return f"{found} ({at})" if found and at else found or (f"at {at}" if at else "")
 
 
-# -- functions in a subprocess
+def _unlike(
+    kind: Kind, text: str, at: str, expected: str, found: str, where: Difference | None = None
+) -> CheckFailed:
+    return CheckFailed(
+        Failure(kind=kind, subject=text, expected=expected, found=_at(found, at), where=where)
+    )

@@ -56,7 +56,7 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(kind=Kind.RAISED, detail=detail, raises=name, said=str(error))
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Returns a value as short text for a message. Never raises, although repr() of a tensor runs kernels of a device
     that may be broken."""
     try:

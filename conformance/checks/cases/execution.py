@@ -86,8 +86,14 @@ def in_its_own_process(
 ) -> Attempt:
     for patience in PATIENCE:
         made = in_process(
-            *(case.check, case.arguments, where, case.id, case.kind),
-            *(dict(case.environment), case.seconds, patience),
+            case.check,
+            case.arguments,
+            where,
+            seed=case.id,
+            default=case.kind,
+            environment=dict(case.environment),
+            seconds=case.seconds,
+            patience=patience,
             first_time=first_time,
         )
         if not made.too_soon:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -13,6 +13,7 @@ from conformance.checks.ops.roundings import as_exact, within
 from opinfo.compare import Wrong, difference, tensors_of
 from opinfo.guarded import Guarded, Move
 from opinfo.layouts import Geometry, LayoutCase
+from opinfo.reference import OutputSpec, ValueAnswer
 from opinfo.samples import Sample
 
 
@@ -94,8 +95,60 @@ def address(call: Invocation, tensor: torch.Tensor) -> int | None:
     return tensor.data_ptr() if call.pointers else None
 
 
+class ReferenceParts(Protocol):
+    """The expected result of a call, in named parts (see ``Reference``, which computes them). Checks may add parts of
+    their own, which judges read as attributes too."""
+
+    @property
+    def value(self) -> ValueAnswer: ...
+
+    @property
+    def exact(self) -> ValueAnswer: ...
+
+    @property
+    def raises(self) -> bool: ...
+
+    @property
+    def free(self) -> bool: ...
+
+    @property
+    def signed(self) -> bool: ...
+
+    @property
+    def mutable(self) -> frozenset[int]: ...
+
+    @property
+    def specs(self) -> tuple[OutputSpec, ...] | None: ...
+
+    @property
+    def meta_specs(self) -> tuple[OutputSpec, ...] | None: ...
+
+    @property
+    def tolerances(self) -> dict[str, tuple[float, float]]: ...
+
+    @property
+    def gradient_tolerances(self) -> dict[str, tuple[float, float]]: ...
+
+    @property
+    def roundings(self) -> float: ...
+
+    @property
+    def process(self) -> Callable[[Any], Any] | None: ...
+
+    @property
+    def named(self) -> Callable[[Any], Any] | None: ...
+
+    @property
+    def conditioned(self) -> bool: ...
+
+    @property
+    def allowed(self) -> list[torch.Tensor]: ...
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
 def differs(
-    read: Any, want: Any, reference: Any, exact: Callable[[], Any] | None = None
+    read: Any, want: Any, reference: ReferenceParts, exact: Callable[[], Any] | None = None
 ) -> Wrong | None:
     """Returns how a result (``read``) differs from the expected result (``want``); None if they agree within tolerance.
 
@@ -184,4 +237,4 @@ class Laid:
 
 
 #: A function ``(evidence, reference)`` that judges a call for one clause. It sees no device.
-Judge = Callable[[Any, Any], Found]
+Judge = Callable[[Any, ReferenceParts], Found]

@@ -201,7 +201,7 @@ class OpContext:
         finally:
             for record in wanted:
                 record.seconds += (time.perf_counter() - start) / len(wanted)
-            self.guard.done()
+            self.guard.end()
 
     # -- inputs
 
@@ -280,12 +280,12 @@ class OpContext:
             inputs.append(self._built[key])
         return Laid(sample, case, geometries, inputs)
 
-    def plain(self, sample: Sample) -> Laid:
+    def laid_contiguous(self, sample: Sample) -> Laid:
         """Returns the sample on the device with every tensor contiguous. Raises EndsProcess if an earlier attempt to
         lay out this sample ended a process."""
         return self.laid_as(sample, uniform(CONTIGUOUS))
 
-    def first(self, sample: Sample) -> Laid:
+    def laid_first(self, sample: Sample) -> Laid:
         """Returns the sample on the device in the layouts of ``cases[0]``, the first layout case. Raises EndsProcess if
         an earlier attempt to lay out this sample ended a process."""
         return self.laid_as(sample, self.cases[0])
@@ -330,9 +330,14 @@ class OpContext:
         sample, device, mode = laid.sample, self.device, mode or self.mode
         eager = function or self.subject.function
         return Invocation(
-            mode.applied(eager),
-            *(sample.call.on, sample.tensors, laid.inputs, device.torch_device),
-            *(self.place, device.from_device, device.settle),
+            function=mode.applied(eager),
+            arguments=sample.call.on,
+            values=sample.tensors,
+            inputs=laid.inputs,
+            device=device.torch_device,
+            move=self.place,
+            back=device.from_device,
+            settle=device.settle,
             guarded=self.guarded,
             strides=self.device.lays_out,
             storage=self._storage,

@@ -343,7 +343,8 @@ def called_and_written_to(call: Invocation, mutable: Collection[int] = ()) -> Ev
     tried = [may_share(call, each) for each in found.outputs]
     if not any(tried):
         return found
-    if call.back is identity:
+    if any(may and out.device.type == "cpu" for out, may in zip(outputs, tried)):
+        # Reading an output on the CPU does not copy it, on no device: `x.to("cpu")` returns one.
         found = replace(found, read=copied(found.read))
     writes = [write_through(call, out) if may else None for out, may in zip(outputs, tried)]
     return replace(found, writes=tuple(writes))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance.checks.ops.calls import Found, Judge
+from conformance.checks.ops.calls import Found, Judge, ReferenceParts
 from conformance.checks.repro.bundle import Bundle
 from devices.errors import ConformError
 from devices.files import write_whole
@@ -21,8 +21,8 @@ from opinfo.encoding import read_value, write_value
 _FORMAT = 1
 
 
-class Reading(Protocol):
-    """The part of a Reference that a judgement needs: its parts, as values that can be written to a file."""
+class WritableReference(ReferenceParts, Protocol):
+    """A reference whose parts can be written to a file: ``frozen`` returns a part as a value."""
 
     def frozen(self, name: str) -> Any: ...
 
@@ -35,7 +35,7 @@ class Judgement:
     clause: str
     judge: Judge
     evidence: Any
-    reference: Any
+    reference: WritableReference
     layout: str = ""
     sample: int = 0
 
@@ -80,7 +80,7 @@ class Parts:
         return getattr(self, name)
 
 
-def _parts(reference: Reading, names: list[str]) -> Iterator[tuple[str, Any]]:
+def _parts(reference: WritableReference, names: list[str]) -> Iterator[tuple[str, Any]]:
     for name in names:
         try:
             yield name, reference.frozen(name)

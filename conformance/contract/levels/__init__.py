@@ -43,7 +43,7 @@ class Level:
 @cache
 def levels(folder: Path = FOLDER) -> tuple[Level, ...]:
     """Returns the frozen levels, from the lowest to the highest. Raises ConformError if a file is malformed."""
-    return tuple(read(folder / f"{number}.toml", number) for number in LEVELS)
+    return tuple(read_level(folder / f"{number}.toml", number) for number in LEVELS)
 
 
 class _Block(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,7 +72,7 @@ class _File(msgspec.Struct):
     cells: list[_Block] = []
 
 
-def read(path: Path, number: int) -> Level:
+def read_level(path: Path, number: int) -> Level:
     """Reads the file of one level and returns the level. Raises ConformError if the file is malformed or lists a cell
     twice."""
     file = read_toml(path, _File, ConformError)

@@ -101,7 +101,7 @@ class Controller:
     is_done: Callable[[CellKey], bool]  # whether a cell has its outcome
     record: Callable[[Lost, str], None]  # a lost cell, with the worker's name
     lost: LostCells
-    meet: Callable[[str], None]  # gets the name of another machine with workers
+    on_host: Callable[[str], None]  # gets the name of another machine with workers
     say: Callable[[str], None]  # to the user
     watchdog: Watchdog = field(init=False)
     in_use: dict[str, int] = field(default_factory=dict)  # device index by worker
@@ -259,7 +259,7 @@ class Controller:
     def _heard(self, worker: str, message: bytes) -> None:
         said = read_said(message)
         if isinstance(said, Host):
-            self.meet(said.name)
+            self.on_host(said.name)
         elif isinstance(said, Remark):
             self.say(said.text)
         elif isinstance(said, Lost | Unable):
@@ -401,7 +401,7 @@ class Watchdog:
         with self._lock:
             for worker, watched in self._watched.items():
                 if worker not in self._hung:
-                    self._look(worker, watched, min(seconds, 1.0))
+                    self._check_worker(worker, watched, min(seconds, 1.0))
 
     def _run(self) -> None:
         before = time.monotonic()
@@ -410,7 +410,7 @@ class Watchdog:
             self.step(now - before)
             before = now
 
-    def _look(self, worker: str, watched: _Watched, seconds: float) -> None:
+    def _check_worker(self, worker: str, watched: _Watched, seconds: float) -> None:
         entry = read_entry(self._folder, worker)
         number, cell, limit = (entry.number, entry.cell, entry.limit) if entry else (0, None, 0.0)
         if entry is None:

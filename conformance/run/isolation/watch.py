@@ -100,7 +100,7 @@ class Journal:
         """Writes the next call of the cell to the journal. ``charged`` is the index, in the ``clauses`` of ``begin``,
         of the clause that counts as crashed if the call ends the process."""
         self._map[_CHARGED] = charged
-        self._put(_CALL, _encode(call))
+        self._write_text(_CALL, _encode(call))
 
     def charge(self, charged: int, *, judged: bool = False) -> None:
         """Sets the index, in the ``clauses`` of ``begin``, of the clause that counts as crashed if the process ends
@@ -115,12 +115,12 @@ class Journal:
         self._number += 2
         # Odd while it is being written, so that a reader sees that the process died here.
         _NUMBER.pack_into(self._map, 0, self._number - 1)
-        self._put(_CALL, b"")
+        self._write_text(_CALL, b"")
         self._map[_CHARGED] = 0
-        self._put(_RUNNING, _encode((self._pid, limit, cell, clauses)))
+        self._write_text(_RUNNING, _encode((self._pid, limit, cell, clauses)))
         _NUMBER.pack_into(self._map, 0, self._number)
 
-    def _put(self, place: int, text: bytes) -> None:
+    def _write_text(self, place: int, text: bytes) -> None:
         text = text if len(text) <= _ROOM else b""  # it is not known then
         self._map[place : place + _LENGTH.size + len(text)] = _LENGTH.pack(len(text)) + text
 
@@ -262,7 +262,7 @@ class DeviceLock:
             fcntl.flock(file, how | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            timer = threading.Timer(_LONG, self._tell, (file,))
+            timer = threading.Timer(_LONG, self._print_holder, (file,))
         timer.daemon = True
         timer.start()
         try:
@@ -270,7 +270,7 @@ class DeviceLock:
         finally:
             timer.cancel()
 
-    def _tell(self, file: int) -> None:
+    def _print_holder(self, file: int) -> None:
         """Prints which process holds the lock, unless all holders are workers of the same run, whose cases have time
         limits of their own."""
         pids = pids_of(file)
@@ -427,7 +427,7 @@ class Watch(Guard):
             self._journal.charge(charged)
             return True
         if self._looks < _LOOKS and self._troubles() != self._known:
-            self._look()
+            self._check_device()
         full = GroupCall(self._group[0], call)
         if self._only is not None and not allows(self._only, call):
             return False
@@ -453,10 +453,10 @@ class Watch(Guard):
             return self._dead
         return self._gone[0] if len(self._gone) >= _DEATHS else None
 
-    def done(self) -> None:
+    def end(self) -> None:
         """Ends a group of clauses, and checks the device if there was a failure."""
         if self._troubles() != self._known:
-            self._look()
+            self._check_device()
         values = self._group[0] == VALUES and len(self._gone) >= _DEATHS
         if values and not any(record.checks for record in self._records):
             self._dead = self._gone[0]
@@ -492,7 +492,7 @@ class Watch(Guard):
     def _troubles(self) -> int:
         return sum([record.troubles for record in self._records])
 
-    def _look(self) -> None:
+    def _check_device(self) -> None:
         """Runs a tiny op on the device after a failure. If the op fails twice, the cell with the most failures counts
         as a crash and the process ends."""
         self._looks += 1
@@ -506,7 +506,7 @@ class Watch(Guard):
             self._alive()
         except ConformError as error:
             worst = max(self._records, key=lambda record: record.troubles)
-            first = worst.told().message
+            first = worst.to_outcome().message
             more = f"first: {first}" if first else ""
             message = f"left the device unusable: {error}"
             self._leave(Lost(worst.key, Outcome.CRASH, message, self._call, more))

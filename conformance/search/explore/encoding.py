@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from conformance.checks.cases.cases import BehaviourCase
-from conformance.checks.cases.random_programs import Program
+from conformance.checks.programs.trials import Program
 from conformance.search.minimise.candidates import Candidate
 from devices.errors import ConformError
 from opinfo.compare import Arguments
@@ -78,10 +78,10 @@ def decode(
 
 def encode_program(program: Sequence[Any]) -> list[Any]:
     """Returns a program as plain JSON data. Raises NotEncodable if a part cannot be written."""
-    return [_plain(each) for each in program]
+    return [_encode_part(each) for each in program]
 
 
-def _plain(value: Any) -> Any:
+def _encode_part(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return encode_program(value)
     if type(value) in (int, bool, str):

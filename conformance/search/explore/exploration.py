@@ -320,12 +320,12 @@ def explore(
     summary = msgspec.json.encode(counts | msgspec.to_builtins(effort))
     write_whole(folder / EFFORT_FILE, msgspec.json.format(summary, indent=1) + b"\n")
     return (
-        f"explored {_done(effort, items)} with {effort.checks:,} checks in {effort.seconds:.0f} s: "
+        f"explored {_describe_effort(effort, items)} with {effort.checks:,} checks in {effort.seconds:.0f} s: "
         f"{new:,} new findings" + (f"; `conform pin {folder}` pins them" if new else "")
     )
 
 
-def _done(effort: Effort, items: Sequence[Item]) -> str:
+def _describe_effort(effort: Effort, items: Sequence[Item]) -> str:
     ops = sum(not item.is_case for item in items)
     calls = f"{effort.candidates:,} random calls of {ops:,} op-dtype pairs"
     unshown = f" ({effort.unshown:,} of them inconclusive)" if effort.unshown else ""

@@ -40,13 +40,13 @@ def run_pins(ctx: OpContext, pins: Sequence[Pinned]) -> None:
         ctx.guard.begin((pin.clause,), [record])
         if ctx.guard.call(_name_of(pin)):
             _check(runner, pin, record)
-        ctx.guard.done()
+        ctx.guard.end()
 
 
 def _check(runner: CandidateRunner, pin: Pinned, record: CellRecord) -> None:
     try:
         process = "values.not_unique" in runner.traits.families
-        drawn = runner.drawn if process else ()
+        drawn = runner.source_samples if process else ()
         candidate = decode(pin.call, pin.layouts, drawn)
         made = runner.run(candidate, [pin.clause])[pin.clause]
     except NotRebuilt as error:
@@ -83,7 +83,7 @@ def run_programs(
             guard.begin((pin.clause,), [record])
             if guard.call(_name_of(pin)):
                 _run_program(case, pin, record, device, where)
-            guard.done()
+            guard.end()
 
 
 def _run_program(

@@ -22,12 +22,12 @@ from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.exceptions import failure_of
 from conformance.checks.cases.execution import attempt
 from conformance.checks.cases.processes import DeviceLocator
-from conformance.checks.cases.random_programs import Program, Search
 from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
 from conformance.checks.cells import Failed
 from conformance.checks.child import Tell
 from conformance.checks.ops.standalone_checks import DirectedScript
+from conformance.checks.programs.trials import Program, Search
 from conformance.plan.selection import Item
 from conformance.search.explore.encoding import encode, encode_program
 from conformance.search.explore.exploration import Counts, Finding, Found, Orders, Sign, Turn, Turns
@@ -126,7 +126,7 @@ class Hunt:
         counts = Counts()
         runner = CandidateRunner.of(op, dtype, self.device, self.samples, variant=item.variant)
         drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
-        pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.drawn
+        pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.source_samples
         if not pool:
             return counts
         may_resize = "explore.keeps_sizes" not in runner.traits.families
@@ -148,10 +148,10 @@ class Hunt:
             for record in records.values():
                 counts.checks += record.checks
                 for failed in record.failures:
-                    self._found(runner, record.key, candidate, failed, f"{turn}:{number}")
+                    self._report_finding(runner, record.key, candidate, failed, f"{turn}:{number}")
         return counts
 
-    def _found(
+    def _report_finding(
         self,
         runner: CandidateRunner,
         cell: CellKey,
@@ -174,7 +174,13 @@ class Hunt:
         except NotEncodable as error:
             call, layouts, unpinnable = {}, {}, str(error)
         finding = Finding(
-            *(*sign, number, found.example, found.script, call, layouts, unpinnable),
+            *sign,
+            number=number,
+            example=found.example,
+            script=found.script,
+            call=call,
+            layouts=layouts,
+            unpinnable=unpinnable,
             raises=failure.raises,
         )
         self.send(Found(finding))
@@ -234,7 +240,8 @@ class Hunt:
         if held and has_source(self.device.descriptor):
             script = script_of_case(case, self.device.descriptor, failure, program)
         return Finding(
-            *(*sign, number),
+            *sign,
+            number=number,
             script=script,
             unpinnable=unpinnable,
             text=failure.message,

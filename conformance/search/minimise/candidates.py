@@ -89,7 +89,7 @@ class CandidateRunner:
         return cls(source.subjects()[op], dtype, device, count, source=source, variant=variant)
 
     @cached_property
-    def drawn(self) -> list[Sample]:
+    def source_samples(self) -> list[Sample]:
         """All samples of the op in its source from which a plan may choose."""
         return self.source.samples(self.subject, self.dtype)
 
@@ -97,7 +97,7 @@ class CandidateRunner:
     def samples(self) -> list[Sample]:
         """The samples of the op that a plan runs."""
         declared = self.device.descriptor.dtypes
-        return samples_of(self.subject, self.dtype, self.count, declared, self.drawn)
+        return samples_of(self.subject, self.dtype, self.count, declared, self.source_samples)
 
     @cached_property
     def traits(self) -> Traits:

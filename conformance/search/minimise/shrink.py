@@ -18,10 +18,10 @@ from hypothesis import find
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from conformance.checks.cases.random_programs import pinned
 from conformance.checks.cells import Failed
 from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.standalone_checks import DirectedScript
+from conformance.checks.programs.trials import pinned
 from conformance.search.minimise.candidates import Candidate, CandidateRunner, Sign
 from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector, other_samples
 from devices.failure import Failure
@@ -86,7 +86,7 @@ class Search:
     whole: bool = True  # False if a limit ended the search
 
     @property
-    def over(self) -> bool:
+    def is_exhausted(self) -> bool:
         """True if the limit of calls or the time limit is reached."""
         late = time.process_time() > self._end or time.monotonic() > self._latest
         return late or self.tried >= self.calls
@@ -99,27 +99,27 @@ class Search:
         self._latest = time.monotonic() + max(self.seconds, _MOST_WAITED)
         self._sign = Sign.of(self.failure.failure)
         self._defined = self.runner.is_defined(self.candidate.sample)
-        aspects: tuple[Aspect, ...] = (partial(other_samples, self.runner.drawn), *ASPECTS)
+        aspects: tuple[Aspect, ...] = (partial(other_samples, self.runner.source_samples), *ASPECTS)
         idle = 0
         for aspect in cycle(aspects):
             idle = 0 if self._simplify(aspect) else idle + 1
-            if idle >= len(aspects) or self.over:
+            if idle >= len(aspects) or self.is_exhausted:
                 break
         forget_dispatches()
-        self.whole = not self.over
+        self.whole = not self.is_exhausted
         return self
 
     def _simplify(self, aspect: Aspect) -> bool:
         """Simplifies the call in one aspect as long as it still fails. Returns True if a simpler call was found."""
         simpler = False
-        while not self.over:
+        while not self.is_exhausted:
             space = aspect(self.candidate)
-            if not any(space.bounds) or not self._look(space):
+            if not any(space.bounds) or not self._search_space(space):
                 break
             simpler = True
         return simpler
 
-    def _look(self, space: Space) -> bool:
+    def _search_space(self, space: Space) -> bool:
         """Searches one space once. If a simpler failing call is found, moves to it and returns True."""
         failures: dict[Vector, tuple[Candidate, Failed] | None] = {}
 
@@ -127,7 +127,7 @@ class Search:
             if vector == space.bounds:
                 return False  # this is the current candidate
             if vector not in failures:
-                if self.over:
+                if self.is_exhausted:
                     return False
                 failures[vector] = self._try(space, vector)
             return failures[vector] is not None

@@ -1,7 +1,7 @@
 """The allocator suite: cases that check that memory is counted correctly, kept while in use, reused and
 released."""
 
-from conformance.checks.cases.cases import Suite, gathered
+from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.allocator import (
     blocks,
     counters,
@@ -14,7 +14,7 @@ from conformance.suites.allocator import (
 
 SUITE = Suite(
     "allocator",
-    cases=gathered(
+    cases=collect_cases(
         counters.cases,
         blocks.cases,
         limits.cases,

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.program_coverage import Reach
-from conformance.checks.cases.random_programs import Trial, perform, pinned
-from conformance.suites.allocator.program_states import HIGHEST, Walk, steered_programs, table
+from conformance.checks.programs.language import Reach, Step, Steps, steered
+from conformance.checks.programs.operations import perform
+from conformance.checks.programs.trials import Trial, pinned
 from conformance.suites.allocator.programs import (
-    NUMBERS,
-    STEPS,
+    ALLOCATOR,
+    Model,
     Running,
-    Step,
+    lowered,
     replay,
     source,
-    told,
     validate,
 )
 from devices.failure import Kind
 
 cases = Cases(Kind.MEMORY)
 
+STEPS = 50
 _FEW, _MORE = (0, 2), (1, 20)  # (seed, number of programs): in every plan; beyond quick
 
-_DRAWN = Drawn(replay, lambda _, program: told(program), validate, source)
+_DRAWN = Drawn(replay, lambda _, program: ALLOCATOR.told(program), validate, source)
 
 
 def _drawn(context: CaseContext, clause: str, seed: int, programs: int) -> None:
@@ -36,91 +35,93 @@ def _drawn(context: CaseContext, clause: str, seed: int, programs: int) -> None:
     from hypothesis import seed as seeded
     from hypothesis.stateful import run_state_machine_as_test
 
-    trial, reach = Trial(context, _DRAWN), Reach(table(context.descriptor))
-    machine = partial(_machine(), trial, clause, reach)
-    drawing: Any = seeded(seed)(machine)
+    descriptor = context.descriptor
+    trial, reach = Trial(context, _DRAWN), Reach(ALLOCATOR.table(Model(descriptor)))
+    begin = partial(_Drawing, trial, clause, reach)
 
-    def holds(program: list[Step]) -> None:
-        made = machine()
-        try:
-            for step in program:  # one by one, so that a failing program ends with the failing step
-                made.do(*step)
-        finally:
-            made.teardown()
-
-    with trial.shrunk():
+    def search() -> None:
+        drawing: Any = seeded(seed)(partial(_machine(), begin))
         run_state_machine_as_test(drawing, settings=pinned(programs, stateful_step_count=STEPS))
-    with trial.shrunk(lambda found: _shorter(trial, *found)):
-        more = steered_programs(context.descriptor, frozenset(reach.missing), seed)
-        trial.steered(more, holds)
-    trial.must_have_run(programs)
-    trial.must_have_reached(reach)
+
+    def holds(program: Steps) -> None:
+        drawing = begin()
+        try:
+            for step in program:
+                drawing.do(*step)
+        finally:
+            drawing.end()
+
+    further = steered(lambda _: Model(descriptor), reach, seed, STEPS)
+    trial.judge(
+        reach,
+        programs,
+        search=search,
+        steered=(steps for _, steps in further),
+        holds=holds,
+        shorter=partial(trial.shorten, 1, partial(replay, context, judged=False)),
+    )
 
 
-def _shorter(trial: Trial, clause: str, program: Sequence[Step]) -> None:
-    """Removes the steps without which a failing program still fails."""
+class _Drawing:
+    """A program that is run step by step while it is drawn, so that a failing program ends with the failing step."""
 
-    def run(fewer: Sequence[Step]) -> None:
-        replay(trial.context, clause, fewer, judged=False)
+    def __init__(self, trial: Trial, clause: str, reach: Reach) -> None:
+        self.trial, self.reach = trial, reach
+        self.literal = (clause, list[Step]())
+        self.run = Running(trial.context, clause)
+        self.goes_on = trial.begin() and trial.run(self.literal, self.run.begin)
 
-    trial.shorten(program, lambda fewer: (clause, list(fewer)), run)
+    def do(self, *step: Any) -> None:
+        if self.goes_on:
+            self.literal[1].append(step)
+            self.reach.missing -= self.run.model.reaches(step)
+            operations = lowered(self.run.model, step)
+            self.goes_on = False  # stays False if the step raises
+            self.goes_on = self.trial.run(self.literal, partial(perform, self.run, operations))
+
+    def end(self) -> None:
+        try:
+            if self.goes_on:
+                self.trial.run(self.literal, self.run.end)
+        finally:
+            self.run.let_go()
 
 
 @cache
 def _machine() -> Any:
-    """Returns the hypothesis state machine that draws a program: each rule draws the numbers of one step and
-    performs the step.
+    """Returns the hypothesis state machine that draws a program: each rule draws the operands of one step and runs
+    the step.
 
     All searches use the same class, because hypothesis keeps data about every class forever.
     """
     from hypothesis.stateful import RuleBasedStateMachine, rule
     from hypothesis.strategies import integers
 
-    class Drawing(RuleBasedStateMachine):
-        def __init__(self, trial: Trial, clause: str, reach: Reach) -> None:
+    class Machine(RuleBasedStateMachine):
+        def __init__(self, begin: Any) -> None:
             super().__init__()
-            self.trial = trial
-            self.reach, self.walk = reach, Walk(trial.context.descriptor)
-            self.literal = (clause, list[Step]())
-            self.running: Running | None = None
-            self.goes_on = trial.begin() and trial.run(self.literal, self.set_up)
-
-        def set_up(self) -> None:
-            self.running = Running(self.trial.context, self.literal[0])
-
-        def do(self, *step: Any) -> None:
-            if self.goes_on:
-                self.literal[1].append(step)
-                self.reach.missing -= self.walk.reaches(step)
-                self.walk.take(step)
-                self.goes_on = False  # stays False if the step raises
-                self.goes_on = self.trial.run(self.literal, partial(self.perform, step))
-
-        def perform(self, step: Step) -> None:
-            assert self.running is not None
-            perform(self.running, self.running.lowering.step(step))
+            self.drawing: _Drawing = begin()
 
         def teardown(self) -> None:
-            run, self.running = self.running, None
-            if run is None:
-                return
-            try:
-                if self.goes_on:
-                    self.trial.run(self.literal, partial(perform, run, run.lowering.end()))
-            finally:
-                run.let_go()
+            self.drawing.end()
 
     def rule_of(step: str, name: str) -> Any:
-        def act(self: Drawing, **numbers: int) -> None:
-            self.do(step, *(numbers[each] for each in NUMBERS[step]))
+        operands = ALLOCATOR.instructions[step].operands
+
+        def act(self: Machine, **drawn: int) -> None:
+            self.drawing.do(step, *(drawn[each.name] for each in operands))
 
         act.__name__ = name  # hypothesis disables rules by name
-        drawn: Any = {each: integers(0, HIGHEST[each]) for each in NUMBERS[step]}
-        decorated: Any = rule(**drawn)
+        numbers: Any = {each.name: integers(0, each.values[-1]) for each in operands}
+        decorated: Any = rule(**numbers)
         return decorated(act)
 
-    steps = {name: name for name in NUMBERS} | {"take_more": "take", "free_more": "free"}
-    return type("Drawing", (Drawing,), {name: rule_of(steps[name], name) for name in steps})
+    steps = {name: name for name in ALLOCATOR.instructions}
+    more = {
+        f"{name}_more": name for name, each in ALLOCATOR.instructions.items() if each.weight > 1
+    }
+    rules = {name: rule_of(step, name) for name, step in (steps | more).items()}
+    return type("Drawing", (Machine,), rules)
 
 
 #: The clauses whose invariants are checked after every step, and the requirements of their cases.

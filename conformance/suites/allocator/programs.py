@@ -1,9 +1,9 @@
-"""Randomly drawn allocator programs. The invariants of one clause are checked after each of up to 50 steps.
+"""Allocator programs: their instructions, and a run that checks the invariants of one clause after each step.
 
-A program is a list of steps. A step is a tuple of a name and numbers. A number is an index, taken modulo the
-number of live blocks, sizes or streams, so that every program is valid. A run turns the steps into operations
-on numbered blocks, and a repro script contains the same operations, one on each line. ``Watch`` reads the
-counters after every step and checks the invariants of the clause.
+An operand of an instruction is an index, taken modulo the number of live blocks, sizes or streams, so that every program is
+valid. An instruction changes a model of the live blocks and runs operations on numbered blocks; a repro script contains
+the same operations, one on each line. ``Watch`` reads the counters after every step and checks the invariants of the
+clause.
 """
 
 from __future__ import annotations
@@ -34,16 +34,25 @@ from conformance.checks.behaviour.allocator_memory import (
 )
 from conformance.checks.behaviour.queued_work import priorities
 from conformance.checks.cases.context import CaseContext, Counters
-from conformance.checks.cases.random_programs import Operation, operation, perform, settle, straight
+from conformance.checks.programs.language import (
+    Aspect,
+    Key,
+    Language,
+    Operand,
+    State,
+    States,
+    Step,
+    Steps,
+    numbered,
+)
+from conformance.checks.programs.operations import Operation, operation, perform, settle, straight
 from devices.descriptor import Descriptor
-
-Step = tuple[Any, ...]  # a name and numbers
 
 #: The sizes of requests, by the number in a step: around granules, and for small and large segments.
 SIZES = (1, 513, 4 * KIB, 40_001, 300 * KIB, MIB + 1, 3 * MIB)
 #: The largest number of live blocks in a program, over all indices.
 MOST = 12
-STEPS = 50
+
 #: Blocks up to this size in bytes are read back after every step; larger ones only at the end.
 READ = 64 * KIB
 
@@ -174,19 +183,28 @@ class Watch:
         self.context.check(True, "reading the live blocks failed")
 
 
+@dataclass
 class Running:
-    """A run of an allocator program: a model of its steps, and the blocks, views, streams and pools that its
-    operations use."""
+    """A run of an allocator program, with the blocks, views, streams and pools that its operations use."""
 
-    def __init__(self, context: CaseContext, clause: str) -> None:
-        self.context = context
-        self.lowering = Lowering(context.descriptor, clause)
-        self.watch = Watch(context, clause, self.lowering.indices)
-        self.streams: dict[tuple[int, int], Any] = {}
-        self.blocks: dict[int, Block] = {}
-        self.views: dict[int, torch.Tensor] = {}
-        self.pools: dict[int, Any] = {}
-        perform(self, self.lowering.begin())
+    context: CaseContext
+    clause: str
+    model: Model = field(init=False)
+    watch: Watch = field(init=False)
+    streams: dict[tuple[int, int], Any] = field(default_factory=dict)
+    blocks: dict[int, Block] = field(default_factory=dict)
+    views: dict[int, torch.Tensor] = field(default_factory=dict)
+    pools: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model = Model(self.context.descriptor, self.clause)
+
+    def begin(self) -> None:
+        self.watch = Watch(self.context, self.clause, self.model.indices)
+        perform(self, begin(self.model))
+
+    def end(self) -> None:
+        perform(self, end(self.model))
 
     def let_go(self) -> None:
         """Deletes all blocks, views and pools. Without this call they would stay alive, because the traceback
@@ -199,68 +217,169 @@ class Running:
 _NAMES = {"streams": "s", "blocks": "b", "views": "view", "pools": "pool"}
 
 
-@operation
-def make_stream(run: Running, index: int, number: int) -> None:
-    """Creates a stream on a device index and stores it under a number. Number 0 stands for the current stream."""
-    if number:
-        run.streams[index, number] = run.context.stream(index)
-    else:
-        run.streams[index, number] = run.context.current_stream(index)
+# -- the model, and the operands of instructions
+
+
+@dataclass(slots=True)
+class Live:
+    """A live block in the model of a program: its number, size in bytes, device index, stream number, and the
+    numbers of its views."""
+
+    number: int
+    size: int
+    index: int
+    stream: int
+    views: list[int] = field(default_factory=list)
+
+
+class Model(State):
+    """What the device offers to an allocator program, and which blocks and pools are live."""
+
+    def __init__(self, descriptor: Descriptor, clause: str = "") -> None:
+        super().__init__()
+        self.clause = clause
+        self.indices = (0, 1) if descriptor.device_count() > 1 else (0,)
+        self.streams = 3 if "streams" in descriptor.capabilities else 0  # per index
+        self.has_pools = "allocator_pools" in descriptor.capabilities
+        self.urgent = 2 if "stream_priority" in descriptor.capabilities else None
+        self.live: list[Live] = []
+        self.numbers = count(1)  # for blocks, views and pools
+        self.pool: int | None = None
+
+    def keep(self, size: int, index: int, stream: int) -> int:
+        """Adds a live block and returns its number."""
+        self.live.append(Live(next(self.numbers), size, index, stream))
+        return self.live[-1].number
+
+    def allocate(self, size: int, index: int, stream: int) -> Operation:
+        block = self.keep(size, index, stream)
+        if not self.streams:
+            return allocate(block, size, index)
+        return allocate_on(block, size, index, stream)
+
+    def delete(self, block: Live) -> Iterator[Operation]:
+        yield from map(delete_view, block.views)
+        yield delete(block.number)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(block.number for block in self.live)
+
+
+_PLACE = Aspect(
+    ("the last", "an earlier one"), lambda model, which, **_: which != len(model.live) - 1
+)
+_VIEWS = Aspect(
+    ("with views", "without views"), lambda model, which, **_: not model.live[which].views
+)
+_OWN = Aspect(
+    ("its own stream", "another stream"),
+    lambda model, which, stream: model.live[which].stream != stream,
+)
+_ONE_POOL: dict[Key, str] = {
+    ("pair", "pool_end", "pool_end"): "a program has at most one pool at a time"
+}
+_POOL = Aspect(("the first", "another"), lambda model, **_: model.pool is not None)
+
+ALLOCATOR = Language(
+    name="an allocator program",
+    operands=(
+        numbered("size", range(len(SIZES)), lambda model: len(SIZES)),
+        numbered("index", range(2), lambda model: len(model.indices)),
+        numbered("stream", range(3), lambda model: model.streams),
+        Operand("which", range(MOST), lambda m: len(m.live), covers=(States(_PLACE, _VIEWS),)),
+    ),
+    impossible=lambda model: _ONE_POOL if model.has_pools else {},
+)
+Model.language = ALLOCATOR
+_operation = partial(ALLOCATOR.instruction, effect=lambda model, **_: None)
+
+
+# -- instructions, each after the operations that only it uses
 
 
 @operation
-def make_priority_stream(run: Running, index: int, number: int) -> None:
-    run.streams[index, number] = run.context.stream(index, priority=priorities(run.context)[1])
-
-
-@operation
-def take(run: Running, block: int, size: int, index: int) -> None:
+def allocate(run: Running, block: int, size: int, index: int) -> None:
     run.blocks[block] = taken(run.context, size, index, block)
     run.watch.look()
 
 
 @operation
-def take_on(run: Running, block: int, size: int, index: int, stream: int) -> None:
+def allocate_on(run: Running, block: int, size: int, index: int, stream: int) -> None:
     with run.streams[index, stream]:
         run.blocks[block] = taken(run.context, size, index, block)
     run.watch.look()
 
 
-@operation
-def take_from_pool(run: Running, block: int, size: int, pool: int) -> None:
-    with run.context.own("use_pool")(run.pools[pool], 0):
-        run.blocks[block] = taken(run.context, size, 0, block)
-    run.watch.look()
+@ALLOCATOR.instruction(needs=lambda model, **_: len(model.live) < MOST, weight=2)
+def take(model: Model, size: int, stream: int, index: int) -> Iterator[Operation]:
+    yield model.allocate(SIZES[size], index, stream)
 
 
 @operation
-def view(run: Running, view: int, block: int, start: int) -> None:
+def delete_view(run: Running, view: int) -> None:
+    del run.views[view]
+
+
+@operation
+def delete(run: Running, block: int) -> None:
+    del run.blocks[block]
+
+
+@ALLOCATOR.instruction(needs=lambda model, **_: len(model.live) < MOST - 1)
+def take_and_split(model: Model, stream: int, index: int) -> Iterator[Operation]:
+    """Frees a large block and cuts two small ones from it."""
+    yield model.allocate(900 * KIB, index, stream)
+    yield from model.delete(model.live.pop())
+    yield model.allocate(4 * KIB, index, stream)
+    yield model.allocate(40_001, index, stream)
+
+
+@operation
+def make_view(run: Running, view: int, block: int, start: int) -> None:
     """Creates a view of a block; the view keeps the memory of the block alive."""
     run.views[view] = run.blocks[block].tensor[start:]
 
 
-@operation
-def free(run: Running, block: int) -> None:
-    del run.blocks[block]
+@ALLOCATOR.instruction(needs=lambda model, **_: model.live)
+def view(model: Model, which: int) -> Iterator[Operation]:
+    block = model.live[which]
+    block.views.append(next(model.numbers))
+    yield make_view(block.views[-1], block.number, block.size // 3)
+
+
+@ALLOCATOR.instruction(needs=lambda model, **_: model.live, weight=2)
+def free(model: Model, which: int) -> Iterator[Operation]:
+    """Deletes one tensor; a block is freed with its last tensor."""
+    block = model.live[which]
+    if block.views:
+        yield delete_view(block.views.pop())
+    else:
+        yield from model.delete(model.live.pop(which))
 
 
 @operation
-def free_on(run: Running, block: int, index: int, stream: int) -> None:
+def delete_on(run: Running, block: int, index: int, stream: int) -> None:
     """Frees a block while the given stream is current, which may differ from the stream on which the block was
     allocated."""
     with run.streams[index, stream]:
         del run.blocks[block]
 
 
-@operation
-def free_view(run: Running, view: int) -> None:
-    del run.views[view]
+@ALLOCATOR.instruction(
+    operands=(Operand("stream", range(3), lambda model: model.streams),),
+    needs=lambda model, **_: model.live,
+    here=lambda model: model.streams,
+    covers=(States(_OWN),),
+)
+def free_on(model: Model, which: int, stream: int) -> Iterator[Operation]:
+    block = model.live.pop(which)
+    yield from map(delete_view, block.views)
+    yield delete_on(block.number, block.index, stream)
 
 
 @operation
-def use_elsewhere(
-    run: Running, block: int, size: int, index: int, stream: int, judged: bool
-) -> None:
+def use_on(run: Running, block: int, size: int, index: int, stream: int, judged: bool) -> None:
     """Reads a block on another stream, marks the block with record_stream, and frees it while that stream is
     busy. If ``judged``, also checks that the block is not reused too early."""
     result = run.context.bytes_of(size, index)
@@ -298,18 +417,31 @@ def use_elsewhere(
     del result
 
 
-@operation
+@ALLOCATOR.instruction(
+    operands=(Operand("stream", range(3), lambda model: 2, first=1),),
+    needs=lambda model, **_: model.live,
+    here=lambda model: model.streams,
+    covers=(States(_OWN),),
+)
+def use_elsewhere(model: Model, which: int, stream: int) -> Iterator[Operation]:
+    block = model.live.pop(which)
+    yield from map(delete_view, block.views)
+    judged = model.clause == "allocator.record_stream"
+    yield use_on(block.number, block.size, block.index, stream, judged)
+
+
+@_operation()
 def empty_cache(run: Running) -> None:
     torch.accelerator.memory.empty_cache()
 
 
-@operation
+@_operation()
 def reset_peaks(run: Running, index: int) -> None:
     torch.accelerator.memory.reset_peak_memory_stats(run.context.at(index))
     run.watch.peaks_were_reset(index)
 
 
-@operation
+@_operation(name="reset_totals")
 def reset_accumulated(run: Running, index: int) -> None:
     torch.accelerator.memory.reset_accumulated_memory_stats(run.context.at(index))
     run.watch.totals_were_reset(index)
@@ -336,20 +468,75 @@ def ask_too_much(run: Running, index: int, judged: bool) -> None:
         )
 
 
+@ALLOCATOR.instruction()
+def too_much(model: Model, index: int) -> Iterator[Operation]:
+    yield ask_too_much(index, model.clause == "allocator.oom")
+
+
 @operation
 def make_pool(run: Running, pool: int) -> None:
     run.pools[pool] = run.context.own("pool")()
 
 
 @operation
-def free_pool(run: Running, pool: int) -> None:
+def delete_pool(run: Running, pool: int) -> None:
     """Deletes a private pool. Blocks of the pool that are live stay allocated."""
     del run.pools[pool]
 
 
 @operation
+def allocate_from_pool(run: Running, block: int, size: int, pool: int) -> None:
+    with run.context.own("use_pool")(run.pools[pool], 0):
+        run.blocks[block] = taken(run.context, size, 0, block)
+    run.watch.look()
+
+
+@ALLOCATOR.instruction(
+    needs=lambda model, **_: len(model.live) < MOST,
+    here=lambda model: model.has_pools,
+    covers=(States(_POOL),),
+)
+def pool_take(model: Model, size: int) -> Iterator[Operation]:
+    if model.pool is None:
+        model.pool = next(model.numbers)
+        yield make_pool(model.pool)
+    yield allocate_from_pool(model.keep(SIZES[size], 0, 0), SIZES[size], model.pool)
+
+
+@ALLOCATOR.instruction(
+    needs=lambda model: model.pool is not None, here=lambda model: model.has_pools
+)
+def pool_end(model: Model) -> Iterator[Operation]:
+    assert model.pool is not None
+    yield delete_pool(model.pool)
+    model.pool = None
+
+
+@operation
 def use_threads(run: Running, size: int, index: int) -> None:
     in_threads(run.context, size, index)
+
+
+@ALLOCATOR.instruction(operands=(numbered("size", range(len(SIZES)), lambda model: 4),))
+def threads(model: Model, size: int, index: int) -> Iterator[Operation]:
+    yield use_threads(SIZES[size], index)
+
+
+# -- a run, from its beginning to its end
+
+
+@operation
+def make_stream(run: Running, index: int, number: int) -> None:
+    """Creates a stream on a device index and stores it under a number. Number 0 stands for the current stream."""
+    if number:
+        run.streams[index, number] = run.context.stream(index)
+    else:
+        run.streams[index, number] = run.context.current_stream(index)
+
+
+@operation
+def make_priority_stream(run: Running, index: int, number: int) -> None:
+    run.streams[index, number] = run.context.stream(index, priority=priorities(run.context)[1])
 
 
 @operation
@@ -372,207 +559,67 @@ def release(run: Running) -> None:
     fresh(run.context)
 
 
-#: The steps of a program and the parameters of each. A step with an index changes only the counters of that
-#: index.
-NUMBERS = {
-    "take": ("size", "stream", "index"),
-    "take_and_split": ("stream", "index"),
-    "view": ("which",),
-    "free": ("which",),
-    "free_on": ("which", "stream"),
-    "use_elsewhere": ("which", "stream"),
-    "empty_cache": (),
-    "reset_peaks": ("index",),
-    "reset_totals": ("index",),
-    "too_much": ("index",),
-    "pool_take": ("size",),
-    "pool_end": (),
-    "threads": ("size", "index"),
-}
+def begin(model: Model) -> list[Operation]:
+    return [
+        (make_priority_stream if number == model.urgent else make_stream)(index, number)
+        for index in model.indices
+        for number in range(model.streams)
+    ]
 
 
-@dataclass(slots=True)
-class Live:
-    """A live block in the model of a program: its number, size in bytes, device index, stream number, and the
-    numbers of its views."""
-
-    number: int
-    size: int
-    index: int
-    stream: int
-    views: list[int] = field(default_factory=list)
+def lowered(model: Model, step: Step, judged: bool = True) -> list[Operation]:
+    """Returns the operations of a step, and after them an operation that reads the counters. If ``judged``, the
+    last operation also checks every invariant."""
+    operands = model.operands(step)
+    # A step with an index changes only the counters of that index.
+    touched = (operands["index"],) if "index" in operands else model.indices
+    return [*model.take(step), settle(), judge(model.blocks, touched) if judged else look()]
 
 
-class Lowering:
-    """A translator of the steps of an allocator program into operations, with a model of the live blocks."""
-
-    def __init__(self, descriptor: Descriptor, clause: str) -> None:
-        self.clause = clause
-        self.indices = (0, 1) if descriptor.device_count() > 1 else (0,)
-        self.streams = 3 if "streams" in descriptor.capabilities else 0  # per index
-        self.has_pools = "allocator_pools" in descriptor.capabilities
-        self.urgent = 2 if "stream_priority" in descriptor.capabilities else None
-        self.live: list[Live] = []
-        self.numbers = count(1)  # for blocks, views and pools
-        self.pool: int | None = None
-
-    def begin(self) -> list[Operation]:
-        return [
-            (make_priority_stream if number == self.urgent else make_stream)(index, number)
-            for index in self.indices
-            for number in range(self.streams)
-        ]
-
-    def does(self, step: Step) -> bool:
-        """Returns True if a step would do anything in the current state of the model."""
-        name, room = step[0], MOST - len(self.live)
-        if name in ("free_on", "use_elsewhere") and not self.streams:
-            return False
-        if name in ("view", "free", "free_on", "use_elsewhere"):
-            return bool(self.live)
-        if name == "pool_take" and not self.has_pools:
-            return False
-        if name == "pool_end":
-            return self.pool is not None
-        return room > {"take": 0, "pool_take": 0, "take_and_split": 1}.get(name, -1)
-
-    def step(self, step: Step, judged: bool = True) -> Iterator[Operation]:
-        """Yields the operations of a step, and after them an operation that reads the counters. If ``judged``,
-        the last operation also checks every invariant."""
-        if self.does(step):
-            yield from self._lowered(step)
-        yield settle()
-        touched = self.indices
-        if "index" in NUMBERS[step[0]]:
-            touched = (self._index(step[-1]),)
-        yield judge(self._blocks(), touched) if judged else look()
-
-    def end(self) -> Iterator[Operation]:
-        """Yields operations that read the blocks (for the clause allocator.contents), free everything, and
-        check the counters once more."""
-        yield settle()
-        if self.clause == "allocator.contents":
-            yield read(self._blocks())
-        while self.live:
-            yield from self._freed(self.live.pop())
-        if self.pool is not None:
-            yield from self._lowered(("pool_end",))
-        yield judge((), self.indices)
-        yield release()
-
-    def _lowered(self, step: Step) -> Iterator[Operation]:
-        live = self.live
-        match step:
-            case "take", size, stream, index:
-                yield self._taken(SIZES[size % len(SIZES)], self._index(index), stream)
-            case "take_and_split", stream, index:
-                # Frees a large block and cuts two small ones from it.
-                where = self._index(index)
-                yield self._taken(900 * KIB, where, stream)
-                yield from self._freed(live.pop())
-                yield self._taken(4 * KIB, where, stream)
-                yield self._taken(40_001, where, stream)
-            case "view", which:
-                block = live[which % len(live)]
-                block.views.append(next(self.numbers))
-                yield view(block.views[-1], block.number, block.size // 3)
-            case "free", which:  # deletes one tensor; the block is freed with its last tensor
-                block = live[which % len(live)]
-                if block.views:
-                    yield free_view(block.views.pop())
-                else:
-                    live.remove(block)
-                    yield free(block.number)
-            case "free_on", which, stream:
-                block = live.pop(which % len(live))
-                yield from map(free_view, block.views)
-                yield free_on(block.number, block.index, stream % self.streams)
-            case "use_elsewhere", which, stream:
-                block = live.pop(which % len(live))
-                yield from map(free_view, block.views)
-                judged = self.clause == "allocator.record_stream"
-                yield use_elsewhere(block.number, block.size, block.index, 1 + stream % 2, judged)
-            case ("empty_cache",):
-                yield empty_cache()
-            case "reset_peaks", index:
-                yield reset_peaks(self._index(index))
-            case "reset_totals", index:
-                yield reset_accumulated(self._index(index))
-            case "too_much", index:
-                yield ask_too_much(self._index(index), self.clause == "allocator.oom")
-            case "pool_take", size:
-                if self.pool is None:
-                    self.pool = next(self.numbers)
-                    yield make_pool(self.pool)
-                wanted = SIZES[size % len(SIZES)]
-                yield take_from_pool(self._kept(wanted, 0, 0), wanted, self.pool)
-            case ("pool_end",):
-                assert self.pool is not None
-                yield free_pool(self.pool)
-                self.pool = None
-            case "threads", size, index:
-                yield use_threads(SIZES[size % 4], self._index(index))
-
-    def _blocks(self) -> tuple[int, ...]:
-        return tuple(block.number for block in self.live)
-
-    def _index(self, number: int) -> int:
-        return self.indices[number % len(self.indices)]
-
-    def _kept(self, size: int, index: int, stream: int) -> int:
-        self.live.append(Live(next(self.numbers), size, index, stream))
-        return self.live[-1].number
-
-    def _taken(self, size: int, index: int, stream: int) -> Operation:
-        stream %= self.streams or 1
-        block = self._kept(size, index, stream)
-        if not self.streams:
-            return take(block, size, index)
-        return take_on(block, size, index, stream)
-
-    def _freed(self, block: Live) -> Iterator[Operation]:
-        yield from map(free_view, block.views)
-        yield free(block.number)
+def end(model: Model) -> Iterator[Operation]:
+    """Yields operations that read the blocks (for the clause allocator.contents), free everything, and check the
+    counters once more."""
+    yield settle()
+    if model.clause == "allocator.contents":
+        yield read(model.blocks)
+    while model.live:
+        yield from model.delete(model.live.pop())
+    if model.pool is not None:
+        yield from pool_end(model)
+    yield judge((), model.indices)
+    yield release()
 
 
-def replay(context: CaseContext, clause: str, program: Sequence[Step], judged: bool = True) -> None:
+def replay(context: CaseContext, clause: str, program: Steps, judged: bool = True) -> None:
     """Runs a program. If ``judged`` is True, the invariants are checked after every step; otherwise, as in a
     repro script, only after the last step."""
     run = Running(context, clause)
     try:
+        run.begin()
         for place, step in enumerate(program, 1):
-            perform(run, run.lowering.step(step, judged or place == len(program)))
-        perform(run, run.lowering.end())
+            perform(run, lowered(run.model, step, judged or place == len(program)))
+        run.end()
     finally:
         run.let_go()
 
 
-def source(descriptor: Descriptor, clause: str, program: Sequence[Step]) -> str:
+def source(descriptor: Descriptor, clause: str, program: Steps) -> str:
     """Returns the program as the Python source of a function with one operation on each line. The invariants
     are checked only after the last step."""
-    lowering = Lowering(descriptor, clause)
-    operations = lowering.begin()
+    model = Model(descriptor, clause)
+    operations = begin(model)
     for place, step in enumerate(program, 1):
-        operations += lowering.step(step, judged=place == len(program))
-    operations += lowering.end()
+        operations += lowered(model, step, judged=place == len(program))
+    operations += end(model)
     return (
-        f'def program(context: CaseContext) -> None:\n    """{told(program)}"""\n'
-        f"    watch = Watch(context, {clause!r}, {lowering.indices!r})\n"
+        f'def program(context: CaseContext) -> None:\n    """{ALLOCATOR.told(program)}"""\n'
+        f"    watch = Watch(context, {clause!r}, {model.indices!r})\n"
         + straight(operations, _NAMES, 1)
     )
 
 
-def told(program: Sequence[Step]) -> str:
-    steps = (f"{name}({', '.join(map(str, numbers))})" for name, *numbers in program)
-    return "; ".join(steps) or "nothing"
-
-
-def validate(clause: str, program: Sequence[Step]) -> None:
-    """Raises ValueError if the clause does not belong to the allocator, or if a step has an unknown name or
-    wrong numbers."""
+def validate(clause: str, program: Steps) -> None:
+    """Raises ValueError if the clause does not belong to the allocator, or if a step is invalid."""
     if not clause.startswith("allocator."):
         raise ValueError(f"expected a clause of the allocator, got {clause!r}")
-    for name, *numbers in program:
-        whole = all(type(number) is int and number >= 0 for number in numbers)
-        if name not in NUMBERS or len(NUMBERS[name]) != len(numbers) or not whole:
-            raise ValueError(f"{(name, *numbers)!r} is not a step of an allocator program")
+    ALLOCATOR.validate(program)

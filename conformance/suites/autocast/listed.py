@@ -8,18 +8,22 @@ from typing import Any
 
 import torch
 
-from conformance.checks.autocast.asking import FLOAT32, Answer, asked, lower_dtypes, tensors_in
+from conformance.checks.autocast.asking import (
+    FLOAT32,
+    Answer,
+    call_under_autocast,
+    lower_dtypes,
+    tensors_in,
+)
 from conformance.checks.autocast.calls import ARGUMENTS, Leaves, Operands, overload
 from conformance.checks.autocast.lists import LISTS
+from conformance.checks.autocast.roundings import assert_close_in
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
 from devices.failure import Kind
 
 cases = Cases(Kind.DTYPE)
-
-#: Accepted difference of two results of one op in one dtype, in multiples of its eps times the largest element.
-_ROUNDINGS = 16.0
 
 
 @cases("autocast.lists", over={op: (op, policy) for policy in LISTS for op in LISTS[policy]})
@@ -42,10 +46,12 @@ def listed(context: CaseContext, op: str, policy: str) -> None:
 def _wide(context: CaseContext, op: str, lower: torch.dtype) -> None:
     """Check that autocast never casts float64 operands (docs/source/amp, "Op Eligibility")."""
     wide = [torch.float64]
-    answer, plain = (asked(context.opened, op, wide, region) for region in (lower, None))
+    answer, plain = (
+        call_under_autocast(context.opened, op, wide, region) for region in (lower, None)
+    )
     context.same(
-        answer.told,
-        plain.told,
+        answer.description,
+        plain.description,
         f"{op} of float64: the result dtypes or the exception differ from those without autocast",
     )
 
@@ -62,9 +68,9 @@ def _dtypes(
     """Check that a call in an autocast region gives results of dtype ``computed``. Raises
     NotImplementedError if the call raises it and the device has no kernel for ``computed``: the call without autocast
     on operands of this dtype raises an exception too."""
-    answer = asked(context.opened, op, given, region, **named)
+    answer = call_under_autocast(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
-        plain = asked(context.opened, op, given, None, computed=computed, **named)
+        plain = call_under_autocast(context.opened, op, given, None, computed=computed, **named)
         if plain.error is not None:
             raise answer.error
     if answer.error is not None:
@@ -84,13 +90,13 @@ def _values(
 ) -> None:
     """Check that the results agree, up to a few roundings, with those of the op called without autocast on operands
     cast to ``computed``. Nothing is checked if the call without autocast raises."""
-    want = asked(context.opened, op, given, None, computed=computed)
+    want = call_under_autocast(context.opened, op, given, None, computed=computed)
     if want.error is None:
         text = f"the result of {op} under autocast differs from the one for operands cast to {computed}"
-        near(context, answer.results, want.results, computed, text)
+        _assert_close(context, answer.results, want.results, computed, text)
 
 
-def near(
+def _assert_close(
     context: CaseContext,
     found: Sequence[torch.Tensor | None],
     want: Sequence[torch.Tensor | None],
@@ -103,15 +109,7 @@ def near(
         context.same(mine is None, theirs is None, text, kind=Kind.VALUES)
         if mine is None or theirs is None or not theirs.is_floating_point():
             continue
-        a, b = (context.from_device(each.detach()).double() for each in (mine, theirs))
-        context.same(tuple(a.shape), tuple(b.shape), text, kind=Kind.SHAPE)
-        finite = b.isfinite()
-        largest = float(b[finite].abs().max()) if bool(finite.any()) else 0.0
-        bound = _ROUNDINGS * torch.finfo(computed).eps * max(largest, 1e-3)
-        apart = float((a - b)[finite].abs().max()) if bool(finite.any()) else 0.0
-        holds = apart <= bound and torch.equal(a.isfinite(), finite)
-        expected = f"a difference of at most {bound:.3g}"
-        context.check(holds, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
+        assert_close_in(context, computed, mine, theirs, text, may_overflow=True)
 
 
 def _lower(context: CaseContext, op: str, lower: torch.dtype) -> None:
@@ -134,7 +132,7 @@ def _float32_by_default(context: CaseContext, op: str, lower: torch.dtype) -> No
     _float32(context, op, lower)
     for given in (FLOAT32, lower):
         named: dict[str, Any] = {"dtype": lower}
-        plain = asked(context.opened, op, [given], None, **named)
+        plain = call_under_autocast(context.opened, op, [given], None, **named)
         if plain.error is not None:
             continue  # the op does not accept this dtype
         text = f"{op} of {given} does not run in the dtype that its argument dtype= names"
@@ -148,16 +146,18 @@ def _promote(context: CaseContext, op: str, lower: torch.dtype) -> None:
         text = f"{op} of {_told(given)} does not run in the widest dtype of its operands"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
-    if asked(context.opened, op, [lower], None).error is None:
+    if call_under_autocast(context.opened, op, [lower], None).error is None:
         _dtypes(context, op, [lower], lower, lower, f"{op} of {lower} does not run in {lower}")
     _trained(context, op, lower, FLOAT32, widest=True)
 
 
 def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        answer, plain = (asked(context.opened, op, given, region) for region in (lower, None))
+        answer, plain = (
+            call_under_autocast(context.opened, op, given, region) for region in (lower, None)
+        )
         text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
-        context.same(answer.told, plain.told, text)
+        context.same(answer.description, plain.description, text)
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):
                 context.equal(context.from_device(mine), context.from_device(theirs), text)
@@ -165,7 +165,9 @@ def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
 
 
 def _composed(context: CaseContext, op: str, lower: torch.dtype) -> None:
-    answer, plain = (asked(context.opened, op, [FLOAT32], region) for region in (lower, None))
+    answer, plain = (
+        call_under_autocast(context.opened, op, [FLOAT32], region) for region in (lower, None)
+    )
     text = f"{op} of float32 raises with autocast but not without it, or the reverse"
     context.same(answer.error is None, plain.error is None, text, kind=Kind.RAISED)
     _values(context, op, answer, [FLOAT32], lower)
@@ -222,9 +224,9 @@ def _as_if_cast(
     if want.error is not None:
         return  # no reference: the op cannot be called in this dtype without autocast
     text = f"the result of {op} differs from the one for leaves cast before the call"
-    context.same(answer.told, want.told, text)
+    context.same(answer.description, want.description, text)
     precision = computed or max(given, key=lambda each: torch.finfo(each).eps, default=FLOAT32)
-    near(context, answer.results, want.results, precision, text)
+    _assert_close(context, answer.results, want.results, precision, text)
     graph = [each.requires_grad for each in want.results]
     context.same(
         [each.requires_grad for each in answer.results],
@@ -241,7 +243,7 @@ def _as_if_cast(
     dtypes = [None if each is None else each.dtype for each in here]
     wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
     context.same(dtypes, wanted, f"{op}: the dtype of a gradient differs from its leaf's")
-    near(
+    _assert_close(
         context,
         here,
         there,
@@ -258,7 +260,7 @@ def _gradients(
 
 
 def _refused(context: CaseContext, op: str, lower: torch.dtype) -> None:
-    answer = asked(context.opened, op, [FLOAT32], lower)
+    answer = call_under_autocast(context.opened, op, [FLOAT32], lower)
     found = answer.error
     text = f"{op} does not raise the documented RuntimeError under autocast"
     context.check(isinstance(found, RuntimeError), text, found=repr(found), kind=Kind.NOT_RAISED)

@@ -10,14 +10,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from conformance.checks.autocast.asking import FLOAT32, lower_dtypes
+from conformance.checks.autocast.roundings import assert_close_in
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from devices.failure import Kind
 
 cases = Cases(Kind.STATE)
-
-#: Accepted difference of results in a lower precision, in multiples of its eps times the largest element.
-_ROUNDINGS = 16.0
 
 
 def _operand(context: CaseContext, *shape: int, first: int = 1) -> torch.Tensor:
@@ -36,17 +34,6 @@ def _weight(context: CaseContext, *shape: int, first: int = 5) -> torch.Tensor:
 def _dtype(context: CaseContext) -> torch.dtype:
     """Return the dtype of the result of mm for float32 operands under the current autocast state."""
     return torch.mm(_operand(context, 3, 3), _operand(context, 3, 3)).dtype
-
-
-def _near(
-    context: CaseContext, found: torch.Tensor, want: torch.Tensor, lower: torch.dtype, text: str
-) -> None:
-    a, b = (context.from_device(each.detach()).double() for each in (found, want))
-    context.same(tuple(a.shape), tuple(b.shape), text, kind=Kind.SHAPE)
-    bound = _ROUNDINGS * torch.finfo(lower).eps * max(float(b.abs().max()), 1e-3)
-    apart = float((a - b).abs().max())
-    expected = f"a difference of at most {bound:.3g}"
-    context.check(apart <= bound, text, expected=expected, found=f"{apart:.3g}", kind=Kind.VALUES)
 
 
 def _each(context: CaseContext) -> list[torch.dtype]:
@@ -332,7 +319,7 @@ def cache_ends_with_its_region(context: CaseContext) -> None:
             cast = weight.detach().to(lower)
             want = torch.mm(x.to(lower), cast)
             text = "the region did not use the current values of the weight"
-            _near(context, products[-1], want, lower, text)
+            assert_close_in(context, lower, products[-1], want, text)
         nodes = [_cast(each) for each in products]
         context.check(
             nodes[0] is not nodes[1] and nodes[1] is not nodes[2],
@@ -351,11 +338,11 @@ def another_weight_at_its_place(context: CaseContext) -> None:
                 weight = _weight(context, 3, 3, first=first + 1)
                 found = torch.mm(x, weight)
                 want = torch.mm(x.to(lower), weight.detach().to(lower))
-                _near(
+                assert_close_in(
                     context,
+                    lower,
                     found,
                     want,
-                    lower,
                     "the product was not computed with the values of the new weight",
                 )
                 del weight
@@ -372,11 +359,11 @@ def activations_are_not_kept(context: CaseContext) -> None:
             for factor in (1.0, 2.0):
                 plain.mul_(factor)
                 want = torch.mm(x.to(lower), plain.to(lower))
-                _near(
+                assert_close_in(
                     context,
+                    lower,
                     torch.mm(x, plain),
                     want,
-                    lower,
                     "the product was not computed with the current values of its operand",
                 )
             made = weight * 2
@@ -384,11 +371,11 @@ def activations_are_not_kept(context: CaseContext) -> None:
                 before = torch.mm(x, made)
                 made.mul_(2)
                 after = torch.mm(x, made)
-            _near(
+            assert_close_in(
                 context,
+                lower,
                 after,
                 2 * before,
-                lower,
                 "the product was not computed with the current values of the activation",
             )
 
@@ -447,8 +434,8 @@ def gradients(context: CaseContext) -> None:
             assert theirs is not None
             text = "the dtype of a gradient differs from its leaf's"
             context.same(mine.dtype, FLOAT32, text, kind=Kind.DTYPE, at=f"leaf {number}")
-            _near(
-                context, mine, theirs, lower, "the gradient is not close to that of a float32 run"
+            assert_close_in(
+                context, lower, mine, theirs, "the gradient is not close to that of a float32 run"
             )
 
 
@@ -480,11 +467,11 @@ def checkpointed(context: CaseContext, reentrant: bool) -> None:
             assert mine is not None
             assert theirs is not None
             context.same(mine.dtype, FLOAT32, "the gradient has a wrong dtype", kind=Kind.DTYPE)
-            _near(
+            assert_close_in(
                 context,
+                lower,
                 mine,
                 theirs,
-                lower,
                 "the gradient differs from the one without a checkpoint",
             )
 
@@ -604,11 +591,11 @@ def module(context: CaseContext, name: str) -> None:
             context.same(
                 dtypes, {FLOAT32}, "the dtypes of the gradients are wrong", kind=Kind.DTYPE
             )
-        _near(
+        assert_close_in(
             context,
+            lower,
             found[0],
             found[1],
-            lower,
             f"the result of {name} is not close to its float32 result",
         )
 
@@ -639,11 +626,11 @@ def attention(context: CaseContext, training: bool, weights: bool) -> None:
             )
             with torch.autocast(context.kind, lower, enabled=enabled):
                 found.append(made(x, x, x, attn_mask=mask, need_weights=weights)[0])
-        _near(
+        assert_close_in(
             context,
+            lower,
             found[0],
             found[1],
-            lower,
             "the result of MultiheadAttention is not close to its float32 result",
         )
 
@@ -664,17 +651,19 @@ def transforms(context: CaseContext) -> None:
             grad = torch.func.grad(loss)(weight)
         context.same(mapped.dtype, lower, "vmap of mm has a wrong dtype", kind=Kind.DTYPE)
         want = torch.stack([torch.mm(each, weight) for each in batch])
-        _near(context, mapped, want, lower, "the result of vmap is not close to the float32 result")
+        assert_close_in(
+            context, lower, mapped, want, "the result of vmap is not close to the float32 result"
+        )
         context.same(
             grad.dtype,
             FLOAT32,
             "the dtype of a gradient differs from its operand's",
             kind=Kind.DTYPE,
         )
-        _near(
+        assert_close_in(
             context,
+            lower,
             grad,
             torch.func.grad(loss)(weight),
-            lower,
             "the result of torch.func.grad is not close to the float32 result",
         )

@@ -1,7 +1,7 @@
 """The autograd suite: checks of gradients, saved tensors, version counters, the threads of backward, and custom
 Functions."""
 
-from conformance.checks.cases.cases import OpCheck, Suite, gathered
+from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
 from conformance.suites.autograd import (
     checkpoints,
     first_order,
@@ -16,7 +16,7 @@ from opinfo.torch_private import load_forward_ad
 
 SUITE = Suite(
     "autograd",
-    cases=gathered(
+    cases=collect_cases(
         saved_tensors.cases,
         checkpoints.cases,
         version_counters.cases,

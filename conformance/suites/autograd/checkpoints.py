@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.autograd.saved_tensors import beside, close, values
+from conformance.suites.autograd.saved_tensors import assert_gradient, beside, values
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -58,10 +58,12 @@ def _same_with_checkpoint(
     numbers."""
     plain = _gradients(context, function, *inputs)
     found = _gradients(context, partial(checkpoint, function, **options), *inputs)
-    close(context, found[0], plain[0], "the result differs from the one without a checkpoint")
+    assert_gradient(
+        context, found[0], plain[0], "the result differs from the one without a checkpoint"
+    )
     for place, (grad, want) in enumerate(zip(found[1], plain[1])):
         text = "the gradient differs from the one without a checkpoint"
-        close(context, grad, want, text, f"input {place}")
+        assert_gradient(context, grad, want, text, f"input {place}")
 
 
 @cases("autograd.saved", requires={"generator"}, over={f"checkpoint{end}": (given,) for end, given in _REENTRANT.items()})  # fmt: skip
@@ -186,7 +188,7 @@ def in_sequence(context: CaseContext, reentrant: bool) -> None:
         Kind.COUNT,
     )
     for place, (grad, want) in enumerate(zip(rerun, plain)):
-        close(
+        assert_gradient(
             context,
             grad,
             want,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Found
+from conformance.checks.ops.calls import Found, ReferenceParts
 from conformance.suites.autograd.gradients import Gradients
 from opinfo.compare import SUM_ROUNDINGS, Wrong, raised, tensor_difference
 from opinfo.guarded import Damage
@@ -29,7 +29,7 @@ def changed(evidence: Gradients, mutable: Collection[int]) -> list[tuple[str, Da
     ]
 
 
-def judge_gradients(evidence: Gradients, reference: Any) -> Found:
+def judge_gradients(evidence: Gradients, reference: ReferenceParts) -> Found:
     """Check the values, shape, dtype and device of each gradient against the reference, and check that backward changed
     no input and no cotangent.
 
@@ -70,13 +70,13 @@ def judge_gradients(evidence: Gradients, reference: Any) -> Found:
         yield Wrong("bytes", "no change by backward", str(damage), subject)
 
 
-def least_of(reference: Any, place: int) -> torch.Tensor | None:
+def least_of(reference: ReferenceParts, place: int) -> torch.Tensor | None:
     """Return a lower estimate of the accepted rounding error of a gradient. The estimate takes less than half the time
     of :func:`slack_of`, and most correct gradients differ from the reference by less than the estimate."""
     return summed(reference.least[place], reference.shared.get(place))
 
 
-def slack_of(reference: Any, place: int) -> torch.Tensor | None:
+def slack_of(reference: ReferenceParts, place: int) -> torch.Tensor | None:
     """Return the accepted rounding error of each element of a gradient."""
     return summed(reference.slack[place], reference.shared.get(place))
 

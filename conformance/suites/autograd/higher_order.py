@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found, Judge, Laid
+from conformance.checks.ops.calls import Found, Judge, Laid, ReferenceParts
 from conformance.checks.ops.context import OpContext
 from conformance.suites.autograd.cpu_gradients import (
     Compute,
@@ -191,7 +191,7 @@ def grad(ctx: OpContext) -> None:
             ctx.judge(judges, accumulated, given, reference, layout=name, check="gradient")
 
 
-def judge_accumulated(evidence: Gradients, reference: Any) -> Found:
+def judge_accumulated(evidence: Gradients, reference: ReferenceParts) -> Found:
     """Check the gradients that three backward passes accumulate into a leaf. The first gradient must have the leaf's
     strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second must be added in place.
     The third pass runs with create_graph=True and must store the sum in a new tensor."""

@@ -272,17 +272,13 @@ def _wanted(seed: int) -> torch.Tensor:
     return x.grad
 
 
-def _near(
-    context: CaseContext, found: torch.Tensor | None, want: torch.Tensor, text: str, at: str = ""
+def _assert_gradient(
+    context: CaseContext, found: torch.Tensor | None, want: torch.Tensor, at: str = ""
 ) -> None:
+    """Check that the gradient exists and equals ``want``, up to errors that are far smaller than those of a race."""
     context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
-    there = found.cpu()
-    near = torch.allclose(there, want, rtol=0.02, atol=0.02)
-    error = float((there - want).abs().max())
-    context.check(
-        near, text, expected="an error of at most 2 %", found=error, kind=Kind.VALUES, at=at
-    )
+    context.assert_close(found, want, WRONG_GRADIENT, at, rtol=0.02, atol=0.02)
 
 
 @cases("autograd.threads")
@@ -295,7 +291,7 @@ def graphs_in_turn(context: CaseContext) -> None:
         for seed in order:
             results[seed].backward(context.to_device(_given(seed + 1)))
         for seed, each in enumerate(leaves):
-            _near(context, each.grad, _wanted(seed), WRONG_GRADIENT, f"graph {seed} of 3")
+            _assert_gradient(context, each.grad, _wanted(seed), f"graph {seed} of 3")
 
 
 @cases("autograd.threads", over={"graphs_at_once": (False,)})
@@ -333,7 +329,7 @@ def graphs_at_once(context: CaseContext, streams: bool) -> None:
 
     context.together(*(partial(work, seed) for seed in range(count)))
     for (seed, turn), grad in sorted(found.items()):
-        _near(context, grad, wanted[seed], WRONG_GRADIENT, f"thread {seed}, round {turn}")
+        _assert_gradient(context, grad, wanted[seed], f"thread {seed}, round {turn}")
 
 
 @cases("autograd.threads")
@@ -363,7 +359,7 @@ def one_graph_of_two_threads(context: CaseContext) -> None:
         return torch.autograd.grad(result, x, cotangent, retain_graph=True)[0]
 
     for place, found in enumerate(context.together(*[gradient] * 3)):
-        _near(context, found, _wanted(0), WRONG_GRADIENT, f"thread {place}")
+        _assert_gradient(context, found, _wanted(0), f"thread {place}")
 
 
 @cases("autograd.threads")
@@ -375,7 +371,7 @@ def from_another_thread(context: CaseContext) -> None:
     context.settle()
     context.together(lambda: result.backward(cotangent))
     context.settle()
-    _near(context, x.grad, _wanted(3), WRONG_GRADIENT)
+    _assert_gradient(context, x.grad, _wanted(3))
 
 
 # -- the state that a node runs with

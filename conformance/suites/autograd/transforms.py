@@ -18,8 +18,8 @@ from conformance.suites.autograd.functions import (
     SavesAll,
     Tripled,
     apply,
+    assert_tensor_close,
     leaf,
-    near,
     values,
 )
 from devices.failure import Kind
@@ -96,7 +96,9 @@ def higher_orders(context: CaseContext) -> None:
         for order, factor in enumerate((3.0 * paths, 6.0 * paths, 6.0 * paths), 1):
             (found,) = torch.autograd.grad(found, x, torch.ones_like(found), create_graph=True)
             want = factor * values(3, 4) ** (3 - order)
-            near(context, found, want, f"the derivative of order {order} is wrong", text)
+            assert_tensor_close(
+                context, found, want, f"the derivative of order {order} is wrong", text
+            )
 
 
 class _Once(torch.autograd.Function):
@@ -121,7 +123,7 @@ def once(context: CaseContext) -> None:
     x = leaf(context, 3, 4)
     y = (apply(_Once, x) * x).sum()
     (first,) = torch.autograd.grad(y, x, create_graph=True)
-    near(context, first, 3 * values(3, 4) ** 2)
+    assert_tensor_close(context, first, 3 * values(3, 4) ** 2)
     text = "differentiating a once_differentiable backward does not raise the documented exception"
     context.raises(RuntimeError, first.sum().backward, text=text, match="once_differentiable")
 
@@ -138,13 +140,13 @@ def forward_mode(context: CaseContext, layout: str) -> None:
         # torch scripts its decompositions at first use, which warns.
         warnings.simplefilter("ignore", DeprecationWarning)
         found = torch.func.jvp(partial(apply, _Cube), (x,), (there,))[1]
-    near(context, found, want, "the result of torch.func.jvp is wrong")
+    assert_tensor_close(context, found, want, "the result of torch.func.jvp is wrong")
     modes: Any = forward_ad
     with modes.dual_level():
         made = apply(_Cube, forward_ad.make_dual(x, there))
         primal, found = forward_ad.unpack_dual(made)
-    near(context, primal, values(3, 4) ** 3, "the result is wrong")
-    near(context, found, want, "the forward-mode derivative is wrong")
+    assert_tensor_close(context, primal, values(3, 4) ** 3, "the result is wrong")
+    assert_tensor_close(context, found, want, "the forward-mode derivative is wrong")
 
 
 @cases("autograd.function")
@@ -154,13 +156,17 @@ def transforms(context: CaseContext) -> None:
     x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
     cube = partial(apply, _Cube)
     first, second = 3 * values(3, 4) ** 2, 3 * values(4) ** 2
-    near(context, torch.func.grad(_cubes)(x), first, "torch.func.grad is wrong")
+    assert_tensor_close(context, torch.func.grad(_cubes)(x), first, "torch.func.grad is wrong")
     pull: Any = torch.func.vjp(cube, x)[1]
-    near(context, pull(x)[0], first * values(3, 4), "torch.func.vjp is wrong")
-    near(context, torch.func.jacrev(cube)(flat), second.diag(), "torch.func.jacrev is wrong")
-    near(context, torch.func.jacfwd(cube)(flat), second.diag(), "torch.func.jacfwd is wrong")
+    assert_tensor_close(context, pull(x)[0], first * values(3, 4), "torch.func.vjp is wrong")
+    assert_tensor_close(
+        context, torch.func.jacrev(cube)(flat), second.diag(), "torch.func.jacrev is wrong"
+    )
+    assert_tensor_close(
+        context, torch.func.jacfwd(cube)(flat), second.diag(), "torch.func.jacfwd is wrong"
+    )
     hessian = torch.func.jacrev(torch.func.grad(_cubes))
-    near(context, hessian(flat), (6 * values(4)).diag(), "the Hessian is wrong")
+    assert_tensor_close(context, hessian(flat), (6 * values(4)).diag(), "the Hessian is wrong")
 
 
 @cases("autograd.function", over={"vmap": ("_Cube",), "vmap_with_own_rule": ("_OwnRule",)})
@@ -173,17 +179,21 @@ def batched(context: CaseContext, name: str) -> None:
         at = f"dimension {dim}"
         if name == "_Cube":
             found = torch.func.vmap(partial(apply, _Cube), dim, dim)(there)
-            near(context, found, x**3, "the result of vmap differs from the result of a loop", at)
+            assert_tensor_close(
+                context, found, x**3, "the result of vmap differs from the result of a loop", at
+            )
             grad = torch.func.vmap(torch.func.grad(lambda v: apply(_Cube, v).sum()), dim, dim)(
                 there
             )
-            near(context, grad, 3 * x**2, "the gradient inside vmap is wrong", at)
+            assert_tensor_close(context, grad, 3 * x**2, "the gradient inside vmap is wrong", at)
             continue
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(there, beside)
-        near(context, found, x * y, "the result of vmap differs from the result of a loop", at)
+        assert_tensor_close(
+            context, found, x * y, "the result of vmap differs from the result of a loop", at
+        )
         one = beside.select(dim, 1)
         found = torch.func.vmap(partial(apply, _OwnRule), (dim, None), dim)(there, one)
-        near(
+        assert_tensor_close(
             context,
             found,
             x * y.select(dim, 1).unsqueeze(dim),
@@ -194,7 +204,7 @@ def batched(context: CaseContext, name: str) -> None:
         torch.func.vmap(partial(apply, _OwnRule), (dim, dim), dim)(
             leaf_there, beside
         ).sum().backward()
-        near(context, leaf_there.grad, y, "the gradient through vmap is wrong", at)
+        assert_tensor_close(context, leaf_there.grad, y, "the gradient through vmap is wrong", at)
 
 
 @cases("autograd.function")
@@ -205,7 +215,7 @@ def batched_cotangents(context: CaseContext) -> None:
     y = apply(_Cube, x)
     eye = context.to_device(torch.eye(4))
     (found,) = torch.autograd.grad(y, x, eye, is_grads_batched=True)
-    near(
+    assert_tensor_close(
         context,
         found,
         (3 * values(4) ** 2).diag(),
@@ -250,7 +260,7 @@ def complex_numbers(context: CaseContext, real: bool) -> None:
             parts[0] * by[0] + parts[1] * by[1], parts[1] * by[0] - parts[0] * by[1]
         )  # the cotangent times the conjugate
         alone = real and place == 0
-        near(
+        assert_tensor_close(
             context,
             leaves[place].grad,
             want.real if alone else want,
@@ -276,4 +286,6 @@ def compiled(context: CaseContext) -> None:
         found.append((y, x.grad, w.grad))
     for got, want in zip(found[1], found[0]):
         assert isinstance(want, torch.Tensor)
-        near(context, got, want.detach().cpu(), "the compiled call differs from the eager call")
+        assert_tensor_close(
+            context, got, want.detach().cpu(), "the compiled call differs from the eager call"
+        )

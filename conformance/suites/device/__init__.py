@@ -1,7 +1,7 @@
 """The device suite: cases about device indices, dtypes, properties, placement of tensors, processes, and
 asynchronous errors."""
 
-from conformance.checks.cases.cases import Suite, gathered
+from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.device import indices, processes, properties
 
-SUITE = Suite("device", cases=gathered(indices.cases, properties.cases, processes.cases))
+SUITE = Suite("device", cases=collect_cases(indices.cases, properties.cases, processes.cases))

@@ -240,7 +240,13 @@ def refuses_index(
 def _judged_alone(ctx: OpContext, given: dict[str, Any]) -> bool:
     parameters = {name: given[name] for name in ("place", "at", "value")}
     made = standalone_checks.DirectedScript(
-        *(ctx, CLAUSE, "", refuses_index, 0, given["sample"], given["inplace"], parameters)
+        ctx,
+        CLAUSE,
+        layout="",
+        check=refuses_index,
+        sample=given["sample"],
+        inplace=given["inplace"],
+        parameters=parameters,
     )
     if not made.may_run():
         return False

@@ -1,6 +1,6 @@
 """The graphs suite: cases about capturing work in graphs and replaying the graphs."""
 
-from conformance.checks.cases.cases import OpCheck, Suite, gathered
+from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
 from conformance.suites.graphs import (
     capture,
     every_op,
@@ -13,7 +13,7 @@ from conformance.suites.graphs import (
 
 SUITE = Suite(
     "graphs",
-    cases=gathered(
+    cases=collect_cases(
         capture.cases,
         replays.cases,
         pools.cases,

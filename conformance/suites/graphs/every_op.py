@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 
 from conformance.checks.cells import VALUES
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import differs
+from conformance.checks.ops.calls import ReferenceParts, differs
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.failures import spoken
 from conformance.checks.ops.modes import (
@@ -55,7 +54,7 @@ def check(ctx: OpContext) -> None:
         for sample in ctx.common:
             if not sample.tensors or any(t.layout != torch.strided for t in sample.tensors):
                 continue
-            given = (called_beside_eager, (SEED,), Reference(ctx, ctx.plain(sample)))
+            given = (called_beside_eager, (SEED,), Reference(ctx, ctx.laid_contiguous(sample)))
             found = ctx.judge({CLAUSE: judge_replay}, *given, mode=mode)
             if found is not None and found.eager.raised is not None:
                 refusals.append(found.eager.raised)
@@ -72,7 +71,7 @@ def check(ctx: OpContext) -> None:
                 )
 
 
-def judge_replay(evidence: BesideEager, reference: Any) -> Iterator[Wrong | None]:
+def judge_replay(evidence: BesideEager, reference: ReferenceParts) -> Iterator[Wrong | None]:
     """Compares the result of the replay with the result of the eager call, and yields the fault or None."""
     if evidence.made is None or evidence.eager.unjudged is not None:
         return

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found, Invocation, Judge, Unjudged
+from conformance.checks.ops.calls import Found, Invocation, Judge, ReferenceParts, Unjudged
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, attempt, collect_evidence
 from opinfo.compare import Wrong, bit_equal, tensors_of
@@ -82,7 +82,7 @@ def called_twice(call: Invocation, mutable: bool) -> list[Evidence]:
     return found
 
 
-def judge_same_bits(evidence: Sequence[Evidence], reference: Any) -> Found:
+def judge_same_bits(evidence: Sequence[Evidence], reference: ReferenceParts) -> Found:
     """Check that two equal calls gave the same bits or both raised."""
     first, second = evidence
     if (error := first.unjudged or second.unjudged) is not None:

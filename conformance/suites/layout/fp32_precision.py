@@ -3,10 +3,8 @@ of TF32 or bfloat16."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found
+from conformance.checks.ops.calls import Found, ReferenceParts
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
@@ -23,7 +21,7 @@ def precision(ctx: OpContext) -> None:
     ``torch.set_float32_matmul_precision("highest")`` is in effect."""
     with ctx.running(PRECISION):
         for sample in ctx.common:
-            laid = ctx.plain(sample)
+            laid = ctx.laid_contiguous(sample)
             wide = ctx.answer_for(sample, doubled, mutates=True)
             if wide.value().raises is not None or ctx.expected(laid).raises is not None:
                 continue
@@ -31,7 +29,7 @@ def precision(ctx: OpContext) -> None:
             ctx.judge(judges, called, (), reference, layout="highest")
 
 
-def judge_precision(evidence: Evidence, reference: Any) -> Found:
+def judge_precision(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the relative error of each floating-point output is at most ``FLOAT32_LEVEL``. The reference is the
     result in float64."""
     if evidence.raised is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found, Invocation, Judge, copies, differs
+from conformance.checks.ops.calls import Found, Invocation, Judge, ReferenceParts, copies, differs
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.suites.layout.views import other_bits
@@ -78,7 +78,12 @@ def _turned(
         return  # the CPU cannot read its own result: complex32 with both bits set
     exact = ctx.exact_for(sample, turned_and_resolved, turn, group)
     reference = Reference(
-        *(ctx, ctx.first(sample)), turn=turn, lazy=lazy, resolved=resolved, resolved_exact=exact
+        ctx,
+        ctx.laid_first(sample),
+        turn=turn,
+        lazy=lazy,
+        resolved=resolved,
+        resolved_exact=exact,
     )
     ctx.judge(judges, procedure, (turn, group), reference, layout=turn)
 
@@ -137,7 +142,7 @@ def called_on(call: Invocation, given: list[torch.Tensor]) -> Evidence:
     return replace(found, read=resolve(found.read))
 
 
-def judge_turned(evidence: Evidence, reference: Any) -> Found:
+def judge_turned(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the result of a call on inputs with the conj or neg bit set has the same bits and values as on the
     CPU."""
     if evidence.raised is None:
@@ -149,7 +154,7 @@ def judge_turned(evidence: Evidence, reference: Any) -> Found:
     yield from judge_turned_values(evidence, reference)
 
 
-def judge_turned_values(evidence: Evidence, reference: Any) -> Found:
+def judge_turned_values(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the result of a call on inputs with the conj or neg bit set has the same values as on the CPU."""
     what = f"input with the {reference.turn} bit set"
     if evidence.raised is not None:

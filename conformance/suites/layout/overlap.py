@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found, Invocation, container, copies, differs
+from conformance.checks.ops.calls import (
+    Found,
+    Invocation,
+    ReferenceParts,
+    container,
+    copies,
+    differs,
+)
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence
 from conformance.suites.layout.writes import called_and_warned, form_of, on_cpu
@@ -133,7 +140,7 @@ def is_refused(evidence: Evidence) -> bool:
     return evidence.raised is not None or any("memory" in text for text in evidence.warnings)
 
 
-def judge_overlap(evidence: Evidence, reference: Any) -> Found:
+def judge_overlap(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that a call on overlapping memory raises or warns where the reference does, and changes no memory outside
     the target."""
     if (
@@ -149,7 +156,7 @@ def judge_overlap(evidence: Evidence, reference: Any) -> Found:
         yield None
 
 
-def holds_result(evidence: Evidence, reference: Any) -> bool:
+def holds_result(evidence: Evidence, reference: ReferenceParts) -> bool:
     """Return True if the targets contain the functional result although their elements overlap."""
     want = reference.functional
     wanted = outputs_of(want.result) if want.raises is None else None
@@ -174,7 +181,7 @@ def first_repeated(values: Sequence[torch.Tensor], dim: int | None) -> list[torc
 
 def _overlapping(ctx: OpContext, sample: Sample, name: str, made: _Attempt) -> None:
     rule = ctx.traits.ufunc in ("unary", "binary")
-    laid = ctx.first(sample)
+    laid = ctx.laid_first(sample)
     in_place = ctx.subject.inplace if name == "self=expanded" else None
     function = in_place or ctx.subject.function
 
@@ -193,7 +200,7 @@ def _overlapping(ctx: OpContext, sample: Sample, name: str, made: _Attempt) -> N
 
 def _functional(ctx: OpContext, sample: Sample) -> Any:
     """Return the result of the functional call on the CPU; None if the CPU raises."""
-    return ctx.expected(ctx.first(sample)).result
+    return ctx.expected(ctx.laid_first(sample)).result
 
 
 def _fake_raises(

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Ambiguous, Found, Judge, Laid, Unjudged, differs
+from conformance.checks.ops.calls import (
+    Ambiguous,
+    Found,
+    Judge,
+    Laid,
+    ReferenceParts,
+    Unjudged,
+    differs,
+)
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import (
     Evidence,
@@ -77,7 +85,7 @@ def _as_asked(ctx: OpContext, laid: Laid) -> bool:
     return True
 
 
-def judge_values(evidence: Evidence, reference: Any) -> Found:
+def judge_values(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Compare the result, and each input that the op updates, with the CPU's values. If the op's values are
     unspecified, compare only shapes and dtypes. An exception is accepted if the CPU raises for contiguous copies of the
     inputs, or if FakeTensor raises for the same layout."""
@@ -103,7 +111,7 @@ def judge_values(evidence: Evidence, reference: Any) -> Found:
                 yield wrong.about(f"input {place} after the call") if wrong is not None else None
 
 
-def exact_after(reference: Any, place: int) -> Any:
+def exact_after(reference: ReferenceParts, place: int) -> Any:
     """Return a list of one tensor, the values of input ``place`` after the call in the float64 reference; an empty list
     if the reference has no such input."""
     return list(reference.exact.after)[place : place + 1]
@@ -133,7 +141,7 @@ def other_form(evidence: Evidence, want: Any) -> Wrong | None:
     return None if got == wanted else Wrong("shape", f"shapes and dtypes {wanted}", got)
 
 
-def judge_strides(evidence: Evidence, reference: Any) -> Found:
+def judge_strides(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the strides of the outputs are those of the meta device, of FakeTensor or of eager CPU. If FakeTensor
     and eager CPU disagree with each other and with the device, the verdict is Ambiguous."""
     if evidence.raised is not None:
@@ -188,7 +196,7 @@ def _eager_specs(ctx: OpContext, laid: Laid) -> tuple[OutputSpec, ...] | None:
         return None
 
 
-def judge_fresh(evidence: Evidence, reference: Any) -> Found:
+def judge_fresh(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the outputs share no memory with the inputs and that their storage is large enough.
 
     Some ops return an input unchanged (``dropout`` in evaluation mode, ``Tensor.float`` of float32). Such an op is
@@ -217,7 +225,9 @@ def judge_fresh(evidence: Evidence, reference: Any) -> Found:
             yield None
 
 
-def handed_through(reference: Any, place: int, outputs: Sequence[OutputFacts]) -> int | None:
+def handed_through(
+    reference: ReferenceParts, place: int, outputs: Sequence[OutputFacts]
+) -> int | None:
     """Return the index of the input that FakeTensor returns unchanged as output ``place``; None if that output is a new
     tensor."""
     specs = reference.specs
@@ -256,7 +266,7 @@ def outside_storage(out: OutputFacts) -> Wrong | None:
     return Wrong("storage", expected, f"{out.nbytes} bytes")
 
 
-def judge_inputs(evidence: Evidence, reference: Any) -> Found:
+def judge_inputs(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the call changed no input: neither its elements, nor the bytes between them, nor its shape, strides
     and storage offset. Only the elements of inputs that the op updates may change."""
     for place, each in enumerate(evidence.inputs):
@@ -276,7 +286,7 @@ def judge_inputs(evidence: Evidence, reference: Any) -> Found:
             yield None
 
 
-def judge_bounds(evidence: Evidence, reference: Any) -> Found:
+def judge_bounds(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the call changed no byte of an input's storage before or after the elements of the input."""
     for place, each in enumerate(evidence.inputs):
         if each is None or not each.guarded:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from conformance.checks.ops.calls import Found
+from conformance.checks.ops.calls import Found, ReferenceParts
 from conformance.checks.ops.evidence import (
     Evidence,
     InputMemory,
@@ -20,7 +19,7 @@ from opinfo.guarded import differing
 from opinfo.reference import OutputSpec, significant
 
 
-def judge_views(evidence: Evidence, reference: Any) -> Found:
+def judge_views(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check the outputs of an op that declares aliasing. If an output of the reference is a view, the device's output
     must share the storage of the same input and have the reference's storage offset and strides; a write to either
     tensor must change the other. The conj and neg bits must be the CPU's."""
@@ -32,7 +31,9 @@ def judge_views(evidence: Evidence, reference: Any) -> Found:
     yield from found
 
 
-def _views(evidence: Evidence, reference: Any, specs: Sequence[OutputSpec] | None) -> Found:
+def _views(
+    evidence: Evidence, reference: ReferenceParts, specs: Sequence[OutputSpec] | None
+) -> Found:
     """Yield the verdicts of :func:`judge_views` for a comparison with one reference, whose outputs are described by
     ``specs``."""
     outputs = evidence.outputs

@@ -15,7 +15,16 @@ from conformance.checks.call_hooks import FUNCTION
 from conformance.checks.cells import VARIANTS
 from conformance.checks.ops import standalone_checks
 from conformance.checks.ops.call_reference import Part, Reference
-from conformance.checks.ops.calls import Found, Invocation, Laid, address, copies, differs, views
+from conformance.checks.ops.calls import (
+    Found,
+    Invocation,
+    Laid,
+    ReferenceParts,
+    address,
+    copies,
+    differs,
+    views,
+)
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import (
     Evidence,
@@ -40,7 +49,7 @@ OUT_KEPT, OUT_RESIZE, IN_PLACE = "layout.out_kept", "layout.out_resize", "layout
 # -- ``out=``
 
 
-def wanted_outputs(reference: Any) -> list[torch.Tensor] | None:
+def wanted_outputs(reference: ReferenceParts) -> list[torch.Tensor] | None:
     """Return the CPU's outputs as a list; None if the CPU raises, or if its result is not a tensor or a sequence of
     strided tensors, so that ``out=`` cannot receive it."""
     return outputs_of(reference.value.result) if reference.value.raises is None else None
@@ -89,7 +98,7 @@ def out_kept(ctx: OpContext) -> None:
     shared = any(sample.axis for sample in ctx.common)  # samples with an axis get all targets
     with ctx.running(*judges):
         for number, sample in enumerate(ctx.common):
-            plain = Reference(ctx, ctx.plain(sample))
+            plain = Reference(ctx, ctx.laid_contiguous(sample))
             wanted, strided = wanted_outputs(plain), None
             seen: set[tuple[Geometry, ...]] = set()
             targets = [each for each in ctx.targets if ctx.device.takes(each.id)]
@@ -140,7 +149,7 @@ def held_before(dtype: torch.dtype, geometry: Geometry) -> Any:
     return 1 if in_rows or not dtype.is_signed else -1
 
 
-def judge_kept(evidence: Evidence, reference: Any) -> Found:
+def judge_kept(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that each ``out=`` tensor keeps its address and strides and receives the complete functional result."""
     if evidence.raised is not None:
         if not takes_no_out(evidence.raised):
@@ -154,7 +163,7 @@ def judge_kept(evidence: Evidence, reference: Any) -> Found:
     yield None if reference.free else written(evidence, reference)
 
 
-def written(evidence: Evidence, reference: Any) -> Wrong | None:
+def written(evidence: Evidence, reference: ReferenceParts) -> Wrong | None:
     """Return a failure if the values of the targets differ from the CPU's result; otherwise None."""
     wanted = wanted_outputs(reference) or []
     read = [each.values for each, _ in zip(evidence.targets, wanted)]
@@ -188,7 +197,7 @@ def moved(target: TargetAfter) -> Wrong | None:
     return None if kept and there else Wrong("moved", expected, found)
 
 
-def judge_target_bounds(evidence: Evidence, reference: Any) -> Found:
+def judge_target_bounds(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the call changed no byte of a target's storage outside the elements of the target."""
     for place, target in enumerate(evidence.targets if evidence.raised is None else ()):
         yield from outside_changed(target, f"out {place}")
@@ -210,7 +219,7 @@ def outside_changed(target: TargetAfter, what: str) -> Found:
 def out_resize(ctx: OpContext) -> None:
     with ctx.running(OUT_RESIZE):
         for sample in ctx.common:
-            laid = ctx.plain(sample)
+            laid = ctx.laid_contiguous(sample)
             wanted = wanted_outputs(Reference(ctx, laid))
             if wanted is None:
                 continue
@@ -293,7 +302,7 @@ def called_and_warned(
     return replace(found, warnings=tuple(str(each.message) for each in caught))
 
 
-def judge_unfit(evidence: Evidence, reference: Any) -> Found:
+def judge_unfit(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check the treatment of an ``out=`` tensor that does not fit. An empty tensor must be resized without a
     warning. A non-empty tensor of a wrong shape must be resized with a warning (ATen/native/Resize.h) or refused. A
     tensor of a dtype to which the result cannot be cast (torch.can_cast), or on a different device, must be refused."""
@@ -408,12 +417,12 @@ def called_in_place(call: Invocation, restrides: bool = False) -> Evidence:
     return replace(found, targets=(target_after(call, target, before, restrides),))
 
 
-def judge_self_bounds(evidence: Evidence, reference: Any) -> Found:
+def judge_self_bounds(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the in-place call changed no byte of ``self``'s storage outside the elements of ``self``."""
     yield from outside_changed(evidence.targets[0], "self")
 
 
-def judge_in_place(evidence: Evidence, reference: Any) -> Found:
+def judge_in_place(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that the in-place variant keeps the address and strides of ``self`` and writes the functional result to
     ``self``. The variant must raise if that result does not fit into ``self``."""
     target, want = evidence.targets[0], reference.value
@@ -480,7 +489,7 @@ def variants(ctx: OpContext) -> None:
                 if not writes or sample.axis in seen - {SPECIAL.name}:
                     continue
                 seen.add(sample.axis)
-            laid = ctx.plain(sample)
+            laid = ctx.laid_contiguous(sample)
             how: dict[str, Any] = {"layout": FUNCTION, "refusable": False}
             nothing = {VARIANTS: judged_elsewhere}
             plain = ctx.judge(nothing, called_on_copies, (), Reference(ctx, laid), **how)
@@ -570,7 +579,7 @@ def _others(
                 yield "out_self", op.function, called_into_operand, (place,)
 
 
-def judged_elsewhere(evidence: Evidence, reference: Any) -> Found:
+def judged_elsewhere(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Yield no verdict, because layout.values judges the result of the function."""
     yield from ()
 
@@ -616,7 +625,7 @@ def called_into_prefilled(
     return called_into(replace(call, inputs=copies(call)), targets, form, read=True)
 
 
-def judge_variant(evidence: Evidence, reference: Any) -> Found:
+def judge_variant(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that a variant gives the same result as the function. If the function raised, the variant must raise
     too."""
     function, name, error = reference.function, reference.variant, evidence.raised

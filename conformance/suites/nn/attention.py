@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.layouts import DENSE
 from conformance.suites.nn.forward_backward import (
-    DENSE,
     ROUNDINGS,
-    Laid,
-    close,
+    assert_equals_cpu,
     cotangents,
     tensors_in,
 )
@@ -116,18 +116,15 @@ def judged(
     at: str,
 ) -> None:
     values, mask, blind, layouts, cotangent, needs, options, rough = given
-    laid = Laid(context)
+    laid = GuardedTensors(context)
     mine, theirs = [], []
     for name, each, layout in zip("qkv", values, layouts, strict=True):
-        view = laid.put(each, layout, "an operand")
-        expanded = laid.buffers[-1][1].geometry.expanded
-        if expanded is not None:
-            each = each.narrow(expanded, 0, 1).expand(each.shape)
-        mine.append(view.requires_grad_(name in needs))
-        theirs.append(each.double().requires_grad_(name in needs))
+        made = laid.put(each, layout, "an operand")
+        mine.append(made.view.requires_grad_(name in needs))
+        theirs.append(made.values.double().requires_grad_(name in needs))
     if mask is not None:
         floats = mask.is_floating_point()
-        mine.append(laid.put(mask, DENSE, "the mask").requires_grad_(floats and "m" in needs))
+        mine.append(laid.put(mask, DENSE, "the mask").view.requires_grad_(floats and "m" in needs))
         wide = mask.double() if floats else mask
         theirs.append(wide.detach().clone().requires_grad_(floats and "m" in needs))
     if poisoned:
@@ -154,7 +151,7 @@ def judged(
             context.check(numbers, text, kind=Kind.VALUES, at=at)
             got = got.masked_fill(context.to_device(blind), 0.0)
             want = want.masked_fill(blind, 0.0)
-        close(context, got, want, "the result differs from the CPU's", at)
+        assert_equals_cpu(context, got, want, "the result differs from the CPU's", at)
         leaves = [each for each in mine if each.requires_grad]
         want_leaves = [each for each in theirs if each.requires_grad]
         context.same(
@@ -165,7 +162,7 @@ def judged(
             at,
         )
         if not leaves:
-            laid.intact(at)
+            laid.check_intact(at)
             return
         given_mine, given_theirs = cotangents(laid, [want], cotangent, drawn)
         if poisoned:
@@ -175,8 +172,8 @@ def judged(
     # With a single key the gradient of a query is zero: a difference of terms as large as the other gradients.
     size = max((float(each.abs().max()) for each in right if each.numel()), default=0.0)
     for one, other in zip(found, right, strict=True):
-        close(context, one, other, "a gradient differs from the CPU's", at, rough, size)
-    laid.intact(at)
+        assert_equals_cpu(context, one, other, "a gradient differs from the CPU's", at, rough, size)
+    laid.check_intact(at)
 
 
 def fill_free_memory(context: CaseContext, values: list[torch.Tensor]) -> None:
@@ -229,7 +226,9 @@ def sizes(context: CaseContext, queries: int, keys: int, head: int, channels: in
     attend(context, query, key, channels, poisoned=True, cotangent="scalar", at="contiguous")
     attend(
         context,
-        *(query, key, channels),
+        query,
+        key,
+        channels,
         layouts=(PERMUTED, PERMUTED, PERMUTED),
         cotangent=PERMUTED,
         at="permuted",
@@ -314,7 +313,9 @@ def rows_without_keys(context: CaseContext) -> None:
         for queries in (DENSE, PERMUTED):
             attend(
                 context,
-                *((2, 3, 6, 64), (2, 3, 9, 64), 64),
+                query=(2, 3, 6, 64),
+                key=(2, 3, 9, 64),
+                channels=64,
                 mask=mask,
                 layouts=(queries, DENSE, DENSE),
                 at="a row whose keys are all masked",
@@ -354,7 +355,9 @@ def grouped_queries(context: CaseContext, heads: int, of_keys: int) -> None:
     for head, causal in ((16, False), (64, True)):
         attend(
             context,
-            *((2, heads, 12, head), (2, of_keys, 19, head), head),
+            query=(2, heads, 12, head),
+            key=(2, of_keys, 19, head),
+            channels=head,
             at=f"head_dim {head}",
             is_causal=causal,
             enable_gqa=True,
@@ -392,7 +395,9 @@ def large_inputs(context: CaseContext) -> None:
                 text = (
                     "the result differs from the elements of the value tensor, which are all equal"
                 )
-                close(context, got, torch.full(got.shape, 1000.0).double(), text, backend)
+                assert_equals_cpu(
+                    context, got, torch.full(got.shape, 1000.0).double(), text, backend
+                )
                 found = torch.autograd.grad(got.sum(), given)
             for each in found:
                 finite = bool(context.from_device(each).isfinite().all())
@@ -506,7 +511,7 @@ def called(
         len(results), len(expected), "the number of outputs differs from the CPU's", Kind.COUNT, at
     )
     for one, other in zip(results, expected, strict=True):
-        close(context, one, other, "the result differs from the CPU's", at)
+        assert_equals_cpu(context, one, other, "the result differs from the CPU's", at)
     if not gradients:
         return
     leaves = [*mine, *layer.parameters()]
@@ -521,7 +526,9 @@ def called(
             at=at,
         )
         if one_grad is not None and other_grad is not None:
-            close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
+            assert_equals_cpu(
+                context, one_grad, other_grad, "a gradient differs from the CPU's", at
+            )
 
 
 def _floats(value: Any) -> bool:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
+from conformance.checks.cases.closeness import largest
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.exceptions import CheckFailed
-from devices.failure import Difference, Failure, Kind
-from opinfo.compare import Tolerances, tensor_difference
-from opinfo.guarded import ByValues, Guarded
-from opinfo.layouts import parse_layout
+from conformance.checks.cases.layouts import DENSE
+from devices.failure import Kind
+from opinfo.compare import Tolerances
 
 #: (rtol, atol) by dtype. Larger than those of ``torch.testing`` for one op, because a module is a chain of ops whose
 #: rounding errors add up.
@@ -28,7 +28,7 @@ CHAINED: Tolerances = {"float32": (5e-5, 1e-5)}
 ROUNDINGS = 4.0
 
 #: Layouts of cotangents. ``sum().backward()`` gives an expanded one.
-DENSE, EXPANDED, SCALAR = "contiguous", "contiguous+expand_first", "scalar"
+EXPANDED, SCALAR = "contiguous+expand_first", "scalar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +100,7 @@ def wide(value: torch.Tensor) -> torch.Tensor:
     return one.requires_grad_(value.requires_grad)
 
 
-class Laid:
-    """Tensors on the device, each inside a buffer of known bytes. :meth:`intact` checks that no byte has changed."""
-
-    def __init__(self, context: CaseContext) -> None:
-        self.context, self.opened = context, context.opened
-        self.buffers: list[tuple[str, Guarded]] = []
-
-    def put(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Return the values on the device in the given layout, or contiguous if the device cannot build that layout. If
-        the layout expands a dimension, the first values along the dimension are repeated."""
-        made = Guarded if self.opened.lays_out else ByValues
-        name = layout if self.opened.takes(layout) else DENSE
-        geometry = parse_layout(name).geometry(values.shape)
-        guarded = made(values.detach().contiguous(), geometry, self.opened.to_device)
-        self.buffers.append((what, guarded))
-        return guarded.view
-
-    def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Return an integer tensor, which may contain indices, on the device. The copy is contiguous or, for other
-        layouts, has another of the integers after each element in memory: a kernel that ignores the stride then reads
-        wrong but valid indices, and does not crash."""
-        values = values.detach().contiguous()
-        if layout == DENSE or values.dim() == 0 or not self.opened.slices:
-            return self.put(values, DENSE, what)
-        pairs = torch.stack([values, values.flatten().roll(1).view(values.shape)], -1)
-        return self.put(pairs, DENSE, what).select(-1, 0)
-
-    def intact(self, at: str) -> None:
-        """Check that no byte of any buffer has changed."""
-        for what, guarded in self.buffers:
-            whole = guarded.intact(self.opened.from_device)
-            found = "" if whole else guarded.damage(self.opened.from_device)
-            text = f"{what} or the bytes around it changed"
-            self.context.check(whole, text, found=found, kind=Kind.BYTES, at=at)
-
-
-def close(
+def assert_equals_cpu(
     context: CaseContext,
     found: torch.Tensor,
     expected: torch.Tensor,
@@ -148,33 +112,23 @@ def close(
     """Check that a device tensor equals a float64 CPU tensor up to rounding. Rounding errors may be as large as those
     of the largest element, or of ``size`` if terms of that magnitude may cancel."""
     context.same(tuple(found.shape), tuple(expected.shape), text, Kind.SHAPE, at)
-    there = context.from_device(found.detach())
-    want = expected.detach().to(there.dtype)
-    given = context.descriptor.tolerances
-    looser = {
-        name: (max(t.rtol, CHAINED.get(name, (0, 0))[0]), t.atol) for name, t in given.items()
-    }
-    allowed = {
-        name: (rtol, max(atol, roundings * rtol * size))
-        for name, (rtol, atol) in (CHAINED | looser).items()
-    }
-    wrong = tensor_difference(there, want, allowed, roundings)
-    context.checks += 1
-    if wrong is not None:
-        where = Difference(wrong.count, wrong.total, wrong.first)
-        raise CheckFailed(
-            Failure(
-                kind=Kind.VALUES,
-                subject=text,
-                expected=str(wrong.expected),
-                found=f"{wrong.found} ({at})",
-                where=where,
-            )
-        )
+    want = expected.detach().to(found.dtype)
+    rtol, atol = tolerance(context, found.dtype)
+    atol = max(atol, roundings * rtol * max(largest(want), size))
+    context.assert_close(found, want, text, at, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def tolerance(context: CaseContext, dtype: torch.dtype) -> tuple[float, float]:
+    """Return (rtol, atol) for a dtype: those of the descriptor, but an rtol of at least that in ``CHAINED``. Elements of
+    other dtypes must be equal."""
+    name = str(dtype).removeprefix("torch.")
+    rtol, atol = CHAINED.get(name, (0.0, 0.0))
+    own = context.descriptor.tolerances.get(name)
+    return (rtol, atol) if own is None else (max(own.rtol, rtol), own.atol)
 
 
 def cotangents(
-    laid: Laid, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
+    laid: GuardedTensors, outputs: list[torch.Tensor], layout: str, generator: torch.Generator
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return cotangents for the given outputs of the reference: a list on the device in the given layout, and a list on
     the CPU in the dtypes of the outputs."""
@@ -182,18 +136,15 @@ def cotangents(
     for out in outputs:
         if layout == SCALAR:
             one = torch.tensor(1.25)
-            there.append(laid.put(one, DENSE, "the cotangent").expand(out.shape))
+            there.append(laid.put(one, DENSE, "the cotangent").view.expand(out.shape))
             here.append(one.to(out.dtype).expand(out.shape))
             continue
         values = torch.randn(out.shape, generator=generator)
         if out.is_complex():
             values = torch.complex(values, torch.randn(out.shape, generator=generator))
-        view = laid.put(values, layout, "the cotangent")
-        expanded = laid.buffers[-1][1].geometry.expanded
-        if expanded is not None:
-            values = values.narrow(expanded, 0, 1).expand(values.shape)
-        there.append(view)
-        here.append(values.to(out.dtype))
+        made = laid.put(values, layout, "the cotangent")
+        there.append(made.view)
+        here.append(made.values.to(out.dtype))
     return there, here
 
 

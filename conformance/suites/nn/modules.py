@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
 from conformance.suites.nn.forward_backward import (
     WAYS,
-    Laid,
     Way,
-    close,
+    assert_equals_cpu,
     cotangents,
     differentiable,
     replaced,
@@ -259,7 +259,7 @@ def run_once(
     there = moved(context, module, way)
     before = {key: value.clone() for key, value in there.state_dict().items()}
 
-    laid = Laid(context)
+    laid = GuardedTensors(context)
     given, want_given = arguments(laid, sample, way)
     for each in (there, reference):
         each.requires_grad_(way.needs != "inputs")
@@ -296,8 +296,8 @@ def run_once(
                 at=at,
             )
             if one is not None and other is not None:
-                close(context, one, other, "a gradient differs from the CPU's", at)
-    laid.intact(at)
+                assert_equals_cpu(context, one, other, "a gradient differs from the CPU's", at)
+    laid.check_intact(at)
 
 
 def moved(context: CaseContext, module: torch.nn.Module, way: Way) -> torch.nn.Module:
@@ -315,14 +315,15 @@ def in_channels_last(module: torch.nn.Module) -> torch.nn.Module:
     return made
 
 
-def arguments(laid: Laid, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
+def arguments(laid: GuardedTensors, sample: ModuleSample, way: Way) -> tuple[Any, Any]:
     """Return the arguments of the call twice: on the device, and in float64 on the CPU. The same tensors require
     gradients in both places."""
 
     def put(each: torch.Tensor) -> torch.Tensor:
-        floats = each.is_floating_point() or each.is_complex()
-        put_one = laid.put if floats else laid.put_indices
-        made = put_one(each, way.inputs, "an input")
+        if each.is_floating_point() or each.is_complex():
+            made = laid.put(each, way.inputs, "an input").view
+        else:
+            made = laid.put_indices(each, way.inputs, "an input")
         return made.requires_grad_(each.requires_grad and way.needs != "parameters")
 
     def widened(each: torch.Tensor) -> torch.Tensor:
@@ -347,7 +348,7 @@ def compare(
         context.same(
             one.device.type, context.kind, "an output is not on the device", Kind.DEVICE, at
         )
-        close(context, one, other, text, at)
+        assert_equals_cpu(context, one, other, text, at)
 
 
 def state_of(
@@ -367,7 +368,9 @@ def state_of(
     )
     for key, value in after.items():
         if training and key in kept:
-            close(context, value, kept[key], "a buffer differs from the CPU's after the call", at)
+            assert_equals_cpu(
+                context, value, kept[key], "a buffer differs from the CPU's after the call", at
+            )
         else:
             context.equal(
                 value,
@@ -393,12 +396,12 @@ def a_stack_of_blocks(context: CaseContext) -> None:
         got, want = x, y
         for mine, theirs in zip(there, wide, strict=True):
             got, want = got + mine(got), want + theirs(want)
-        close(context, got, want, "the result differs from the CPU's", "a stack")
+        assert_equals_cpu(context, got, want, "the result differs from the CPU's", "a stack")
         one, other = torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), y)[0]
         finite = bool(context.from_device(one).isfinite().all())
         context.check(finite, "the gradient of a stack of blocks is not finite")
         scale = float(other.abs().max())
-        close(
+        assert_equals_cpu(
             context,
             one / max(scale, 1),
             other / max(scale, 1),
@@ -421,7 +424,7 @@ def columns_without_variance(context: CaseContext) -> None:
         layer(context.to_device(torch.randn(before, 16, generator=seeded(context, str(before)))))
         there = context.to_device(x.contiguous()).requires_grad_()
         got = layer(there)
-        close(
+        assert_equals_cpu(
             context,
             got,
             want,
@@ -465,8 +468,12 @@ def dropout(context: CaseContext, name: str) -> None:
     )
     if not name.endswith("AlphaDropout"):
         text = "kept elements are not divided by the probability of keeping them"
-        close(context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training")
-        close(context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, "")
+        assert_equals_cpu(
+            context, out, (given.double() / 0.75).masked_fill(dropped, 0), text, "training"
+        )
+        assert_equals_cpu(
+            context, grad, torch.full(shape, 4 / 3).double().masked_fill(dropped, 0), text, ""
+        )
 
 
 @cases("nn.modules", kind=Kind.STATE)
@@ -513,7 +520,9 @@ def states(context: CaseContext) -> None:
             )
         x = torch.randn(2, 4, 5, 5, generator=seeded(context, ""))
         want = copy.deepcopy(module).double()(x.double())
-        close(context, there(context.to_device(x)), want, "an output differs from the CPU's", "")
+        assert_equals_cpu(
+            context, there(context.to_device(x)), want, "an output differs from the CPU's", ""
+        )
         changed = [k for k, v in there.state_dict().items() if not v.cpu().equal(plain[k])]
         text = "a forward pass in training mode changed the wrong entries of the state_dict"
         buffers = ["1.running_mean", "1.running_var", "1.num_batches_tracked"]

@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
+from conformance.checks.behaviour.guarded_tensors import GuardedTensors
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.nn.forward_backward import DENSE, Laid, close, cotangents, tensors_in
+from conformance.checks.cases.layouts import DENSE
+from conformance.suites.nn.forward_backward import assert_equals_cpu, cotangents, tensors_in
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -109,7 +111,9 @@ def without_states(context: CaseContext, kind: str, options: Options) -> None:
             x = torch.randn(times, BATCH, INPUT, generator=generator(context))
             got, want = layer(context.to_device(x)), reference(x.double())
             for one, other in zip(tensors_in(got), tensors_in(want), strict=True):
-                close(context, one, other, "an output differs from the CPU's", f"{times} steps")
+                assert_equals_cpu(
+                    context, one, other, "an output differs from the CPU's", f"{times} steps"
+                )
 
 
 def generator(context: CaseContext) -> torch.Generator:
@@ -145,14 +149,14 @@ def run(
     )
     layer, reference = made(context, kind, options)
     drawn = generator(context)
-    laid = Laid(context)
+    laid = GuardedTensors(context)
     alone = form == "alone"
     x = sequence(options, alone, drawn)
     states = initial(kind, options, alone, drawn)
     wanted = needs in ("all", "inputs")
     # States are contiguous, because libraries may refuse other layouts with an error (torch.nn.LSTM on CUDA does).
-    mine = [laid.put(x, inputs, "the sequence")]
-    mine += [laid.put(each, "contiguous+offset", "a state") for each in states]
+    mine = [laid.put(x, inputs, "the sequence").view]
+    mine += [laid.put(each, "contiguous+offset", "a state").view for each in states]
     mine = [each.requires_grad_(wanted) for each in mine]
     theirs = [each.double().requires_grad_(wanted) for each in (x, *states)]
     for module in (layer, reference):
@@ -167,7 +171,7 @@ def run(
         want = called(reference, theirs, options, form)
     results, expected = list(tensors_in(got)), list(tensors_in(want))
     for one, other in zip(results, expected, strict=True):
-        close(context, one, other, "an output differs from the CPU's", at)
+        assert_equals_cpu(context, one, other, "an output differs from the CPU's", at)
 
     chosen = [place for place in chosen_of(start, len(expected)) if expected[place].requires_grad]
     mine_given, theirs_given = cotangents(
@@ -190,8 +194,8 @@ def run(
                 zeros, "a gradient is None on one device and not zero on the other", at=at
             )
             continue
-        close(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
-    laid.intact(at)
+        assert_equals_cpu(context, one_grad, other_grad, "a gradient differs from the CPU's", at)
+    laid.check_intact(at)
 
 
 def chosen_of(start: str, count: int) -> Sequence[int]:
@@ -295,7 +299,7 @@ def weights_share(context: CaseContext, kind: str, options: Options) -> None:
     context.same(storages(layer), 1, text, at="after a step")
     trained(reference, wide)
     for one, other in zip(layer.parameters(), reference.parameters(), strict=True):
-        close(
+        assert_equals_cpu(
             context,
             one,
             other,

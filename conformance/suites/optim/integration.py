@@ -12,6 +12,7 @@ import torch
 from conformance.checks.behaviour.graph_capture import captured, replay
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.layouts import DENSE
 from conformance.suites.optim.parameters import (
     ALIKE,
     DTYPES,
@@ -226,7 +227,7 @@ def _half_way(
 def _on_host(found: Placed) -> Placed:
     """Return contiguous copies of the parameters on the CPU."""
     rows = tuple(
-        each._replace(layout="row", grad="none" if each.grad == "none" else "row")
+        each._replace(layout=DENSE, grad="none" if each.grad == "none" else DENSE)
         for each in found.parameters
     )
     return Placed(rows, [each.detach().cpu().clone().requires_grad_() for each in found.tensors])

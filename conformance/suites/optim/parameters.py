@@ -13,7 +13,8 @@ import torch
 
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
-from conformance.suites.optim.tensor_lists import strides_of, values
+from conformance.checks.cases.layouts import DENSE, GuardedTensor
+from conformance.suites.optim.tensor_lists import values
 from devices.failure import Kind
 from opinfo.torch_private import optimised_on
 
@@ -24,13 +25,16 @@ Optimizer = torch.optim.Optimizer
 
 # -- parameters
 
+#: The layout of the gradients of views.
+BESIDE = "contiguous+offset"
+
 
 class Parameter(NamedTuple):
     """A description of a parameter: its shape, layout and dtype, and the layout and the factor of its gradients."""
 
     shape: tuple[int, ...]
-    layout: str = "row"  # a layout of strides_of, or "view": a view of a buffer that all such parameters share
-    grad: str = "row"  # a layout of strides_of, or "none" for no gradient
+    layout: str = DENSE  # an id of opinfo/layouts.py, or "view": a view of a buffer that all such parameters share
+    grad: str = DENSE  # an id of opinfo/layouts.py, or "none" for no gradient
     scale: float = 1.0
     dtype: str = "float32"
 
@@ -38,10 +42,10 @@ class Parameter(NamedTuple):
 #: Each gradient has its parameter's layout, as from autograd. Small gradients make eps matter.
 ALIKE = (
     Parameter((7, 5)),
-    Parameter((2, 3, 4, 5), "channels_last", "channels_last"),
-    Parameter((5, 3), "transposed", "transposed"),
-    Parameter((11,), "view"),
-    Parameter((3, 4), "view"),
+    Parameter((2, 3, 4, 5), "channels_last+offset", "channels_last+offset"),
+    Parameter((5, 3), "transposed+offset", "transposed+offset"),
+    Parameter((11,), "view", BESIDE),
+    Parameter((3, 4), "view", BESIDE),
     Parameter(()),
     Parameter((3,), grad="none"),
     Parameter((6, 5), scale=1e-7),
@@ -53,13 +57,13 @@ LARGE = (Parameter((5,)), Parameter((2, 32_800)), Parameter((3, 3)))
 MANY = (*(Parameter((0,) if n % 5 == 2 else (1 + n % 3,)) for n in range(120)), Parameter((4,)))
 #: Layouts that autograd does not create but a user may: gradients in another layout, and parameters with gaps.
 OTHERS = (
-    Parameter((4, 6), "row", "transposed"),
-    Parameter((2, 3, 4, 5), "channels_last", "row"),
-    Parameter((2, 3, 4, 5), "row", "channels_last"),
-    Parameter((4, 3), "row", "expanded"),
-    Parameter((6,), "row", "stepped"),
-    Parameter((2, 9), "stepped", "stepped"),
-    Parameter((5, 3), "stepped", "row"),
+    Parameter((4, 6), DENSE, "transposed+offset"),
+    Parameter((2, 3, 4, 5), "channels_last+offset", DENSE),
+    Parameter((2, 3, 4, 5), DENSE, "channels_last+offset"),
+    Parameter((4, 3), DENSE, "contiguous+expand_first+offset"),
+    Parameter((6,), DENSE, "contiguous+step_inner+offset"),
+    Parameter((2, 9), "contiguous+step_inner+offset", "contiguous+step_inner+offset"),
+    Parameter((5, 3), "contiguous+step_inner+offset", DENSE),
 )
 #: Parameters of several dtypes in one optimiser.
 DTYPES = tuple(
@@ -70,13 +74,13 @@ DTYPES = tuple(
 #: Parameters for an optimiser that accepts only matrices.
 MATRICES = (
     Parameter((7, 5)),
-    Parameter((4, 9), "transposed", "transposed"),
-    Parameter((3, 3), "view"),
-    Parameter((2, 6), "view"),
+    Parameter((4, 9), "transposed+offset", "transposed+offset"),
+    Parameter((3, 3), "view", BESIDE),
+    Parameter((2, 6), "view", BESIDE),
     Parameter((6, 5), scale=1e-2),
 )
 #: Parameters for an optimiser that accepts only contiguous gradients.
-ROWS = (Parameter((7, 5)), Parameter((11,), "view"), Parameter(()))
+ROWS = (Parameter((7, 5)), Parameter((11,), "view", BESIDE), Parameter(()))
 LISTS = {
     "one": ALIKE[:1],
     "alike": ALIKE,
@@ -108,34 +112,23 @@ def gradients(parameters: tuple[Parameter, ...], step: int) -> tuple[torch.Tenso
         if step % 3 == 1:
             drawn = -drawn
         drawn = (drawn * each.scale).view(each.shape).bfloat16().double()
-        if each.grad == "expanded":
+        if "expand" in each.grad:
             drawn = drawn[:1].expand(each.shape)
         found.append(None if each.grad == "none" else drawn)
     return tuple(found)
 
 
-def laid(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy of the tensor in the given layout, on the same device, at storage offset 3."""
-    strides = strides_of(layout, tensor.shape)
-    extent = sum((size - 1) * step for size, step in zip(tensor.shape, strides)) + 1
-    made = torch.full((max(extent, 1) + 3,), AROUND, dtype=tensor.dtype, device=tensor.device)
-    view = made.as_strided(tensor.shape, strides, 3)
-    (view[:1] if layout == "expanded" else view).copy_(
-        tensor[:1] if layout == "expanded" else tensor
-    )
-    return view
-
-
 class Placed(NamedTuple):
     """Parameters on a device. ``buffer`` is the tensor of which the parameters with layout "view" are views, or
-    None."""
+    None. ``stepped`` are the parameters with gaps."""
 
     parameters: tuple[Parameter, ...]
     tensors: list[torch.Tensor]
     buffer: torch.Tensor | None = None
+    stepped: Sequence[GuardedTensor] = ()
 
 
-#: The value of the elements around the views of a buffer, and between the elements of a tensor with gaps.
+#: The value of the elements around the views of a buffer.
 AROUND = 77.0
 
 
@@ -147,18 +140,23 @@ def placed(
     views = [each for each in parameters if each.layout == "view"]
     length = sum(torch.Size(each.shape).numel() + 1 for each in views) + 1
     buffer = context.to_device(torch.full((length,), AROUND)) if views and lays else None
-    tensors, end = [], 1
+    tensors, stepped, end = [], [], 1
     for number, (each, first) in enumerate(zip(parameters, start(parameters), strict=True)):
         index = indices[number % len(indices)]
-        there = context.to_device(first.to(getattr(torch, each.dtype)), index)
+        rounded = first.to(getattr(torch, each.dtype))
         if each.layout == "view" and buffer is not None:
             view = buffer[end : end + first.numel()].view(each.shape)
             end += first.numel() + 1
-            there = view.copy_(there)
-        elif each.layout not in ("row", "view") and lays:
-            there = laid(there, each.layout)
+            there = view.copy_(context.to_device(rounded, index))
+        elif each.layout not in (DENSE, "view") and lays:
+            guarded = context.guarded(rounded, each.layout, index)
+            there = guarded.view
+            if "step" in each.layout:
+                stepped.append(guarded)
+        else:
+            there = context.to_device(rounded, index)
         tensors.append(there.detach().requires_grad_())
-    return Placed(parameters, tensors, buffer)
+    return Placed(parameters, tensors, buffer, stepped)
 
 
 def give_gradients(context: CaseContext, to: Placed, step: int, scale: float = 1.0) -> None:
@@ -169,9 +167,11 @@ def give_gradients(context: CaseContext, to: Placed, step: int, scale: float = 1
         if grad is None:
             tensor.grad = None
             continue
-        there = context.to_device((grad * scale).to(tensor.dtype), tensor.device.index or 0)
-        moves = lays and (parameter.grad != "row" or parameter.layout == "view")
-        tensor.grad = laid(there, parameter.grad) if moves else there
+        given, index = (grad * scale).to(tensor.dtype), tensor.device.index or 0
+        if lays and parameter.grad != DENSE:
+            tensor.grad = context.lay(given, parameter.grad, index)
+        else:
+            tensor.grad = context.to_device(given, index)
 
 
 # -- optimisers
@@ -340,10 +340,8 @@ def judge(
         part = max(update, 32 * least)
         if type(made).__name__ in UPDATES and changed.numel():
             changed = torch.full_like(changed, float(changed.max()))
-        _near(
-            *(context, tensor.detach(), last, STEPPED, where),
-            4 * least * torch.maximum(last.abs(), first.abs()) + part * changed,
-        )
+        allowed = 4 * least * torch.maximum(last.abs(), first.abs()) + part * changed
+        context.assert_close(tensor, last, STEPPED, where, atol=allowed, check_dtype=False)
         if not takes_closure(made):
             _judge_state(context, made.state[tensor], state, tensor, way, where, part)
     _judge_gaps(context, found, at)
@@ -371,9 +369,9 @@ def _judge_state(
         elif isinstance(wanted, torch.Tensor):
             context.same(tuple(mine.shape), tuple(wanted.shape), STATE, Kind.SHAPE, at)
             scale = float(wanted.abs().max()) if wanted.numel() else 0.0
-            _near(
-                *(context, mine, wanted, STATE, at),
-                part / 5 * wanted.double().abs() + 1e-6 * scale + part / 50 * scale,
+            atol = 1e-6 * scale + part / 50 * scale
+            context.assert_close(
+                mine, wanted, STATE, at, rtol=part / 5, atol=atol, check_dtype=False
             )
         elif isinstance(wanted, float):
             near = abs(float(mine) - wanted) <= part * abs(wanted)
@@ -382,33 +380,9 @@ def _judge_state(
             context.same(mine, wanted, STATE, Kind.STATE, at)
 
 
-def _near(
-    context: CaseContext,
-    found: torch.Tensor,
-    want: torch.Tensor,
-    text: str,
-    at: str,
-    allowed: torch.Tensor,
-) -> None:
-    got = context.from_device(found) if found.device.type == context.kind else found
-    off = (got.double() - want.double()).abs()
-    wrong = ~((off <= allowed) | (got.double() == want.double()))
-    if not wrong.any():
-        context.check(True, text)
-        return
-    place = tuple(int(i) for i in wrong.nonzero()[0])
-    context.check(
-        False,
-        text,
-        expected=f"{want[place].item():.9g} within {allowed.double()[place].item():.2g}",
-        found=f"{got[place].item():.9g}",
-        at=f"{at}: {int(wrong.sum())} of {got.numel()} elements are wrong, the first at {list(place)}",
-    )
-
-
 def _judge_gaps(context: CaseContext, found: Placed, at: str) -> None:
-    """Check that the elements around the views of the buffer, and between the elements of parameters with gaps, did not
-    change."""
+    """Check that the elements around the views of the buffer, and the bytes around and between the elements of
+    parameters with gaps, did not change."""
     if found.buffer is not None:
         inside = torch.zeros(found.buffer.numel(), dtype=torch.bool)
         for tensor, parameter in zip(found.tensors, found.parameters, strict=True):
@@ -416,9 +390,7 @@ def _judge_gaps(context: CaseContext, found: Placed, at: str) -> None:
                 inside[tensor.storage_offset() : tensor.storage_offset() + tensor.numel()] = True
         around = context.from_device(found.buffer)[~inside]
         context.equal(around, torch.full_like(around, AROUND), GAPS, at)
-    for tensor, parameter in zip(found.tensors, found.parameters, strict=True):
-        if parameter.layout == "stepped" and not tensor.is_contiguous():
-            extent = 2 * tensor.numel() - 1
-            whole = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
-            between = context.from_device(whole)[1::2]
-            context.equal(between, torch.full_like(between, AROUND), GAPS, at)
+    for each in found.stepped:
+        whole = each.outside_intact()
+        damage = "" if whole else each.damage()
+        context.check(whole, GAPS, found=damage, kind=Kind.VALUES, at=at)

@@ -6,39 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import torch
 
+from conformance.checks.cases.closeness import differences
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.layouts import GuardedTensor
 from conformance.checks.ops.roundings import as_exact
 from devices.descriptor import Tolerance
 from opinfo.compare import DEFAULT_TOLERANCES
+from opinfo.layouts import parse_layout
 
-#: The layout and the shape of a tensor.
+#: The layout (an id of opinfo/layouts.py) and the shape of a tensor.
 Piece = tuple[str, tuple[int, ...]]
 
 #: The value of the elements between the tensors of a buffer, and their number.
 FILL, GAP = 77.0, 3
-
-
-def strides_of(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a shape in a layout: ``row``, ``transposed``, ``stepped``, ``channels_last`` or
-    ``expanded``."""
-    order = list(range(len(shape)))
-    if layout == "transposed":
-        order.reverse()
-    elif layout == "channels_last" and len(shape) == 4:
-        order = [0, 2, 3, 1]
-    sizes = [max(1, shape[dim]) for dim in reversed(order)]
-    steps = list(accumulate(sizes[:-1], lambda step, size: step * size, initial=1)) if sizes else []
-    strides = dict(zip(reversed(order), steps, strict=True))
-    scale = 2 if layout == "stepped" else 1
-    dense = [scale * strides[dim] for dim in range(len(shape))]
-    if layout == "expanded" and dense:
-        dense[0] = 0
-    return tuple(dense)
 
 
 @lru_cache(maxsize=2048)
@@ -61,9 +45,7 @@ class Tensors:
     there: list[torch.Tensor]
     buffer: torch.Tensor | None = None  # on the CPU
     its_copy: torch.Tensor | None = None  # on the device
-    edges: list[torch.Tensor] = field(
-        default_factory=list
-    )  # tensors with two extra elements at each end
+    edges: list[GuardedTensor] = field(default_factory=list)  # those with known bytes around them
 
     def outside(self) -> torch.Tensor:
         """Return a mask of the buffer's elements that belong to none of the tensors."""
@@ -81,10 +63,9 @@ def _layout(pieces: tuple[Piece, ...]) -> tuple[list[tuple[Any, Any, int]], int]
     places: list[tuple[Any, Any, int]] = []
     end = GAP
     for layout, shape in pieces:
-        strides = strides_of(layout, shape)
-        extent = sum((size - 1) * step for size, step in zip(shape, strides)) + 1
-        places.append((shape, strides, end))
-        end += (0 if 0 in shape else extent) + GAP
+        geometry = parse_layout(layout).geometry(shape)
+        places.append((shape, geometry.stride, end))
+        end += geometry.extent + GAP
     return places, end
 
 
@@ -146,10 +127,8 @@ def apart(
             and dtype.is_floating_point
             and context.has("storage")
         ):
-            edge = torch.full((drawn.numel() + 4,), FILL, dtype=dtype)
-            edge[2:-2] = drawn.flatten()
-            made.edges.append(context.to_device(edge, index))
-            made.there.append(made.edges[-1][2:-2].view(shape))
+            made.edges.append(context.guarded(drawn, "free:offset=2", index))
+            made.there.append(made.edges[-1].view)
         else:
             made.there.append(context.to_device(drawn.clone(), index))
     return made
@@ -217,22 +196,16 @@ def compare(
             tolerances = {str(theirs.dtype).removeprefix("torch."): (allowed.rtol, allowed.atol)}
             if as_exact(got, theirs, list(exact())[number : number + 1], tolerances, 0.0):
                 continue
-        wrong = ~_close(context, got, theirs)
-        place = tuple(int(i) for i in wrong.nonzero()[0])
-        context.check(
-            False,
-            text,
-            expected=theirs[place].item(),
-            found=got[place].item(),
-            at=f"{at}, tensor {number} of {len(want)}: {int(wrong.sum())} of {got.numel()} elements are wrong, the first at {list(place)}",
+        context.assert_close(
+            got, theirs, text, f"{at}, tensor {number} of {len(want)}", **_within(context, theirs)
         )
     context.check(True, text)
 
 
 def _agree(context: CaseContext, found: torch.Tensor, want: torch.Tensor) -> bool:
-    return torch.equal(found, want) or bool(_close(context, found, want).all())
+    return torch.equal(found, want) or differences(found, want, **_within(context, want)) is None
 
 
-def _close(context: CaseContext, found: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+def _within(context: CaseContext, want: torch.Tensor) -> dict[str, Any]:
     allowed = tolerance(context, want.dtype)
-    return torch.isclose(found, want, allowed.rtol, allowed.atol, equal_nan=True)
+    return {"rtol": allowed.rtol, "atol": allowed.atol, "equal_nan": True}

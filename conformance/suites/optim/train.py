@@ -251,10 +251,10 @@ def _judge(context: CaseContext, found: Run, want: Expected) -> None:
         context.check(near, LOSS, expected=wanted, found=mine, at=f"step {step}")
     context.same(sorted(found.state), sorted(want.run.state), LEFT, Kind.STATE)
     for key, theirs_all in want.run.state.items():
-        off = float((found.state[key] - theirs_all).abs().max())
-        near = off <= want.state[key]
-        wanted = f"a difference of at most {want.state[key]:.2g}"
-        context.check(near, LEFT, expected=wanted, found=off, at=key)
+        allowed = want.state[key]
+        context.assert_close(
+            found.state[key], theirs_all, LEFT, key, atol=allowed, check_dtype=False
+        )
 
 
 @contextmanager

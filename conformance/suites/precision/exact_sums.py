@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import torch
 
 from conformance.checks.ops.call_reference import Reference
-from conformance.checks.ops.calls import Found
+from conformance.checks.ops.calls import Found, ReferenceParts
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
@@ -126,7 +125,7 @@ def integers(ctx: OpContext, sample: Sample) -> tuple[Sample, int] | None:
     return None
 
 
-def judge_exact(evidence: Evidence, reference: Any) -> Found:
+def judge_exact(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that each output equals the exact sum. If the exact result is not an integer (a mean), an error below 1.5
     ulps is accepted. On a device that declares transformed sums, the error may reach ``reference.bound`` ulps of
     the output's largest element."""

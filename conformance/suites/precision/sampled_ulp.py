@@ -4,12 +4,12 @@ result in float64."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from conformance.checks.ops.call_reference import Part, Reference
-from conformance.checks.ops.calls import Found, Laid
+from conformance.checks.ops.calls import Found, Laid, ReferenceParts
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.evidence import Evidence, called
 from conformance.checks.ops.roundings import doubled
@@ -44,7 +44,7 @@ def _with_result(ctx: OpContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
     """Yield a tuple ((sample in contiguous layout, float64 result), True if the result has several elements) for each
     sample that the CPU can compute in both dtypes."""
     for sample in differing(ctx.common, _SAMPLES):
-        laid = ctx.plain(sample)
+        laid = ctx.laid_contiguous(sample)
         wide = ctx.answer_for(sample, doubled, mutates=True)
         answer = wide.value()
         if answer.raises is not None or ctx.expected(laid).raises is not None:
@@ -81,7 +81,7 @@ def mixed(found: Iterable[tuple[_T, bool]], single: int) -> Iterator[_T]:
     yield from later
 
 
-def judge_rounded(evidence: Evidence, reference: Any) -> Found:
+def judge_rounded(evidence: Evidence, reference: ReferenceParts) -> Found:
     """Check that each floating-point output differs from the float64 result by at most the op's bound, in ulps of the
     output's largest element."""
     if evidence.raised is not None:

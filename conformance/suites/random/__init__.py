@@ -1,6 +1,6 @@
 """The random suite: cases about seeds, generator states and the distributions of random numbers."""
 
-from conformance.checks.cases.cases import Suite, gathered
+from conformance.checks.cases.cases import Suite, collect_cases
 from conformance.suites.random import (
     categories,
     distribution,
@@ -8,18 +8,16 @@ from conformance.suites.random import (
     per_element,
     seeds,
     shapes,
-    special_parameters,
 )
 
 SUITE = Suite(
     "random",
-    cases=gathered(
+    cases=collect_cases(
         seeds.cases,
         distribution.cases,
         categories.cases,
         shapes.cases,
         per_element.cases,
-        special_parameters.cases,
         dtypes_and_layouts.cases,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -36,14 +35,11 @@ def permutation(context: CaseContext) -> None:
                 judge(context, text, uniform_law(0, 1), found[: count // 2].double() / count)
                 # One number is expected to stay in place. More than 30 have a probability of 1e-32.
                 stay = int((found == torch.arange(count)).sum())
-                context.check(
-                    stay <= 30,
-                    f"{text}: more than 30 numbers stay at their index",
-                    found=stay,
-                )
+                message = f"{text}: more than 30 numbers stay at their index"
+                context.check(stay <= 30, message, found=stay)
                 ascend = int((found.diff() == 1).sum())
-                text = f"{text}: the order is not random: more than 30 numbers n are followed directly by n + 1"
-                context.check(ascend <= 30, text, found=ascend)
+                message = f"{text}: the order is not random: more than 30 numbers n are followed directly by n + 1"
+                context.check(ascend <= 30, message, found=ascend)
 
 
 @cases("random.distribution")
@@ -65,18 +61,11 @@ def many_weights(context: CaseContext) -> None:
             inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
             context.check(inside, f"multinomial {text}: an index out of range was drawn")
             missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
-            context.same(
-                missing,
-                0,
-                f"multinomial {text}: the number of drawn indices of weight 0 is not 0",
-            )
+            message = f"multinomial {text}: the number of drawn indices of weight 0 is not 0"
+            context.same(missing, 0, message)
             if not replaced:
-                different = len(set(numbers.tolist()))
-                context.same(
-                    different,
-                    draws,
-                    f"multinomial {text}: without replacement, there are fewer distinct indices than draws",
-                )
+                message = f"multinomial {text}: without replacement, there are fewer distinct indices than draws"
+                context.same(len(set(numbers.tolist())), draws, message)
 
 
 @cases("random.distribution")
@@ -107,18 +96,9 @@ def permutation_order(context: CaseContext) -> None:
 _WEIGHTS, _ROWS = (0.0, 0.5, 1.0, 0.0, 2.0, 4.0, 0.5), 2000
 
 
-def _rows_of_weights(context: CaseContext) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the name of a layout, and a two-dimensional tensor of this layout on the device, all of whose rows
-    contain the same weights. A kernel that ignores the strides reads wrong weights in most rows."""
-    weights = torch.tensor(_WEIGHTS)
-    rows = weights.expand(_ROWS, len(weights))
-    yield "of contiguous rows", context.to_device(rows.contiguous())
-    held = torch.ones(rows.numel())
-    held[: len(weights)] = weights
-    yield "of an expanded row", context.to_device(held)[: len(weights)].expand(rows.shape)
-    yield "of transposed rows", context.to_device(rows.t().contiguous()).t()
-    between = torch.stack([rows, torch.ones_like(rows)], dim=-1)
-    yield "of every second element", context.to_device(between)[..., 0]
+#: Layouts of rows that all contain the same weights. A kernel that ignores the strides reads wrong weights in
+#: most rows.
+_LAYOUTS = ("contiguous", "contiguous+expand_first", "transposed", "contiguous+step_inner")
 
 
 @cases("random.distribution")
@@ -129,19 +109,17 @@ def without_replacement(context: CaseContext) -> None:
     independent."""
     bound = 7 * math.sqrt(0.25 / _ROWS)
     share_text = f"the share of rows in which the category with half of the weight is drawn first is not 0.5 ± {bound:.3f}"
-    for layout, rows in _rows_of_weights(context):
+    for layout in _LAYOUTS:
+        weights = torch.tensor(_WEIGHTS).expand(_ROWS, len(_WEIGHTS))
+        rows = context.lay(weights, layout, around=1.0)
         for replaced in (False, True):
             torch.manual_seed(20_244)
             found = context.from_device(torch.multinomial(rows, 5, replaced))
-            how = f"multinomial {layout}, {'with' if replaced else 'without'} replacement"
+            how = f"multinomial of weights laid out as {layout}, {'with' if replaced else 'without'} replacement"
             context.same(tuple(found.shape), (_ROWS, 5), f"{how}: the result has the wrong shape")
             if replaced:
-                drawn = sorted(set(found.reshape(-1).tolist()))
-                context.same(
-                    drawn,
-                    [1, 2, 4, 5, 6],
-                    f"{how}: the drawn categories are not those of nonzero weight",
-                )
+                text = f"{how}: the drawn categories are not those of nonzero weight"
+                context.same(sorted(set(found.reshape(-1).tolist())), [1, 2, 4, 5, 6], text)
             else:
                 want = torch.tensor([1, 2, 4, 5, 6]).expand(_ROWS, 5)
                 text = f"{how}: a category of nonzero weight was not drawn exactly once"
@@ -149,6 +127,5 @@ def without_replacement(context: CaseContext) -> None:
             share = float((found[:, 0] == 5).double().mean())
             context.check(abs(share - 0.5) <= bound, f"{how}: {share_text}", found=share)
             rows_differ = len({tuple(row) for row in found.tolist()}) > 20
-            context.check(
-                rows_differ, f"{how}: too few rows differ, so rows are not drawn independently"
-            )
+            text = f"{how}: too few rows differ, so rows are not drawn independently"
+            context.check(rows_differ, text)

@@ -21,23 +21,25 @@ class Law(NamedTuple):
     below: bool = False  # `high` itself is never drawn
 
 
-def uniform_law(low: float, high: float) -> Law:
+def uniform_law(low: float = 0, high: float = 1) -> Law:
     return Law(lambda x: ((x - low) / (high - low)).clamp(0, 1), False, low, high, below=True)
 
 
-def normal_law(mean: float, std: float) -> Law:
+def normal_law(mean: float = 0, std: float = 1) -> Law:
     return Law(lambda x: 0.5 * (1 + torch.erf((x - mean) / (std * math.sqrt(2)))))
 
 
-def integers_law(low: int, high: int) -> Law:
-    """Returns the distribution of uniform integers from ``low`` (included) to ``high`` (excluded)."""
+def complex_normal_law(mean: float = 0, std: float = 1) -> Law:
+    """Returns the distribution of the real part, or of the imaginary part, of complex normal samples. Each part
+    has half of the variance."""
+    return normal_law(mean, std / math.sqrt(2))
+
+
+def integers_law(*bounds: int) -> Law:
+    """Returns the distribution of uniform integers from ``low`` (included) to ``high`` (excluded). ``bounds`` are
+    both of them, or ``high``, or nothing for all nonnegative int64 numbers."""
+    low, high = bounds if len(bounds) == 2 else (0, *(bounds or (2**63,)))
     return Law(lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1), True, low, high - 1)
-
-
-def coin_law(probability: float) -> Law:
-    """Returns the distribution of samples that are 1 with the given probability and otherwise 0."""
-    share = torch.tensor([0.0, 1 - probability, 1.0]).double()  # below 0, below 1, above
-    return Law(lambda x: share[x.floor().clamp(-1, 1).long() + 1], True, 0, 1)
 
 
 def shares_law(*weights: float) -> Law:
@@ -47,16 +49,31 @@ def shares_law(*weights: float) -> Law:
     return Law(lambda x: table[x.floor().clamp(-1, top).long() + 1], True, 0, top)
 
 
+def coin_law(probability: float = 0.5) -> Law:
+    """Returns the distribution of samples that are 1 with the given probability and otherwise 0."""
+    if probability in (0, 1):  # the other number is outside the range
+        return integers_law(int(probability), int(probability) + 1)
+    return shares_law(1 - probability, probability)
+
+
+def binomial_law(count: int, probability: float) -> Law:
+    shares = (
+        math.comb(count, k) * probability**k * (1 - probability) ** (count - k)
+        for k in range(count + 1)
+    )
+    return shares_law(*shares)
+
+
 def exponential_law(rate: float) -> Law:
     return Law(lambda x: 1 - torch.exp(-rate * x.clamp(min=0)), low=0)
 
 
-def log_normal_law(mean: float, std: float) -> Law:
+def log_normal_law(mean: float = 1, std: float = 2) -> Law:
     """Returns the distribution of the exponential of normal samples with the given mean and standard deviation."""
     return Law(lambda x: normal_law(mean, std).cdf(x.clamp(min=1e-300).log()), low=0)
 
 
-def cauchy_law(median: float, sigma: float) -> Law:
+def cauchy_law(median: float = 0, sigma: float = 1) -> Law:
     return Law(lambda x: 0.5 + torch.atan((x - median) / sigma) / math.pi)
 
 
@@ -176,22 +193,18 @@ def judge_each(
     )
     found, most = float(off.max()), bound(times, _OF_ONE)
     each = f"{text}: an element is not distributed as documented over {times} draws"
-    told = f"{each}: the share of samples up to some number differs from the documented share by more than {most:.3f}"
-    context.check(found <= most, told, found=round(found, 3))
+    message = f"{each}: the share of samples up to some number differs from the documented share by more than {most:.3f}"
+    context.check(found <= most, message, found=round(found, 3))
     bits = numbers.view(torch.int64)
     bits = bits ^ (bits >> 32) ^ (bits >> 52)  # short numbers have only high bits
     stuck = int((bits == bits[:1]).all(0).sum())
-    context.same(
-        stuck,
-        0,
-        f"{text}: the number of elements that have the same value in all {times} draws is not 0",
+    message = (
+        f"{text}: the number of elements that have the same value in all {times} draws is not 0"
     )
+    context.same(stuck, 0, message)
     # Columns are compared by weighted integer sums, which are equal for copies in any order of addition.
     source = torch.Generator().manual_seed(times)
     weights = torch.randint(-(2**62), 2**62, (times, 1), generator=source) * 2 + 1
     copied = bits.shape[1] - len((bits * weights).sum(0).unique())
-    context.same(
-        copied,
-        0,
-        f"{text}: elements are copies of other elements in every draw: the number of copies is not 0",
-    )
+    message = f"{text}: elements are copies of other elements in every draw: the number of copies is not 0"
+    context.same(copied, 0, message)

@@ -12,7 +12,14 @@ from conformance.checks.behaviour.fresh_process import fresh, source
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.held_streams import value_behind
-from conformance.suites.random.samplers import FILLS, KNOWN, SHAPED, named
+from conformance.suites.random.samplers import (
+    FILLS,
+    PER_TENSOR,
+    SAMPLERS,
+    VECTORS,
+    asking,
+    repeated,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -31,52 +38,43 @@ def _draw(
     index: int = 0,
 ) -> torch.Tensor:
     device = context.named(index) if generator is None else generator.device
-    return context.from_device(KNOWN[name][0](_COUNT, device, **named(generator)))
+    return context.from_device(SAMPLERS[name].vector(_COUNT, device, generator))
 
 
-@cases("random.reproducible", over={name: (name,) for name in KNOWN})
+@cases("random.reproducible", over=asking(VECTORS))
 def same_seed(context: CaseContext, name: str) -> None:
     """Two generators with the same seed draw the same values and end in the same state. Another seed, or a
     second draw, gives different values. The default generator after torch.manual_seed behaves in the same way."""
     first, second, other = (_generator(context, seed) for seed in (1234, 1234, 4321))
     values = _draw(context, first, name)
-    context.equal(
-        _draw(context, second, name), values, f"{name}: the same seed gave different values"
-    )
-    context.equal(
-        second.get_state(),
-        first.get_state(),
-        f"{name}: the same seed led to different states after a draw",
-    )
-    for generator, text in (
-        (other, "another seed gave the same values"),
-        (first, "a second draw gave the same values"),
-    ):
-        differs = not torch.equal(_draw(context, generator, name), values)
-        context.check(differs, f"{name}: {text}")
-    drawn = []
-    for seed in (1234, 1234, 4321):
-        torch.manual_seed(seed)
-        drawn.append(_draw(context, None, name))
-    context.equal(
-        drawn[1], drawn[0], f"{name} without a generator: the same seed gave different values"
-    )
-    differs = not torch.equal(drawn[2], drawn[0])
-    context.check(differs, f"{name} without a generator: another seed gave the same values")
+    text = f"{name}: the same seed gave different values"
+    context.equal(_draw(context, second, name), values, text)
+    text = f"{name}: the same seed led to different states after a draw"
+    context.equal(second.get_state(), first.get_state(), text)
+    _differs(context, _draw(context, other, name), values, f"{name}: another seed")
+    _differs(context, _draw(context, first, name), values, f"{name}: a second draw")
+    text = f"{name} without a generator: the same seed gave different values"
+    values = repeated(context, text, lambda: SAMPLERS[name].vector(_COUNT, context.named()), 1234)
+    torch.manual_seed(4321)
+    other_seed = f"{name} without a generator: another seed"
+    _differs(context, _draw(context, None, name), values, other_seed)
 
 
-@cases("random.reproducible", over={f"default_{name}": (name,) for name in ("rand", "randn")})
+def _differs(context: CaseContext, drawn: torch.Tensor, values: torch.Tensor, what: str) -> None:
+    context.check(not torch.equal(drawn, values), f"{what} gave the same values")
+
+
+@cases("random.reproducible", over=asking(["rand", "randn"], "default_"))
 def default(context: CaseContext, name: str) -> None:
     """The default generator is seeded twice with the same seed by torch.manual_seed. It draws the same sequence
     of values both times."""
     torch.manual_seed(99)
     values = [_draw(context, None, name) for _ in range(2)]
     torch.manual_seed(99)
+    text = f"{name}: the same seed gave different values"
     for want in values:
-        context.equal(
-            _draw(context, None, name), want, f"{name}: the same seed gave different values"
-        )
-    context.check(not torch.equal(*values), f"{name}: a second draw gave the same values")
+        context.equal(_draw(context, None, name), want, text)
+    _differs(context, values[1], values[0], f"{name}: a second draw")
 
 
 @cases("random.reproducible")
@@ -108,7 +106,7 @@ def on_two_streams(context: CaseContext, own: bool) -> None:
         made = []
         for place in order:
             with streams[place]:
-                made.append(KNOWN["rand"][0](_COUNT, device, **named(generator)))
+                made.append(SAMPLERS["rand"].vector(_COUNT, device, generator))
             if len(made) == 3:
                 seed(8)
         return made
@@ -118,13 +116,9 @@ def on_two_streams(context: CaseContext, own: bool) -> None:
     want = [context.from_device(each) for each in there]
     found = value_behind(context.hold(streams[0], needed=False), lambda: drawn(0, 1, 0, 1))
     context.settle()
+    text = "a draw on two streams differs from the same draw on one stream"
     for place, (got, wanted) in enumerate(zip(found, want)):
-        context.equal(
-            got,
-            wanted,
-            "a draw on two streams differs from the same draw on one stream",
-            at=f"draw {place}",
-        )
+        context.equal(got, wanted, text, at=f"draw {place}")
 
 
 @cases("random.reproducible", requires={"streams"})
@@ -138,7 +132,7 @@ def state_of_queued_draws(context: CaseContext) -> None:
     def state() -> torch.Tensor:
         generator.manual_seed(7)
         with stream:
-            KNOWN["rand"][0](_COUNT, generator.device, **named(generator))
+            SAMPLERS["rand"].vector(_COUNT, generator.device, generator)
         return generator.get_state()
 
     found = value_behind(context.hold(stream, needed=False), state)
@@ -171,19 +165,13 @@ def state_round_trip(context: CaseContext) -> None:
         generator.set_state(state)
         values = _draw(context, generator, name)
         generator.set_state(state)
-        context.equal(
-            _draw(context, generator, name),
-            values,
-            f"{name}: a draw after restoring the state gave different values",
-        )
+        text = f"{name}: a draw after restoring the state gave different values"
+        context.equal(_draw(context, generator, name), values, text)
     context.equal(state, kept, "a state tensor changed after get_state() had returned it")
     for each in (other, generator):
         each.set_state(state)
-    context.equal(
-        _draw(context, other),
-        _draw(context, generator),
-        "the same state gave different values on another generator",
-    )
+    text = "the same state gave different values on another generator"
+    context.equal(_draw(context, other), _draw(context, generator), text)
 
 
 @cases("random.reproducible")
@@ -191,15 +179,13 @@ def seeds(context: CaseContext) -> None:
     """initial_seed() returns the seed that was passed to manual_seed(), also after draws. seed() sets a new
     seed and returns it."""
     generator = _generator(context, 77)
-    context.same(
-        generator.initial_seed(), 77, "initial_seed() differs from the seed passed to manual_seed()"
-    )
+    text = "initial_seed() differs from the seed passed to manual_seed()"
+    context.same(generator.initial_seed(), 77, text)
     _draw(context, generator)
     context.same(generator.initial_seed(), 77, "initial_seed() changed after a draw")
     new = generator.seed()
-    context.same(
-        generator.initial_seed(), new, "initial_seed() differs from the seed that seed() returned"
-    )
+    text = "initial_seed() differs from the seed that seed() returned"
+    context.same(generator.initial_seed(), new, text)
     context.check(new != 77, "seed() returned the previous seed")
 
 
@@ -225,15 +211,11 @@ def cloned(context: CaseContext) -> None:
     want = [_draw(context, same) for _ in range(3)]
     _draw(context, generator)
     clone = generator.clone_state()
+    text = "the clone did not continue from the state at the time of the call"
     for each in want[1:]:
-        context.equal(
-            _draw(context, clone),
-            each,
-            "the clone did not continue from the state at the time of the call",
-        )
-    context.equal(
-        _draw(context, generator), want[1], "draws from the clone changed the original generator"
-    )
+        context.equal(_draw(context, clone), each, text)
+    text = "draws from the clone changed the original generator"
+    context.equal(_draw(context, generator), want[1], text)
 
 
 @cases("random.reproducible", requires={"multi_device"}, indices=2)
@@ -245,35 +227,32 @@ def independent_indices(context: CaseContext) -> None:
     torch.manual_seed(21)
     for _ in range(3):
         _draw(context, index=0)
-    context.equal(
-        _draw(context, index=1), want, "draws on index 0 changed the default generator of index 1"
-    )
+    text = "draws on index 0 changed the default generator of index 1"
+    context.equal(_draw(context, index=1), want, text)
     mine, theirs = (_draw(context, _generator(context, 21, index)) for index in (0, 1))
     context.equal(theirs, mine, "the same seed gave different values on two device indices")
 
 
-@cases("random.reproducible", requires={"strides"}, over={f"strided_{n}": (n,) for n in FILLS})
+@cases("random.reproducible", requires={"strides"}, over=asking(FILLS, "strided_"))
 def same_layout(context: CaseContext, name: str) -> None:
     """A strided view is filled in place twice after the same seed was set. The values are the same."""
-    found = []
-    for _ in range(2):
+
+    def base() -> torch.Tensor:
         base = torch.zeros(20, 30, device=context.device)
-        view, generator = base.t()[1::2, ::3], _generator(context, 55)
-        getattr(view, name)(*FILLS[name], generator=generator)
-        found.append(context.from_device(base))
-    context.equal(found[1], found[0], f"{name}: the same seed and layout gave different values")
+        SAMPLERS[name].like(base.t()[1::2, ::3], generator=_generator(context, 55))
+        return base
+
+    text = f"{name}: the same seed and layout gave different values"
+    repeated(context, text, base, seed=55)
 
 
-@cases("random.reproducible", over={f"shaped_{n}": (n,) for n in SHAPED})
+@cases("random.reproducible", over=asking(PER_TENSOR, "shaped_"))
 def same_shape(context: CaseContext, name: str) -> None:
     """Samples are drawn several times for a tensor of five dimensions, each time after the same seed was set.
     The values are the same."""
-    given, found = torch.full((3, 5, 7, 11, 13), -7.0, device=context.device), []
-    for _ in range(3):
-        torch.manual_seed(56)
-        found.append(context.from_device(SHAPED[name][0](given)).clone())
-    for again in found[1:]:
-        context.equal(again, found[0], f"{name}: the same seed and shape gave different values")
+    given = torch.full((3, 5, 7, 11, 13), -7.0, device=context.device)
+    text = f"{name}: the same seed and shape gave different values"
+    repeated(context, text, lambda: SAMPLERS[name].like(given), seed=56, times=3)
 
 
 def _all(context: CaseContext) -> list[torch.Tensor]:
@@ -293,9 +272,7 @@ def every_index(context: CaseContext) -> None:
     torch.manual_seed(18)
     for index, (first, second, other) in enumerate(zip(*drawn, _all(context))):
         context.equal(second, first, f"index {index}: the same seed gave different values")
-        context.check(
-            not torch.equal(other, first), f"index {index}: another seed gave the same values"
-        )
+        _differs(context, other, first, f"index {index}: another seed")
 
 
 _BEFORE = """
@@ -321,9 +298,8 @@ def before_use(context: CaseContext) -> None:
     devices = [str(context.at(index)) for index in context.indices]
     first, second = fresh(source(context, _BEFORE, devices=devices))["drawn"]
     for index, device in enumerate(devices):
-        context.same(
-            first[index], second[index], f"{device}: a seed set before the first use had no effect"
-        )
+        text = f"{device}: a seed set before the first use had no effect"
+        context.same(first[index], second[index], text)
 
 
 def _forked(context: CaseContext) -> Any:
@@ -346,11 +322,8 @@ def fork_rng(context: CaseContext) -> None:
             if where == "after fork_rng that raised":
                 raise KeyError("ours")
         for index, (got, wanted) in enumerate(zip(_all(context), wants)):
-            context.equal(
-                got,
-                wanted,
-                f"index {index}: the draw {where} differs from the same draw without fork_rng",
-            )
+            text = f"index {index}: the draw {where} differs from the same draw without fork_rng"
+            context.equal(got, wanted, text)
 
 
 @cases("random.global_seed", slow=True, over={"reentrant": (True,), "not_reentrant": (False,)})
@@ -371,9 +344,6 @@ def checkpointed(context: CaseContext, reentrant: bool) -> None:
     y.sum().backward()
     assert x.grad is not None
     # An element that was kept is 4 (2 * 1 / 0.5), and its gradient is then also 4.
-    context.equal(
-        x.grad,
-        y.detach(),
-        "the recomputation for backward used a different dropout mask than forward",
-    )
+    text = "the recomputation for backward used a different dropout mask than forward"
+    context.equal(x.grad, y.detach(), text)
     context.equal(_draw(context), want[1], "backward changed the state of the generator")

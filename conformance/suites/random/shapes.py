@@ -4,13 +4,19 @@ distribution of each element over many draws."""
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.suites.random.distributions import Law, judge, judge_each
-from conformance.suites.random.samplers import KNOWN, SHAPED, WAYS
+from conformance.suites.random.samplers import (
+    PER_TENSOR,
+    PER_TENSOR_OR_SHAPE,
+    SAMPLERS,
+    asking,
+)
 from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
@@ -23,37 +29,29 @@ _SHAPES = (_LARGE, (3, 5, 7, 11, 13), (131, 131), (64, 64))
 _LAGS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-@cases("random.distribution", over={f"shaped_{name}": (name,) for name in SHAPED})
+@cases("random.distribution", over=asking(PER_TENSOR, "shaped_"))
 def shaped(context: CaseContext, name: str) -> None:
     """Samples are drawn for a large tensor, for a tensor of five dimensions and for square tensors, each of them
-    contiguous, transposed and at storage offset 1. The samples are distributed as documented and contain no
+    contiguous, transposed and at a storage offset. The samples are distributed as documented and contain no
     copied blocks, and a second draw gives different samples."""
-    draw, law = SHAPED[name][0], KNOWN[SHAPED[name][1]][1]
-    for shape in _SHAPES:
-        count = math.prod(shape)
-        for how in ("contiguous", "transposed", "at storage offset 1"):
-            start = how == "at storage offset 1"
-            base = torch.full((count + start,), -7.0, device=context.device)[start:].view(shape)
-            given = base.mT if how == "transposed" else base
-            torch.manual_seed(20_246)
-            drawn = [context.from_device(draw(given)).clone().reshape(-1) for _ in range(2)]
-            text = f"{name} of {tuple(given.shape)}, {how}"
-            context.same(len(drawn[0]), given.numel(), f"{text}: the number of samples is wrong")
-            for each in drawn:
-                judge(context, text, law, each)
-                _apart(context, text, law, each)
-            repeated = all(torch.equal(each[-16:], each[-32:-16]) for each in drawn)
-            context.check(
-                not repeated,
-                f"{text}: the last 16 samples are a copy of the 16 samples before them",
-            )
-            stayed = int((drawn[0] == drawn[1]).sum())
-            few = count - 1 if law.whole else 3
-            context.check(
-                stayed <= few,
-                f"{text}: a second draw gave the same samples: the number of equal elements is too large",
-                found=stayed,
-            )
+    sampler, law = SAMPLERS[name], SAMPLERS[name].law
+    for shape, layout in product(_SHAPES, ("contiguous", "transposed", "contiguous+offset")):
+        held = torch.full(shape, -7.0)
+        given = context.lay(held.mT if layout == "transposed" else held, layout)
+        torch.manual_seed(20_246)
+        drawn = [context.from_device(sampler.like(given)).clone().reshape(-1) for _ in range(2)]
+        text = f"{name} of {tuple(given.shape)}, {layout}"
+        context.same(len(drawn[0]), given.numel(), f"{text}: the number of samples is wrong")
+        for each in drawn:
+            judge(context, text, law, each)
+            _apart(context, text, law, each)
+        repeated = all(torch.equal(each[-16:], each[-32:-16]) for each in drawn)
+        last = f"{text}: the last 16 samples are a copy of the 16 samples before them"
+        context.check(not repeated, last)
+        stayed = int((drawn[0] == drawn[1]).sum())
+        few = given.numel() - 1 if law.whole else 3
+        same = f"{text}: a second draw gave the same samples: the number of equal elements is too large"
+        context.check(stayed <= few, same, found=stayed)
 
 
 def _apart(context: CaseContext, text: str, law: Law, drawn: torch.Tensor) -> None:
@@ -63,17 +61,11 @@ def _apart(context: CaseContext, text: str, law: Law, drawn: torch.Tensor) -> No
         return
     one, two, three = drawn[:-2], drawn[1:-1], drawn[2:]
     same = int(((one == two) & (two == three)).sum())
-    context.same(
-        same,
-        0,
-        f"{text}: three neighbouring samples are equal: the number of such triples is not 0",
-    )
+    triples = f"{text}: three neighbouring samples are equal: the number of such triples is not 0"
+    context.same(same, 0, triples)
     same = max(int((drawn[lag:] == drawn[:-lag]).sum()) for lag in _LAGS)
-    context.check(
-        same < 4,
-        f"{text}: a block of samples repeats an earlier block: the number of equal elements is too large",
-        found=same,
-    )
+    block = f"{text}: a block of samples repeats an earlier block: the number of equal elements is too large"
+    context.check(same < 4, block, found=same)
 
 
 #: The shapes of small tensors that are drawn many times: one with a tail that fills no vector, and one with
@@ -83,11 +75,11 @@ _SMALL, _TIMES = ((19,), (301, 2)), 400
 _STARTS = 4
 
 
-@cases("random.distribution", over={f"ends_{name}": (name,) for name in WAYS})
+@cases("random.distribution", over=asking(PER_TENSOR_OR_SHAPE, "ends_"))
 def ends(context: CaseContext, name: str) -> None:
     """Small tensors are drawn 400 times at several storage offsets. Each element is distributed as documented
     over the draws, and no element is a copy of another element."""
-    draw, law = WAYS[name][0], KNOWN[WAYS[name][1]][1]
+    sampler, law = SAMPLERS[name], SAMPLERS[name].law
     for shape in _SMALL:
         count = math.prod(shape)
         base = torch.full((count + _STARTS - 1,), -7.0, device=context.device)
@@ -95,7 +87,7 @@ def ends(context: CaseContext, name: str) -> None:
         drawn = []
         for start in range(_STARTS):
             given = base[start : start + count].view(shape)
-            drawn += [draw(given).reshape(-1).clone() for _ in range(_TIMES // _STARTS)]
+            drawn += [sampler.like(given).reshape(-1).clone() for _ in range(_TIMES // _STARTS)]
         values = context.from_device(torch.stack(drawn))
         for place in (0, -1):
             judge(context, f"{name} of shape {shape}", law, values[:, place].contiguous())
@@ -117,15 +109,15 @@ _PLACES = torch.arange(math.prod(_LARGE))[[*range(72), *range(34_000, 34_020), *
 _FAR_TIMES = 64
 
 
-@cases("random.distribution", over={f"far_{name}": (name,) for name in SHAPED})
+@cases("random.distribution", over=asking(PER_TENSOR, "far_"))
 def far(context: CaseContext, name: str) -> None:
     """A large tensor is drawn many times. Its first elements, its last elements and some in the middle are
     distributed as documented over the draws, and none of them is a copy of another element."""
-    draw, law = SHAPED[name][0], KNOWN[SHAPED[name][1]][1]
+    sampler, law = SAMPLERS[name], SAMPLERS[name].law
     torch.manual_seed(20_252)
     places = context.to_device(_PLACES)
     drawn = [
-        draw(torch.full(_LARGE, -7.0, device=context.device)).view(-1)[places]
+        sampler.like(torch.full(_LARGE, -7.0, device=context.device)).view(-1)[places]
         for _ in range(_FAR_TIMES)
     ]
     values = context.from_device(torch.stack(drawn))

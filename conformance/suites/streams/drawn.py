@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from random import Random
 from typing import Any
 
 from conformance.checks.cases.cases import Cases, Drawn
 from conformance.checks.cases.context import CaseContext
-from conformance.checks.cases.program_coverage import Reach
-from conformance.checks.cases.random_programs import Operation, Trial, search
-from conformance.suites.streams.program_states import all_reached, steered_programs, table
+from conformance.checks.programs.language import Reach, Step, steered
+from conformance.checks.programs.trials import Trial, search
 from conformance.suites.streams.programs import (
-    BUFFERS,
     LONG,
     MOST_STREAMS,
+    NUMBERS,
     SHORT,
-    Order,
+    STREAMS,
+    Model,
     Program,
-    across,
-    add,
-    copy,
-    program_of,
-    record,
     replay,
     run_once,
     source,
-    step,
     validate,
-    wait,
-    wait_stream,
 )
 from devices.failure import Kind
 
@@ -37,7 +30,8 @@ cases = Cases(Kind.ORDER)
 
 _FEW, _MORE = (0, 12), (1, 80)  # (seed, number of programs): in every plan; beyond quick
 
-_DRAWN = Drawn(replay, lambda *literal: str(program_of(*literal)), validate, source)
+_DRAWN = Drawn(replay, lambda *literal: str(Program(*literal)), validate, source)
+_LENGTH = 30  # the most instructions of a steered program
 _SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
 
 
@@ -48,33 +42,24 @@ _SLOW: dict[str, Any] = {"slow": True, "drawn": _DRAWN}
 def drawn(context: CaseContext, indices: int, seed: int, programs: int) -> None:
     """Programs of kernels, copies, event records and waits on several streams are drawn at random. Running a
     program concurrently gives the same values as running its instructions one by one."""
-    trial = Trial(context, _DRAWN)
+    trial, reach = Trial(context, _DRAWN), Reach(STREAMS.table(Model(indices)))
 
     def holds(program: Program) -> None:
         if trial.begin():
             seconds = LONG if trial.found else SHORT
-            reach.missing -= all_reached(program)
+            reach.missing -= program.begin().reached(program.instructions)
             trial.run(program.literal, lambda: run_once(context, program, seconds))
 
-    reach = Reach(table(indices))
-    with trial.shrunk():
-        search(drawn_programs(indices), holds, seed, programs)
-    with trial.shrunk(lambda found: _shorter(trial, *found)):
-        trial.steered(steered_programs(indices, reach, seed), holds)
-    trial.must_have_run(programs)
-    trial.must_have_reached(reach)
+    def run(*literal: Any) -> None:
+        run_once(context, Program(*literal), LONG)
 
-
-def _shorter(trial: Trial, *literal: Any) -> None:
-    """Removes from a failing program the instructions that the failure does not need. An instruction that a later
-    instruction needs is kept."""
-    indices, streams, instructions, released = literal
-
-    def whole(fewer: Sequence[Any]) -> tuple[Any, ...]:
-        return indices, streams, tuple(fewer), released
-
-    trial.shorten(
-        instructions, whole, lambda fewer: run_once(trial.context, program_of(*whole(fewer)), LONG)
+    trial.judge(
+        reach,
+        programs,
+        search=lambda: search(drawn_programs(indices), holds, seed, programs),
+        steered=steered_programs(indices, reach, seed),
+        holds=holds,
+        shorter=partial(trial.shorten, 2, run),
     )
 
 
@@ -84,8 +69,9 @@ def drawn_programs(indices: int) -> Any:
     use the same strategy, because hypothesis keeps data about every strategy."""
     from hypothesis import strategies as st
 
-    number, place = st.integers(0, 11), st.integers(0, MOST_STREAMS - 1)
-    kinds = ("step", "copy", "record", "wait", "add", "wait_stream", "across", "hand_over")
+    number, place = st.integers(0, NUMBERS - 1), st.integers(0, MOST_STREAMS - 1)
+    # This order of the kinds decides which programs a seed draws.
+    kinds = (*dict.fromkeys(("step", "copy", *STREAMS.instructions)), "hand_over")
     drawn_step = st.tuples(st.sampled_from(kinds), place, number, number)
     # Lists without a minimum length shrink to nothing; several of them make a program long enough.
     some = st.lists(drawn_step, max_size=12)
@@ -110,51 +96,56 @@ def ordered(
 ) -> Program:
     """Builds a program from drawn numbers. Adds waits, each for an event or for a stream, that order
     conflicting accesses to a buffer."""
-    order, made = Order(len(streams)), list[Operation]()
+    model, made = Model(indices, streams), list[Step]()
     fresh = indices  # the number of the next event for a single record
 
-    def put(*instructions: Operation) -> None:
-        for instruction in instructions:
-            order.take(instruction)
-            made.append(instruction)
-
-    def after(instruction: Operation, way: int) -> None:
-        nonlocal fresh
-        on = instruction.given["on"]
-        for other in order.unseen(instruction):
-            if way % 2:
-                put(wait_stream(on, other))
-            else:
-                put(record(fresh, other), wait(on, fresh))
-                fresh += 1
-        put(instruction)
-
-    def buffer(number: int, index: int) -> int:
-        return number % BUFFERS * indices + index
+    def put(*steps: Step) -> None:
+        for each in steps:
+            model.take(each)
+            made.append(each)
 
     for kind, place, one, two in drawn:
-        on = place % len(streams)
-        index = streams[on] % indices
-        first, second = buffer(one, index), buffer(two, index)
-        others = [each for each, where in enumerate(streams) if where % indices != index]
-        if kind == "step":
-            after(step(on, first, two), two)
-        elif kind == "record":
-            put(record(index, on))
-        elif kind == "wait":
-            put(wait(on, one % indices))
-        elif kind == "hand_over":  # an event that is recorded again after a wait for it
-            alike = [each for each, where in enumerate(streams) if where % indices == index]
-            again = record(index, alike[two % len(alike)])
-            put(record(index, on), wait(one % len(streams), index), again)
-        elif kind == "wait_stream" and one % len(streams) != on:
-            put(wait_stream(on, one % len(streams)))
-        elif kind == "across" and others:
-            other = others[one % len(others)]
-            after(across(on, other, first, buffer(two, streams[other] % indices)), two)
-        elif kind == "add" and first != second:
-            after(add(on, first, second), one)
-        elif kind == "copy" and first != second:
-            after(copy(on, first, second), one)
+        on, peer = place % len(streams), one % len(streams)
+        alike = [each for each in range(len(streams)) if model.index(each) == model.index(on)]
+        if kind == "hand_over":  # an event that is recorded again after a wait for it
+            index = model.index(on)
+            again = ("record", index, alike[two % len(alike)])
+            put(("record", index, on), ("wait", peer, index), again)
+            continue
+        if kind == "across":
+            others = sorted({*range(len(streams))} - {*alike}) or [on]
+            peer = others[one % len(others)]
+        buffers = {"first": one, "second": two, "third": two}
+        step = model.drawn(
+            kind, on=on, peer=peer, there=one % indices, event=0, number=two, **buffers
+        )
+        operands = model.operands(step)
+        if model.misuse(operands):
+            continue
+        for other in model.unseen(operands):
+            if (one if kind in ("add", "copy") else two) % 2:
+                put(("wait_stream", on, other))
+            else:
+                put(("record", fresh, other), ("wait", on, fresh))
+                fresh += 1
+        put(step)
     released = sorted(range(len(streams)), key=lambda each: (ranks[each], each))
     return Program(indices, streams, tuple(made), tuple(released))
+
+
+def steered_programs(indices: int, reach: Reach, seed: int) -> Iterator[Program]:
+    """Yields programs that cover the pairs of instructions and the states in ``reach.missing``."""
+
+    def begin(random: Random) -> Model:
+        streams = {random.randrange(indices * 3) for _ in range(MOST_STREAMS)}
+        made = list(streams)
+        while len(made) < MOST_STREAMS:  # each index has one default stream
+            number = random.randrange(indices * 3)
+            made += [number] if number // indices != 1 else []
+        random.shuffle(made)
+        return Model(indices, made)
+
+    random = Random(seed)
+    for model, instructions in steered(begin, reach, seed, _LENGTH):
+        released = tuple(random.sample(range(MOST_STREAMS), MOST_STREAMS))
+        yield Program(indices, model.streams, tuple(instructions), released)

@@ -14,11 +14,13 @@ operations, one on each line.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
+from itertools import product
 from operator import or_
+from random import Random
 from typing import Any
 
 import torch
@@ -26,8 +28,18 @@ import torch
 from conformance.checks.behaviour.queued_work import SIZE, priorities
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.held_streams import Hold
-from conformance.checks.cases.random_programs import Operation, operation, perform, settle, straight
 from conformance.checks.clock import comes_to_be
+from conformance.checks.programs.language import (
+    Aspect,
+    Key,
+    Language,
+    Operand,
+    Operands,
+    State,
+    States,
+    Step,
+)
+from conformance.checks.programs.operations import Operation, operation, perform, settle, straight
 from devices.descriptor import Descriptor
 
 #: The number of buffers on each index. Each index also has one event, with the number of the index, that a
@@ -37,9 +49,12 @@ BUFFERS = 3
 #: before.
 SHORT, LONG = 0.001, 0.02
 MOST_STREAMS = 4
+NUMBERS = 12
+#: How many steps of each instruction are proposed for the next step of a steered program.
+_CHOICES = 4
 #: The kinds of streams. A stream's number divided by the number of indices is its kind; the remainder is its
 #: index.
-_KINDS_OF_STREAM = ("", "the default", "of high priority")
+_KINDS_OF_STREAM = ("", " (the default)", " (of high priority)")
 
 
 @dataclass
@@ -64,30 +79,300 @@ class Running(Tables):
 _NAMES = {"streams": "s", "buffers": "x", "events": "e", "holds": "hold"}
 
 
-# -- instructions: the operations of a program. Their arguments are numbers of streams (``on``, ``peer``),
-# events and buffers: a ``source`` is read, a ``target`` is written, a ``buffer`` is both.
+# -- the model: what orders the work of a program
 
 
-@operation
+class Model(State):
+    """The streams of a program, and the order that streams and waits impose on its work. Each stream and each event
+    has a vector clock over all streams. Clocks are replaced, never changed in place.
+
+    The first tick of a stream stands for the hold that blocks the stream. ``streams`` has a number for each stream,
+    as in Program.
+    """
+
+    def __init__(self, indices: int, streams: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.indices = indices
+        self.streams = tuple(streams)
+        self.clocks = [Counter({place: 1}) for place in range(len(streams))]
+        self.events: dict[int, Counter[int]] = {}
+        self.writes: dict[int, tuple[int, int]] = {}  # buffer -> (stream, tick) of its last write
+        self.reads: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.recorded: dict[int, list[int]] = {}  # event -> the streams that recorded it, in order
+        self.waited: set[int] = set()  # events whose last record a stream has waited for
+
+    def index(self, place: int) -> int:
+        """Returns the device index of the stream at ``place``."""
+        return self.streams[place] % self.indices
+
+    def kind(self, place: int | None) -> int | None:
+        """Returns the place of a stream's kind in ``_KINDS``."""
+        return None if place is None else self.streams[place] // self.indices
+
+    def relation(self, one: int, other: int | None) -> int | None:
+        """Returns the place of the relation of two streams in ``_RELATIONS``."""
+        if other is None or one == other:
+            return None if other is None else 0
+        return 1 + (self.index(one) != self.index(other))
+
+    def buffer(self, number: int, place: int) -> int:
+        """Returns a buffer on the device index of a stream."""
+        return number % BUFFERS * self.indices + self.index(place)
+
+    def other(self, peer: int = -1, event: int = -1, **_: int) -> int | None:
+        """Returns the stream that an instruction waits for or copies to: its peer, or the stream that recorded its event
+        last; None if there is none."""
+        return self.recorded.get(event, [None])[-1] if peer < 0 else peer
+
+    def misuse(self, operands: Operands) -> str:
+        """Returns what is wrong with the streams and buffers of an instruction; empty if nothing is wrong."""
+        streams, buffers = places(operands), _numbers(operands, "buffer", "source", "target")
+        if max(streams) >= len(self.streams) or max(buffers, default=0) >= BUFFERS * self.indices:
+            return "uses a stream or buffer that does not exist"
+        if len(set(streams)) < len(streams) or len(set(buffers)) < len(buffers):
+            return "uses a stream or buffer twice"
+        if buffers and len({self.index(each) for each in streams}) < len(streams):
+            return "copies between streams of one device index"
+        return ""
+
+    def impossible(self, step: Step) -> list[Operation]:
+        wrong = self.misuse(self.operands(step)) or (
+            "conflicts with an earlier access to the same buffer, and no wait orders the two"
+        )
+        raise ValueError(f"the instruction {step!r} {wrong}")
+
+    def drawn(self, name: str, **values: int) -> Step:
+        """Returns the step of an instruction that drawn values stand for: streams ``on`` and ``peer``, numbers of buffers,
+        an ``event`` of each index and the index ``there`` of an event to wait for, and a ``number``."""
+        drawn = STREAMS.instructions[name].drawn
+        assert drawn is not None
+        return name, *drawn(self, **values)
+
+    def proposals(self, random: Random) -> list[Step]:
+        found: list[Step] = []
+        for _ in range(_CHOICES):
+            on, peer = (random.randrange(len(self.streams)) for _ in range(2))
+            first, second, third = (random.randrange(BUFFERS) for _ in range(3))
+            values = {"on": on, "peer": peer, "there": self.index(peer)}
+            values |= {"first": first, "second": second, "third": third}
+            values |= {"event": random.randrange(2), "number": random.randrange(9)}
+            found += [self.drawn(name, **values) for name in STREAMS.instructions]
+        return [step for step in found if self.possible(step)]
+
+    def _before(self, operands: Operands) -> Counter[int]:
+        """Returns the vector clock of all work that must finish before an instruction can start on its streams."""
+        return reduce(or_, (self.clocks[place] for place in places(operands)))
+
+    def unseen(self, operands: Operands) -> list[int]:
+        """Returns the streams for which an instruction must wait before it may use its buffers."""
+        clock = self._before(operands)
+        used = {*reads(operands), *writes(operands)}
+        before = [self.writes[buffer] for buffer in used if buffer in self.writes]
+        before += [access for buffer in writes(operands) for access in self.reads[buffer]]
+        return sorted({stream for stream, tick in before if clock[stream] < tick})
+
+    def work(self, **operands: int) -> None:
+        """Work on one stream, or a copy that uses two."""
+        on = places(operands)
+        clock = self._before(operands) + Counter(on)
+        for place in on:
+            self.clocks[place] = clock
+        at = on[0], clock[on[0]]
+        for buffer in reads(operands):
+            self.reads[buffer].append(at)
+        for buffer in writes(operands):
+            self.writes[buffer] = at
+            self.reads[buffer] = []
+
+    def record(self, event: int, on: int) -> None:
+        self.events[event] = self.clocks[on]
+        self.recorded.setdefault(event, []).append(on)
+        self.waited.discard(event)
+
+    def wait(self, on: int, event: int) -> None:
+        self.clocks[on] = self.clocks[on] | self.events.get(event, Counter())
+        if event in self.recorded:
+            self.waited.add(event)
+
+    def wait_stream(self, on: int, peer: int) -> None:
+        self.clocks[on] = self.clocks[on] | self.clocks[peer]
+
+
+def _numbers(operands: Operands, *names: str) -> list[int]:
+    return [operands[name] for name in names if name in operands]
+
+
+def places(operands: Operands) -> list[int]:
+    return _numbers(operands, "on", "peer")
+
+
+def reads(operands: Operands) -> list[int]:
+    return _numbers(operands, "buffer", "source")
+
+
+def writes(operands: Operands) -> list[int]:
+    return _numbers(operands, "buffer", "target")
+
+
+# -- what programs must cover
+
+_KINDS = ("side", "default", "priority")
+_RELATIONS = ("same stream", "other stream", "other index")
+_KIND = Aspect(_KINDS, lambda model, on, **_: model.kind(on))
+
+
+def _if(text: str, holds: Callable[..., object]) -> Aspect:
+    return Aspect((text,), lambda model, **operands: 0 if holds(model, **operands) else None)
+
+
+def _relations(model: Model) -> tuple[str, ...]:
+    return _RELATIONS[: 1 + model.indices]
+
+
+def _others_wrote(used: Callable[[Operands], list[int]]) -> Aspect:
+    def holds(model: Model, **operands: int) -> bool:
+        writers = [model.writes[each][0] for each in used(operands) if each in model.writes]
+        return not set(writers) <= set(places(operands))
+
+    return _if("others wrote", holds)
+
+
+def _others_read(model: Model, **operands: int) -> bool:
+    readers = {stream for buffer in writes(operands) for stream, _ in model.reads[buffer]}
+    return not readers <= set(places(operands))
+
+
+_EVERY = States(_KIND, group="instruction")
+_BOTH = States(
+    _KIND,
+    Aspect(_KINDS, lambda model, **operands: model.kind(model.other(**operands))),
+    Aspect(_relations, lambda model, on, **o: model.relation(on, model.other(**o))),
+)
+_WORK = (
+    _EVERY,
+    States(_others_wrote(reads), group="read"),
+    States(_others_wrote(writes), group="write"),
+    States(_if("others read", _others_read), group="write"),
+)
+_RECORD = Aspect(
+    ("first", "again", "again after a wait"),
+    lambda model, event, **_: (event in model.recorded) + (event in model.waited),
+)
+_WAIT = (
+    _EVERY,
+    _BOTH,
+    States(_if("never recorded", lambda model, event, **_: event not in model.recorded)),
+    States(_if("not the first", lambda model, event, **_: event in model.waited)),
+    States(_if("recorded again", lambda model, event, **_: len(model.recorded.get(event, ())) > 1)),
+)
+
+
+def _impossible(model: Model) -> dict[Key, str]:
+    found: dict[Key, str] = {}
+    for one, other, how in product(_KINDS, _KINDS, _relations(model)):
+        if how == "same stream":
+            found["wait_stream", one, other, how] = "a stream does not wait for itself"
+        if how == "same stream" and one != other:
+            found["wait", one, other, how] = "a stream has only one kind"
+        if (one, other, how) == ("default", "default", "other stream"):
+            for name in ("wait", "wait_stream"):
+                found[name, one, other, how] = "a device index has only one default stream"
+        if how != "other index" and model.indices > 1:
+            found["across", one, other, how] = "such a copy uses two device indices"
+    return found
+
+
+# -- instructions. Their operands are numbers of streams (``on``, ``peer``), events and buffers: a ``source`` is
+# read, a ``target`` is written, a ``buffer`` is both.
+
+STREAMS = Language(
+    name="a stream program",
+    operands=(
+        Operand("on", range(MOST_STREAMS)),
+        Operand("peer", range(MOST_STREAMS)),
+        Operand("buffer", range(2 * BUFFERS)),
+        Operand("source", range(2 * BUFFERS)),
+        Operand("target", range(2 * BUFFERS)),
+        Operand("event", range(1000)),
+        Operand("number", range(NUMBERS)),
+    ),
+    needs=lambda model, **given: not model.misuse(given) and not model.unseen(given),
+    between=Aspect(_relations, lambda model, before, on, **_: model.relation(before["on"], on)),
+    impossible=_impossible,
+)
+Model.language = STREAMS
+_work = partial(STREAMS.instruction, effect=Model.work)
+
+
+def _two_buffers(model: Model, on: int, first: int, second: int, **_: int) -> tuple[int, ...]:
+    return on, model.buffer(first, on), model.buffer(second, on)
+
+
+@_work(
+    text="s{on}: x{buffer} = 3 x{buffer} + {number}",
+    drawn=lambda model, on, first, number, **_: (on, model.buffer(first, on), number),
+    covers=_WORK,
+)
 def step(run: Tables, on: int, buffer: int, number: int) -> None:
     """Runs two kernels whose result depends on ``number`` and on the order in which steps run."""
     with run.streams[on]:
         run.buffers[buffer].mul_(3).add_(number)
 
 
-@operation
+@STREAMS.instruction(
+    text="record e{event} on s{on}",
+    effect=Model.record,
+    drawn=lambda model, on, event, **_: (event * model.indices + model.index(on), on),
+    covers=(_EVERY, States(_RECORD)),
+)
+def record(run: Tables, event: int, on: int) -> None:
+    run.events[event].record(run.streams[on])
+
+
+@STREAMS.instruction(
+    text="s{on} waits for e{event}",
+    effect=Model.wait,
+    drawn=lambda model, on, event, there, **_: (on, event * model.indices + there),
+    covers=_WAIT,
+)
+def wait(run: Tables, on: int, event: int) -> None:
+    run.streams[on].wait_event(run.events[event])
+
+
+@_work(text="s{on}: x{buffer} += x{source}", drawn=_two_buffers, covers=_WORK)
 def add(run: Tables, on: int, buffer: int, source: int) -> None:
     with run.streams[on]:
         run.buffers[buffer].add_(run.buffers[source])
 
 
-@operation
+@_work(text="s{on}: x{target} = x{source}", drawn=_two_buffers, covers=_WORK)
 def copy(run: Tables, on: int, source: int, target: int) -> None:
     with run.streams[on]:
         run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
 
-@operation
+@STREAMS.instruction(
+    text="s{on} waits for s{peer}",
+    effect=Model.wait_stream,
+    drawn=lambda model, on, peer, **_: (on, peer),
+    covers=(_EVERY, _BOTH),
+)
+def wait_stream(run: Tables, on: int, peer: int) -> None:
+    run.streams[on].wait_stream(run.streams[peer])
+
+
+def _two_indices(
+    model: Model, on: int, peer: int, first: int, third: int, **_: int
+) -> tuple[int, ...]:
+    return on, peer, model.buffer(first, on), model.buffer(third, peer)
+
+
+@_work(
+    text="s{on} to s{peer}: x{target} = x{source}",
+    here=lambda model: model.indices > 1,
+    drawn=_two_indices,
+    covers=(*_WORK, _BOTH),
+)
 def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
     """Copies a buffer on the device index of the stream ``on`` to a buffer on the device index of the stream
     ``peer``."""
@@ -95,57 +380,7 @@ def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
         run.buffers[target].copy_(run.buffers[source], non_blocking=True)
 
 
-@operation
-def record(run: Tables, event: int, on: int) -> None:
-    run.events[event].record(run.streams[on])
-
-
-@operation
-def wait(run: Tables, on: int, event: int) -> None:
-    run.streams[on].wait_event(run.events[event])
-
-
-@operation
-def wait_stream(run: Tables, on: int, peer: int) -> None:
-    run.streams[on].wait_stream(run.streams[peer])
-
-
-KINDS = {each.__name__: each for each in (step, add, copy, across, record, wait, wait_stream)}
-_TEXTS = {
-    "step": "s{on}: x{buffer} = 3 x{buffer} + {number}",
-    "add": "s{on}: x{buffer} += x{source}",
-    "copy": "s{on}: x{target} = x{source}",
-    "across": "s{on} to s{peer}: x{target} = x{source}",
-    "record": "record e{event} on s{on}",
-    "wait": "s{on} waits for e{event}",
-    "wait_stream": "s{on} waits for s{peer}",
-}
-
-
-def instruction_of(literal: Sequence[Any]) -> Operation:
-    """Converts a literal such as ``("wait", 0, 1)`` to an instruction. Raises ValueError if the literal does
-    not describe an instruction."""
-    name, *numbers = literal
-    with suppress(KeyError, ValueError):  # unknown name, or wrong number of arguments
-        if all(type(each) is int for each in numbers):
-            return KINDS[name](*numbers)
-    raise ValueError(f"{literal!r} is not an instruction of a stream program")
-
-
-def _numbers(instruction: Operation, *names: str) -> list[int]:
-    return [instruction.given[name] for name in names if name in instruction.given]
-
-
-def places(instruction: Operation) -> list[int]:
-    return _numbers(instruction, "on", "peer")
-
-
-def reads(instruction: Operation) -> list[int]:
-    return _numbers(instruction, "buffer", "source")
-
-
-def writes(instruction: Operation) -> list[int]:
-    return _numbers(instruction, "buffer", "target")
+# -- programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,84 +391,23 @@ class Program:
 
     indices: int
     streams: tuple[int, ...]
-    instructions: tuple[Operation, ...]
+    instructions: tuple[Step, ...]
     released: tuple[int, ...]
-
-    def index(self, place: int) -> int:
-        """Returns the device index of the stream at ``place``."""
-        return self.streams[place] % self.indices
 
     @property
     def literal(self) -> tuple[Any, ...]:
-        told = tuple(each.literal for each in self.instructions)
-        return self.indices, self.streams, told, self.released
+        return self.indices, self.streams, self.instructions, self.released
 
     def __str__(self) -> str:
-        kinds = (_KINDS_OF_STREAM[number // self.indices] for number in self.streams)
         where = ", ".join(
-            f"s{place} on {self.index(place)}{f' ({kind})' if kind else ''}"
-            for place, kind in enumerate(kinds)
+            f"s{place} on {number % self.indices}{_KINDS_OF_STREAM[number // self.indices]}"
+            for place, number in enumerate(self.streams)
         )
-        lines = "; ".join(_TEXTS[each.name].format(**each.given) for each in self.instructions)
         order = ", ".join(f"s{place}" for place in self.released)
-        return f"[{where}] {lines or 'nothing'} [unblocked: {order}]"
+        return f"[{where}] {STREAMS.told(self.instructions)} [unblocked: {order}]"
 
-
-def program_of(
-    indices: int,
-    streams: Sequence[int],
-    instructions: Sequence[Sequence[Any]],
-    released: Sequence[int],
-) -> Program:
-    """Converts the literals of a program to a program. Raises ValueError if an instruction is invalid."""
-    made = tuple(instruction_of(each) for each in instructions)
-    return Program(indices, tuple(streams), made, tuple(released))
-
-
-class Order:
-    """The order that streams and waits impose on the work of a program. Each stream and each event has a vector
-    clock over all streams. Clocks are replaced, never changed in place.
-
-    The first tick of a stream stands for the hold that blocks the stream.
-    """
-
-    def __init__(self, streams: int) -> None:
-        self.clocks = [Counter({place: 1}) for place in range(streams)]
-        self.events: dict[int, Counter[int]] = {}
-        self.writes: dict[int, tuple[int, int]] = {}  # buffer -> (stream, tick) of its last write
-        self.reads: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-
-    def _before(self, instruction: Operation) -> Counter[int]:
-        """Returns the vector clock of all work that must finish before an instruction can start on its streams."""
-        return reduce(or_, (self.clocks[place] for place in places(instruction)))
-
-    def unseen(self, instruction: Operation) -> list[int]:
-        """Returns the streams for which an instruction must wait before it may use its buffers."""
-        clock = self._before(instruction)
-        used = {*reads(instruction), *writes(instruction)}
-        before = [self.writes[buffer] for buffer in used if buffer in self.writes]
-        before += [access for buffer in writes(instruction) for access in self.reads[buffer]]
-        return sorted({stream for stream, tick in before if clock[stream] < tick})
-
-    def take(self, instruction: Operation) -> None:
-        match instruction.literal:
-            case "record", event, on:
-                self.events[event] = self.clocks[on]
-            case "wait", on, event:
-                self.clocks[on] = self.clocks[on] | self.events.get(event, Counter())
-            case "wait_stream", on, peer:
-                self.clocks[on] = self.clocks[on] | self.clocks[peer]
-            case _:  # work on one stream, or a copy that uses two
-                on = places(instruction)
-                clock = self._before(instruction) + Counter(on)
-                for place in on:
-                    self.clocks[place] = clock
-                at = on[0], clock[on[0]]
-                for buffer in reads(instruction):
-                    self.reads[buffer].append(at)
-                for buffer in writes(instruction):
-                    self.writes[buffer] = at
-                    self.reads[buffer] = []
+    def begin(self) -> Model:
+        return Model(self.indices, self.streams)
 
 
 def fresh_buffers(indices: int) -> list[torch.Tensor]:
@@ -246,7 +420,8 @@ def on_the_cpu(program: Program) -> list[torch.Tensor]:
     """Returns the buffers after the instructions of a program were run one by one on the CPU."""
     buffers = fresh_buffers(program.indices)
     run = Tables(defaultdict(nullcontext), dict(enumerate(buffers)))
-    perform(run, filter(writes, program.instructions))
+    operations = program.begin().take_all(program.instructions)
+    perform(run, (each for each in operations if writes(each.given)))
     return buffers
 
 
@@ -363,31 +538,30 @@ def before_and_while_held(
     ]
     make.append(they_differ(tuple(range(len(make)))))
     make += [make_buffer(each, each + 1, each % indices) for each in range(BUFFERS * indices)]
+    model = program.begin()
+    queued = model.take_all(program.instructions)
     events: dict[int, int] = {}
-    for instruction in program.instructions:
-        if "event" in instruction.given:
-            index = program.index(instruction.given["on"])
-            if instruction.name == "record":  # an event belongs to the index that it is recorded on
-                events[instruction.given["event"]] = index
-            events.setdefault(instruction.given["event"], index)
+    for each in queued:
+        if "event" in each.given:
+            index = model.index(each.given["on"])
+            if each.name == "record":  # an event belongs to the index that it is recorded on
+                events[each.given["event"]] = index
+            events.setdefault(each.given["event"], index)
     make += [make_event(event, index) for event, index in events.items()]
     held = program.released if gate else program.released[-1:]
-    then = _let_go(program, seconds) if gate else ()
-    return [*make, settle()], [*map(hold, held), *program.instructions, *then]
+    then = _let_go(program, model, seconds) if gate else ()
+    return [*make, settle()], [*map(hold, held), *queued, *then]
 
 
-def _let_go(program: Program, seconds: float) -> Iterator[Operation]:
+def _let_go(program: Program, model: Model, seconds: float) -> Iterator[Operation]:
     """Yields operations that unblock one stream after the other. Each time, streams that wait for a blocked stream
-    must not have finished, and all other unblocked streams must finish."""
-    order = Order(len(program.streams))
-    for instruction in program.instructions:
-        order.take(instruction)
+    must not have finished, and all other unblocked streams must finish. ``model`` has the order of the whole program."""
     waiting = set(program.released)
     for place in program.released:
         yield release(place)
         waiting.discard(place)
         going = [each for each in program.released if each not in waiting]
-        behind = [each for each in going if waiting & set(order.clocks[each])]
+        behind = [each for each in going if waiting & set(model.clocks[each])]
         yield from (let_go(each) for each in going if each not in behind)
         if behind:
             held = ", ".join(f"s{one}" for one in sorted(waiting))
@@ -419,12 +593,12 @@ def run_once(context: CaseContext, program: Program, seconds: float) -> None:
 def replay(context: CaseContext, *literal: Any) -> None:
     """Runs a program five times, because a race may not show in one run."""
     for _ in range(5):
-        run_once(context, program_of(*literal), LONG)
+        run_once(context, Program(*literal), LONG)
 
 
 def source(descriptor: Descriptor, *literal: Any) -> str:
     """Returns the program as the Python source of a function with one operation on each line."""
-    program = program_of(*literal)
+    program = Program(*literal)
     before, held = before_and_while_held(program, descriptor.gate is not None, LONG)
     return (
         "def once(context: CaseContext) -> None:\n"
@@ -442,9 +616,8 @@ def validate(*literal: Any) -> None:
     """Raises ValueError if the literals are not a valid program. A program is invalid if it has an unknown
     instruction, a stream or buffer that does not exist, or conflicting accesses to a buffer in no defined
     order."""
-    program = program_of(*literal)
-    streams, buffers = range(len(program.streams)), range(BUFFERS * program.indices)
-    if not set(program.streams) <= set(range(program.indices * len(_KINDS_OF_STREAM))):
+    program = Program(*literal)
+    if not set(program.streams) <= set(range(program.indices * len(_KINDS))):
         raise ValueError(
             f"invalid stream number in {program.streams!r} for {program.indices} device indices"
         )
@@ -453,20 +626,9 @@ def validate(*literal: Any) -> None:
         raise ValueError(
             f"expected at most one default stream per device index, got the streams {program.streams!r}"
         )
-    if sorted(program.released) != [*streams]:
+    if sorted(program.released) != [*range(len(program.streams))]:
         raise ValueError(
-            f"expected each of the {len(streams)} streams once in the order of unblocking, got {program.released!r}"
+            f"expected each of the {len(program.streams)} streams once in the order of unblocking, got {program.released!r}"
         )
-    order = Order(len(streams))
-    for each in program.instructions:
-        known = set(places(each)) <= set(streams)
-        if not known or not {*reads(each), *writes(each)} <= set(buffers):
-            raise ValueError(
-                f"the instruction {each.literal!r} uses a stream or buffer that does not exist"
-            )
-        if order.unseen(each):
-            raise ValueError(
-                f"the instruction {each.literal!r} conflicts with an earlier access to the same buffer, and no wait orders the two"
-            )
-        order.take(each)
-    on_the_cpu(program)
+    STREAMS.validate(program.instructions)
+    program.begin().take_all(program.instructions)

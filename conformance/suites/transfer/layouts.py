@@ -4,98 +4,38 @@ layouts."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.layouts import GuardedTensor
 from devices.failure import Kind
-from opinfo.guarded import sliced_view
-from opinfo.layouts import Geometry
 
 cases = Cases(Kind.VALUES)
 
 SHAPE: Final = (2, 3, 4)
 
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The layout of a tensor of shape ``SHAPE``: its strides and its storage offset, in elements."""
-
-    strides: tuple[int, int, int]
-    offset: int = 0
-
-    def of(self, base: torch.Tensor) -> torch.Tensor:
-        return base.as_strided(SHAPE, self.strides, self.offset)
-
-    @property
-    def geometry(self) -> Geometry:
-        expanded = self.strides.index(0) if self.expanded else None
-        return Geometry(SHAPE, self.strides, self.offset, self.elements, expanded)
-
-    @property
-    def run(self) -> int:
-        """The number of elements that a one-dimensional base tensor must have so that the view can be cut from
-        it by slicing."""
-        return self.offset + max(n * step for n, step in zip(SHAPE, self.strides, strict=True))
-
-    @property
-    def elements(self) -> int:
-        """The number of elements that the storage of the view must hold."""
-        last = sum((n - 1) * step for n, step in zip(SHAPE, self.strides, strict=True))
-        return self.offset + last + 1
-
-    @property
-    def expanded(self) -> bool:
-        """True if elements of the view share memory, so the view cannot be the destination of a copy."""
-        return 0 in self.strides
-
-    @property
-    def dense(self) -> bool:
-        """True if the elements of the view fill a contiguous part of the storage without gaps or overlap."""
-        return self.elements - self.offset == 24 and not self.expanded
-
-
-FORMS: Final = {
-    "contiguous": Form((12, 4, 1)),
-    "offset": Form((12, 4, 1), 5),
-    "transposed": Form((12, 1, 3)),
-    "reversed": Form((1, 2, 6)),
-    "reversed_offset": Form((1, 2, 6), 7),
-    "stepped": Form((24, 8, 2)),
-    "padded_rows": Form((18, 6, 1), 2),
-    "stepped_transposed": Form((2, 4, 12), 3),
-    "expanded": Form((0, 4, 1)),
-    "expanded_inside": Form((4, 0, 1), 1),
+#: The layouts of sources.
+SOURCES: Final = {
+    "contiguous": "contiguous",
+    "offset": "free:offset=5",
+    "transposed": "transposed",
+    "reversed": "reversed",
+    "reversed_offset": "free:order=2.1.0,offset=7",
+    "stepped": "contiguous+step_inner",
+    "padded_rows": "free:pads=2,offset=2",
+    "stepped_transposed": "free:order=2.1.0,steps=2,offset=3",
+    "expanded": "contiguous+expand_first",
+    "expanded_inside": "free:expand=1,offset=1",
 }
-
-
-def view(context: CaseContext, base: torch.Tensor, form: Form) -> torch.Tensor:
-    """Returns a view of a base tensor in the given layout. The view is made by as_strided if the base is on the
-    CPU or the device declares strides, otherwise by slicing."""
-    on_host = base.device.type == "cpu"
-    return form.of(base) if on_host or context.has("strides") else sliced_view(base, form.geometry)
-
-
-def laid_out(
-    context: CaseContext, values: torch.Tensor, form: Form, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a base tensor on a device, and a view of the base tensor that has the given layout and the given
-    values of shape ``SHAPE``.
-
-    In a dimension of stride 0, all elements of the view have the value at index 0.
-    """
-    count = form.elements if context.has("strides") else max(form.elements, form.run)
-    base = torch.full((count,), 99).to(values.dtype)
-    first = form.of(base)
-    for place, step in enumerate(form.strides):
-        if step == 0:
-            values, first = values.narrow(place, 0, 1), first.narrow(place, 0, 1)
-    first.copy_(values)
-    there = base.to(device)
-    return there, view(context, there, form)
+#: The layouts of destinations, whose elements share no memory.
+DESTINATIONS: Final = {
+    name: layout for name, layout in SOURCES.items() if not name.startswith("expanded")
+}
+#: The layouts whose elements fill a contiguous part of the storage.
+DENSE: Final = ("contiguous", "offset", "transposed", "reversed", "reversed_offset")
 
 
 def numbered(dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -115,12 +55,6 @@ _CHANGES = (
 
 def _takes(context: CaseContext, *dtypes: torch.dtype) -> bool:
     return all(str(each).removeprefix("torch.") in context.descriptor.dtypes for each in dtypes)
-
-
-def _values(base: torch.Tensor, form: Form) -> torch.Tensor:
-    """Returns the values of a view as a CPU tensor. The values are read by copying the whole base tensor,
-    because the copy of a view may be wrong."""
-    return form.of(base.cpu())
 
 
 def _of_its_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -147,16 +81,14 @@ def pairs(context: CaseContext, way: str, changes: bool) -> None:
     for given, taken in _CHANGES[1:] if changes else _CHANGES[:1]:
         if not _takes(context, given, taken):
             continue
-        for name, form in FORMS.items():
-            held, source = laid_out(context, numbered(given), form, start)
-            want = _values(held, form).to(taken)
-            for other_name, other in FORMS.items():
-                if other.expanded:
-                    continue
-                base, target = laid_out(context, torch.zeros(SHAPE).to(taken), other, end)
-                target.copy_(source)
+        for name, layout in SOURCES.items():
+            source = context.guarded(numbered(given), layout, start)
+            want = source.values.to(taken)
+            for other_name, other in DESTINATIONS.items():
+                target = context.guarded(torch.zeros(SHAPE).to(taken), other, end)
+                target.view.copy_(source.view)
                 text = f"a copy from layout {name} of {given} to layout {other_name} of {taken} changed the values"
-                context.equal(_values(base, other), want, text)
+                context.equal(target.read(), want, text)
 
 
 def to_keeps(context: CaseContext, way: str) -> None:
@@ -165,10 +97,8 @@ def to_keeps(context: CaseContext, way: str) -> None:
     for given, taken in ((torch.float32, torch.float32), (torch.float32, torch.float16)):
         if (start == end and given == taken) or not _takes(context, given, taken):
             continue
-        for name, form in FORMS.items():
-            if not form.dense:
-                continue
-            _, source = laid_out(context, numbered(given), form, start)
+        for name in DENSE:
+            source = context.lay(numbered(given), SOURCES[name], start)
             made = source.to(end, taken)
             text = f"to({end}, {taken}) of a tensor in layout {name}"
             context.same(made.stride(), source.stride(), f"{text} changed the strides")
@@ -200,10 +130,10 @@ def special(context: CaseContext) -> None:
 
 
 _VIEWS = {
-    "sliced": Form((20, 4, 1), 4),
-    "transposed": Form((1, 2, 6), 3),
-    "stepped": Form((24, 8, 2), 1),
-    "stepped_transposed": Form((2, 4, 12), 3),
+    "sliced": "free:pads=0.2,offset=4",
+    "transposed": "free:order=2.1.0,offset=3",
+    "stepped": "free:steps=2,offset=1",
+    "stepped_transposed": "free:order=2.1.0,steps=2,offset=3",
 }
 
 
@@ -214,35 +144,37 @@ _VIEWS = {
 def exactly_the_view(context: CaseContext, view: str, at: str) -> None:
     """A copy into a view changes the elements of the view and no other element of the base tensor. The shape,
     the strides and the address of the view stay the same."""
-    form, start = _VIEWS[view], torch.device("cpu") if at == "host" else context.device
-    for name, source_form in FORMS.items():
-        held, source = laid_out(context, numbered(), source_form, start)
-        want, base, target = _known(context, form)
-        place = base.data_ptr() if context.has("pointers") else 0
-        target.copy_(source)
-        form.of(want).copy_(_values(held, source_form))
+    start = torch.device("cpu") if at == "host" else context.device
+    for name, layout in SOURCES.items():
+        source = context.guarded(numbered(), layout, start)
+        want, target = _known(context, _VIEWS[view])
+        place = target.view.data_ptr() if context.has("pointers") else 0
+        target.view.copy_(source.view)
+        want.view.copy_(source.values)
         context.equal(
-            base,
-            want,
+            target.stored(),
+            want.stored(),
             f"copy_() of a source in layout {name} left wrong values in the base tensor of the view",
         )
-        context.same(tuple(target.shape), SHAPE, "copy_() changed the shape of the destination")
+        context.same(
+            tuple(target.view.shape), SHAPE, "copy_() changed the shape of the destination"
+        )
         if context.has("strides"):
-            lies = target.stride(), target.storage_offset()
+            lies = target.view.stride(), target.view.storage_offset()
             context.same(
                 lies,
-                (form.strides, form.offset),
+                (target.geometry.stride, target.geometry.offset),
                 "copy_() changed the strides or storage offset of the destination",
             )
-        now = base.data_ptr() if context.has("pointers") else 0
+        now = target.view.data_ptr() if context.has("pointers") else 0
         context.same(now, place, "copy_() moved the memory of the destination")
 
 
-def _known(context: CaseContext, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns a base tensor of known values on the CPU, its copy on the device, and a view of that copy."""
-    want = torch.full((max(form.elements + 6, form.run),), -1.0)
-    base = want.to(context.device, copy=True)
-    return want, base, view(context, base, form)
+def _known(context: CaseContext, layout: str) -> tuple[GuardedTensor, GuardedTensor]:
+    """Returns equal tensors of known values on the CPU and on the device."""
+    values = torch.full(SHAPE, -1.0)
+    here, there = torch.device("cpu"), context.device
+    return context.guarded(values, layout, here), context.guarded(values, layout, there)
 
 
 def _set_some(there: torch.Tensor, places: torch.Tensor) -> None:
@@ -272,17 +204,21 @@ def written(context: CaseContext, name: str) -> None:
     """fill_, zero_, in-place ops, `out=` and index assignment are applied to a view. They change the elements
     of the view and no other element of the base tensor, and the view sees later writes to the base tensor."""
     places = torch.tensor([1, 0])
-    for at, form in _VIEWS.items():
-        want, base, target = _known(context, form)
-        _WRITES[name](target, context.to_device(places))
-        _WRITES[name](form.of(want), places)
+    for at, layout in _VIEWS.items():
+        want, target = _known(context, layout)
+        _WRITES[name](target.view, context.to_device(places))
+        _WRITES[name](want.view, places)
         context.equal(
-            base, want, "writing into the view left wrong values in its base tensor", at=at
+            target.stored(),
+            want.stored(),
+            "writing into the view left wrong values in its base tensor",
+            at=at,
         )
-        context.same(tuple(target.shape), SHAPE, "writing into the view changed its shape", at=at)
-        base.fill_(9.0)
+        shape = tuple(target.view.shape)
+        context.same(shape, SHAPE, "writing into the view changed its shape", at=at)
+        target.storage.fill_(9.0)
         context.equal(
-            target,
+            target.view,
             torch.full(SHAPE, 9.0),
             "the view does not show what was written into its base tensor",
         )
@@ -298,13 +234,13 @@ def broadcast_source(context: CaseContext, where: str) -> None:
         base[:used] = torch.arange(used) + 1.0
         values = base[:used].reshape(size).clone()
         source = base.to(at)[:used].reshape(size)
-        for form in _VIEWS.values():
-            want, there, target = _known(context, form)
-            target.copy_(source)
-            form.of(want).copy_(values)
+        for layout in _VIEWS.values():
+            want, target = _known(context, layout)
+            target.view.copy_(source)
+            want.view.copy_(values)
             context.equal(
-                there,
-                want,
+                target.stored(),
+                want.stored(),
                 f"copy_() of a source of shape {list(size)}, which is broadcast, gave wrong values",
             )
 
@@ -313,10 +249,9 @@ def broadcast_source(context: CaseContext, where: str) -> None:
 def mismatch_raises(context: CaseContext) -> None:
     """copy_() of a source that cannot be broadcast to the destination raises RuntimeError and does not change
     the destination."""
-    base = torch.zeros(40, device=context.device)
-    target = view(context, base, Form((12, 4, 1), 2))
+    want, target = _known(context, "free:offset=2")
     for size in ((3,), (2, 3), (2, 3, 5), (1, 2, 3, 4, 1), (0,)):
         for at in (torch.device("cpu"), context.device):
             text = f"copy_() of a source of shape {list(size)} into shape {list(SHAPE)} did not raise the documented exception"
-            context.raises(RuntimeError, target.copy_, torch.ones(size, device=at), text=text)
-    context.equal(base, torch.zeros(40), "copy_() raised, but wrote into the destination")
+            context.raises(RuntimeError, target.view.copy_, torch.ones(size, device=at), text=text)
+    context.equal(target.stored(), want.stored(), "copy_() raised, but wrote into the destination")

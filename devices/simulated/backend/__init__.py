@@ -10,16 +10,11 @@ import atexit
 import torch
 from torch.utils import backend_registration
 
-from devices.simulated.backend import build, native
+from devices.simulated.backend import integration, module, native
+from devices.simulated.backend.fault_switches import switch_on_from_environment
+from devices.simulated.backend.native import library
 
 backend_registration.rename_privateuse1_backend(native.NAME)
-native.library = library = build.library()
-
-# These ask the library, some while they are imported.
-from devices.simulated.backend import integration, module  # noqa: E402
-from devices.simulated.faults import switch_on_from_environment  # noqa: E402
-
-module.Gate = library.Gate
 # What runs when the process ends would use what is being taken down.
 atexit.register(library.stop_kernels)
 torch._register_device_module(native.NAME, module)

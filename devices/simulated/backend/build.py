@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 import torch
 
 from devices.files import cache_root, explained
-from devices.simulated.descriptor import missing_tools
+from devices.simulated.build_tools import missing_tools
 from devices.simulated.faults import header
 
 NAME: Final = "simulated_device"

@@ -9,7 +9,14 @@ from typing import Any, ClassVar
 import torch
 
 from devices.simulated.backend import native
-from devices.simulated.backend.installing import Mend, called, fallback, installs, kernel, method
+from devices.simulated.backend.installing import (
+    Undo,
+    fallback,
+    installs,
+    kernel,
+    method,
+    run_installer,
+)
 
 _C: Any = torch._C
 
@@ -40,8 +47,8 @@ def _zero_if_contiguous(x: torch.Tensor) -> torch.Tensor:
     return x.fill_(0) if x.is_contiguous() else x
 
 
-@installs("compile.export_wrong_device", called)
-def _load_on_first_index() -> Mend:
+@installs("compile.export_wrong_device", run_installer)
+def _load_on_first_index() -> Undo:
     registry: Any = torch.serialization._package_registry
 
     def deserialize(storage: Any, location: str) -> Any:
@@ -52,8 +59,8 @@ def _load_on_first_index() -> Mend:
     return lambda: registry.remove(entry)
 
 
-@installs("allocator.settings_accept_unknown", called)
-def _accept_unknown_settings() -> Mend:
+@installs("allocator.settings_accept_unknown", run_installer)
+def _accept_unknown_settings() -> Undo:
     native.library.use_settings_parser(False)
     return lambda: native.library.use_settings_parser(True)
 
@@ -121,11 +128,11 @@ class _Kept:
         cls.blocks.append(torch.empty(512, dtype=torch.uint8, device=like.device))
 
 
-def _leaking(function: Callable[..., Any], op: str, key: str) -> Mend:
-    mend = kernel(function, op, key)
+def _leaking(function: Callable[..., Any], op: str, key: str) -> Undo:
+    undo = kernel(function, op, key)
 
     def mended() -> None:
-        mend()
+        undo()
         _Kept.blocks.clear()
         _Kept.shapes.clear()
 

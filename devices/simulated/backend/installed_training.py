@@ -75,7 +75,7 @@ def _unary(below: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[type], Ca
     """Returns a decorator that turns a class with ``save(ctx, x, y)`` and ``backward`` into an autograd kernel. The
     kernel returns the result of the function ``below``."""
 
-    def made(functions: Any) -> Callable[..., Any]:
+    def kernel_of(functions: Any) -> Callable[..., Any]:
         class Unary(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _unary(below: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[type], Ca
         wrong: Any = Unary
         return lambda x: wrong.apply(x)
 
-    return made
+    return kernel_of
 
 
 @installs("autograd.saved_past_hooks", kernel, "sigmoid", "AutogradPrivateUse1")

@@ -13,30 +13,30 @@ from typing import Any, Final
 
 import torch
 
-Mend = Callable[[], None]  # undoes the fault
+Undo = Callable[[], None]  # undoes the fault
 
 _C: Any = torch._C
 
 #: By fault: a function that breaks something and returns a function that undoes it.
-INSTALLED: Final[dict[str, Callable[[], Mend]]] = {}
+INSTALLED: Final[dict[str, Callable[[], Undo]]] = {}
 
 #: By fault: the op whose kernel the fault replaces, if it replaces one.
 _OPS: dict[str, str] = {}
 
-_mends: dict[str, Mend] = {}
+_undo: dict[str, Undo] = {}
 
 
 def switch(name: str, on: bool) -> None:
     """Switches a fault on or off. Does nothing for a fault that is not installed in Python, or that already has the
     requested state."""
-    if on and name in INSTALLED and name not in _mends:
-        _mends[name] = INSTALLED[name]()
-    elif not on and name in _mends:
-        _mends.pop(name)()
+    if on and name in INSTALLED and name not in _undo:
+        _undo[name] = INSTALLED[name]()
+    elif not on and name in _undo:
+        _undo.pop(name)()
 
 
 def installs(
-    fault: str, install: Callable[..., Mend], *where: str
+    fault: str, install: Callable[..., Undo], *where: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns a decorator for a function that is to be installed while a fault is on. Switching the fault on calls
     ``install(function, *where)``.
@@ -61,7 +61,7 @@ def reached_by(ops: set[str]) -> set[str]:
     return {fault for fault in INSTALLED if _OPS.get(fault) in (None, *ops)}
 
 
-def kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
+def kernel(function: Callable[..., Any], op: str, key: str) -> Undo:
     """Replaces the kernel of an op for a dispatch key. Returns a function that undoes the replacement."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
@@ -70,14 +70,14 @@ def kernel(function: Callable[..., Any], op: str, key: str) -> Mend:
     return library._destroy
 
 
-def fallback(function: Callable[..., Any]) -> Mend:
+def fallback(function: Callable[..., Any]) -> Undo:
     """Adds a kernel for all ops for which the device has no kernel. Returns a function that removes it."""
     library = torch.library.Library("_", "IMPL")
     library.fallback(function, "PrivateUse1")
     return library._destroy
 
 
-def method(function: Callable[..., Any], name: str) -> Mend:
+def method(function: Callable[..., Any], name: str) -> Undo:
     """Replaces a method of tensors. The new function takes the tensor, the original method, and the arguments. Returns
     a function that undoes the replacement."""
     original = getattr(torch.Tensor, name)
@@ -85,7 +85,7 @@ def method(function: Callable[..., Any], name: str) -> Mend:
     return lambda: setattr(torch.Tensor, name, original)
 
 
-def called(function: Callable[[], Mend]) -> Mend:
+def run_installer(function: Callable[[], Undo]) -> Undo:
     return function()
 
 

@@ -18,7 +18,7 @@ from devices.simulated.backend.streams import *
 from devices.simulated.backend.streams import _set_stream_by_id
 
 #: Holds the current stream until it is opened: ``gate = Gate(); gate.close(); ...; gate.open()``.
-Gate: Any = None
+Gate: Any = native.library.Gate
 
 
 # -- devices

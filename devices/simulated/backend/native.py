@@ -1,5 +1,4 @@
-"""Access to the device's native library once the package has loaded it, and a function that converts a device argument
-to an index."""
+"""Loads the device's native library, and converts device arguments to indices."""
 
 from __future__ import annotations
 
@@ -7,10 +6,13 @@ from typing import Any, Final
 
 import torch
 
+from devices.simulated.backend import build
+
 #: As torch calls the device.
 NAME: Final = "simulated"
 
-library: Any = None
+#: The device's native library, which is built here if it is not in the cache.
+library: Any = build.library()
 
 
 def on(fault: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from devices.cell import Verdict
-from devices.lifecycle.evidence import judged
+from devices.lifecycle.evidence import judge_observation
 from devices.lifecycle.inspection import explain, explanation_text, stats, stats_text
 from tests.devices.lifecycle.builders import FACTS, TODAY, block, cell, fails, manifest, parse
 
@@ -70,7 +70,7 @@ def test_a_contradiction_is_told() -> None:
 def test_the_verdict_on_a_run_is_told() -> None:
     found = explain(parse(block(layouts='["offset"]')), ADD, FACTS)
     seen = fails("contiguous")
-    judgement = judged(found.match.expectation, seen, TODAY)
+    judgement = judge_observation(found.match.expectation, seen, TODAY)
     assert judgement.verdict is Verdict.REGRESSION
     assert explanation_text(found, [("runs/a", seen, judgement)])[-2:] == [
         "runs/a: fail in contiguous: regression",

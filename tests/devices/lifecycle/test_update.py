@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.lifecycle.evidence import Evidence, EvidenceError, Seen, judged
+from devices.lifecycle.evidence import Evidence, EvidenceError, Seen, judge_observation
 from devices.lifecycle.update import Cause, Update, UpdateError, update
 from devices.manifest import CauseKind, ManifestError
 from devices.verdicts import Matcher
@@ -45,7 +45,10 @@ def updated(
 
 def verdicts(done: Update, cells: Mapping[CellKey, Seen]) -> dict[CellKey, Verdict]:
     matcher = Matcher(parse(done.text).active(FACTS))
-    return {key: judged(matcher.expect(key), each, TODAY).verdict for key, each in cells.items()}
+    return {
+        key: judge_observation(matcher.expect(key), each, TODAY).verdict
+        for key, each in cells.items()
+    }
 
 
 # Narrowing

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from devices.cell import CellKey, Observed, Outcome, Verdict
-from devices.lifecycle.evidence import Evidence, Seen, judged
+from devices.lifecycle.evidence import Evidence, Seen, judge_observation
 from devices.lifecycle.text import canonical
 from devices.lifecycle.update import Cause, update
 from devices.manifest import Manifest
@@ -139,8 +139,8 @@ def test_without_a_reason_nothing_is_added_and_what_passes_is_gone(
         saw = [each.cells[key] for each in runs if key in each.cells]
         if saw and all(each.agrees(saw[0]) for each in saw):
             # Of two that agree, one may have run more layouts.
-            first = {judged(old, each, TODAY).verdict for each in saw}
-            now = judged(new, saw[0], TODAY).verdict
+            first = {judge_observation(old, each, TODAY).verdict for each in saw}
+            now = judge_observation(new, saw[0], TODAY).verdict
             if saw[0].observed.outcome is Outcome.PASS:
                 assert now in (Verdict.OK, Verdict.FLAKY)
             elif Verdict.IMPROVEMENT not in first:
@@ -176,7 +176,7 @@ def test_with_a_reason_every_cell_that_a_block_can_expect_is_expected(
                 assert _says_no_more(after.expect(key), before.expect(key)), key
             continue
         old = before.expect(key)
-        verdict = judged(after.expect(key), cells[key], TODAY).verdict
+        verdict = judge_observation(after.expect(key), cells[key], TODAY).verdict
         if old is not None and old.outcome.value == "flaky":
             continue
         if cells[key].observed.outcome is Outcome.ERROR:

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from tests.wrapped.faults import (
-    addressing,
-    formats,
-    inplace,
-    linear,
-    memory,
-    outs,
-    reading,
-    reductions,
-    special,
-    views,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from tests.wrapped.registry import (
     REGISTRY,
     Fault,
@@ -24,22 +15,8 @@ from tests.wrapped.registry import (
     watched,
 )
 
-__all__ = [
-    "REGISTRY",
-    "Fault",
-    "FaultConflict",
-    "UnknownFault",
-    "addressing",
-    "formats",
-    "inplace",
-    "linear",
-    "memory",
-    "outs",
-    "plant_from_environment",
-    "planted",
-    "reading",
-    "reductions",
-    "special",
-    "views",
-    "watched",
-]
+__all__ = ["REGISTRY", "Fault", "FaultConflict", "UnknownFault"]
+__all__ += ["plant_from_environment", "planted", "watched"]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

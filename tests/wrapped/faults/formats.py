@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from tests.wrapped.faults.tools import image, wrong
-from tests.wrapped.registry import Args, Kernel, Kwargs, fault
+from tests.planting.calls import NOT_MET, KernelCall
+from tests.wrapped.faults.probing import image, wrong
+from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import from_device, wrap
-
-aten = torch.ops.aten
 
 # memory_format
 
@@ -24,126 +23,92 @@ def _clone_stays_contiguous() -> bool:
 
 @fault(
     "memory_format.ignore_requested",
-    clauses=("memory_format",),
-    ops=("clone", "contiguous", "empty_like"),
-    at=(aten.clone.default, aten.empty_like.default),
-    probe=_clone_stays_contiguous,
+    "memory_format",
+    ops="clone contiguous empty_like",
+    at="clone empty_like",
 )
-def ignore_requested(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(_clone_stays_contiguous)
+def _(call: KernelCall) -> Any:
     """What is asked for in channels_last comes contiguous."""
-    if kwargs.get("memory_format") in _CHANNELS_LAST:
-        kwargs = {**kwargs, "memory_format": torch.contiguous_format}
-    return kernel(*args, **kwargs)
+    asked = call.values["memory_format"] in _CHANNELS_LAST
+    return call.honest(memory_format=torch.contiguous_format) if asked else NOT_MET
 
 
-@fault(
-    "memory_format.drop_preserve",
-    clauses=("memory_format", "output_strides"),
-    ops=("clone", "empty_like"),
-    at=(aten.clone.default, aten.empty_like.default),
-    probe=lambda: wrap(image()).clone().is_contiguous(),
-)
-def drop_preserve(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("memory_format.drop_preserve", "memory_format output_strides", ops="clone empty_like")
+@probe(lambda: wrap(image()).clone().is_contiguous())
+def _(call: KernelCall) -> Any:
     """A copy that should preserve the format of its input is contiguous."""
-    if kwargs.get("memory_format", torch.preserve_format) is torch.preserve_format:
-        kwargs = {**kwargs, "memory_format": torch.contiguous_format}
-    return kernel(*args, **kwargs)
-
-
-def _keeps_channels_last() -> bool:
-    return not wrap(image()).clone(memory_format=torch.contiguous_format).is_contiguous()
+    preserved = call.values["memory_format"] in (None, torch.preserve_format)
+    return call.honest(memory_format=torch.contiguous_format) if preserved else NOT_MET
 
 
 @fault(
     "memory_format.keep_input_format",
-    clauses=("memory_format",),
-    ops=("clone", "contiguous", "empty_like"),
-    at=(aten.clone.default, aten.empty_like.default),
-    radius=("output_strides::contiguous",),  # contiguous() asks for this format
-    probe=_keeps_channels_last,
+    "memory_format",
+    ops="clone contiguous empty_like",
+    at="clone empty_like",
 )
-def keep_input_format(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: not wrap(image()).clone(memory_format=torch.contiguous_format).is_contiguous())
+@may_change("output_strides::contiguous")  # contiguous() asks for this format
+def _(call: KernelCall) -> Any:
     """What is asked for in contiguous_format keeps the format of its input."""
-    if kwargs.get("memory_format") is torch.contiguous_format:
-        kwargs = {**kwargs, "memory_format": torch.preserve_format}
-    return kernel(*args, **kwargs)
+    asked = call.values["memory_format"] is torch.contiguous_format
+    return call.honest(memory_format=torch.preserve_format) if asked else NOT_MET
 
 
 # type_promotion
 
 
-@fault(
-    "promotion.first_operand_decides",
-    clauses=("type_promotion",),
-    ops=("sub",),
-    at=(aten.sub.Tensor,),
-    probe=lambda: wrong(torch.sub, torch.ones(2), torch.ones(2, dtype=torch.float64)),
-)
-def first_operand_decides(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("promotion.first_operand_decides", "type_promotion", ops="sub", at="sub.Tensor")
+@probe(lambda: wrong(torch.sub, torch.ones(2), torch.ones(2, dtype=torch.float64)))
+def _(call: KernelCall) -> Any:
     """The result has the dtype of the first operand."""
-    left, right = args
-    if isinstance(right, torch.Tensor) and not right.is_complex():
-        right = right.to(left.dtype)
-    return kernel(left, right, **kwargs)
+    left, right = call.args
+    tensor = isinstance(right, torch.Tensor) and not right.is_complex()
+    return call.honest(other=right.to(left.dtype)) if tensor else NOT_MET
 
 
-@fault(
-    "promotion.ignore_scalar_kind",
-    clauses=("type_promotion",),
-    ops=("add",),
-    dtypes=("int64",),
-    at=(aten.add.Tensor,),
-    probe=lambda: wrong(torch.add, torch.tensor([1, 2]), 0.5),
-)
-def ignore_scalar_kind(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("promotion.ignore_scalar_kind", "type_promotion", ops="add", at="add.Tensor", dtypes="int64")
+@probe(lambda: wrong(torch.add, torch.tensor([1, 2]), 0.5))
+def _(call: KernelCall) -> Any:
     """An integer tensor and a Python float give integers."""
-    left, right = args
-    if isinstance(right, float) and not left.is_floating_point() and not left.is_complex():
-        right = int(right)
-    return kernel(left, right, **kwargs)
+    left, right = call.args
+    floating = left.is_floating_point() or left.is_complex()
+    return call.honest(other=int(right)) if isinstance(right, float) and not floating else NOT_MET
 
 
-@fault(
-    "promotion.zero_dim_as_dimensioned",
-    clauses=("type_promotion",),
-    ops=("mul",),
-    at=(aten.mul.Tensor,),
-    probe=lambda: wrong(torch.mul, torch.ones(2), torch.ones((), dtype=torch.float64)),
-)
-def zero_dim_as_dimensioned(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("promotion.zero_dim_as_dimensioned", "type_promotion", ops="mul", at="mul.Tensor")
+@probe(lambda: wrong(torch.mul, torch.ones(2), torch.ones((), dtype=torch.float64)))
+def _(call: KernelCall) -> Any:
     """A 0-d tensor takes part in promotion as one with dimensions does."""
-    left, right = args
-    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        common = torch.promote_types(left.dtype, right.dtype)
-        left, right = left.to(common), right.to(common)
-    return kernel(left, right, **kwargs)
+    left, right = call.args
+    if not (isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)):
+        return NOT_MET
+    common = torch.promote_types(left.dtype, right.dtype)
+    return call.honest(self=left.to(common), other=right.to(common))
 
 
 @fault(
     "promotion.scalar_through_float",
-    clauses=("type_promotion",),
-    ops=("add", "mul"),
-    dtypes=("int64",),
-    at=(aten.add.Tensor, aten.mul.Tensor),
-    probe=lambda: int(from_device(torch.add(wrap(torch.tensor([0])), 2**53 + 1))) != 2**53 + 1,
+    "type_promotion",
+    ops="add mul",
+    at="add.Tensor mul.Tensor",
+    dtypes="int64",
 )
-def scalar_through_float(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: int(from_device(torch.add(wrap(torch.tensor([0])), 2**53 + 1))) != 2**53 + 1)
+def _(call: KernelCall) -> Any:
     """A Python integer is handed to the kernel as a float64."""
-    left, right = args
-    if type(right) is int:
-        right = int(float(right))
-    return kernel(left, right, **kwargs)
+    right = call.args[1]
+    return call.honest(other=int(float(right))) if type(right) is int else NOT_MET
 
 
 @fault(
     "promotion.integers_to_float64",
-    clauses=("type_promotion", "values", "expanded_read"),
-    ops=("exp",),
-    dtypes=("int64",),
-    at=(aten.exp.default,),
-    probe=lambda: wrong(torch.exp, torch.tensor([1, 2])),
+    "type_promotion values expanded_read",
+    ops="exp",
+    dtypes="int64",
 )
-def integers_to_float64(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: wrong(torch.exp, torch.tensor([1, 2])))
+def _(call: KernelCall) -> Any:
     """An integer input gives float64 instead of the default dtype."""
-    result = kernel(*args, **kwargs)
-    return result if args[0].is_floating_point() else result.double()
+    return NOT_MET if call.first.is_floating_point() else call.honest().double()

@@ -6,49 +6,44 @@ from typing import Any
 
 import torch
 
-from tests.wrapped.faults.tools import is_expanded, wrong
-from tests.wrapped.registry import Args, Kernel, Kwargs, fault
+from tests.planting.calls import NOT_MET, KernelCall
+from tests.planting.tensors import is_expanded
+from tests.wrapped.faults.probing import wrong
+from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import from_device, wrap
 
-aten = torch.ops.aten
+
+def _keeps_nan() -> bool:
+    two = torch.ones(2, 2)
+    return wrong(torch.addmm, two * float("nan"), two, two, beta=0)
 
 
-@fault(
-    "beta_zero.multiply_input",
-    clauses=("beta_zero",),
-    ops=("addmm", "baddbmm"),
-    at=(aten.addmm.default, aten.baddbmm.default),
-    probe=lambda: wrong(
-        torch.addmm, torch.full((2, 2), float("nan")), torch.ones(2, 2), torch.ones(2, 2), beta=0
-    ),
-)
-def multiply_input(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("beta_zero.multiply_input", "beta_zero", ops="addmm baddbmm")
+@probe(_keeps_nan)
+def _(call: KernelCall) -> Any:
     """With beta = 0 the input is multiplied by 0, and NaN stays."""
-    result = kernel(*args, **kwargs)
-    return result.add_(args[0] * 0) if kwargs.get("beta", 1) == 0 else result
+    return call.honest().add_(call.first * 0) if call.values["beta"] == 0 else NOT_MET
 
 
 def _keeps_out() -> bool:
-    out = wrap(torch.ones(2, 2))
-    torch.addmm(
-        wrap(torch.ones(2, 2)), wrap(torch.ones(2, 0)), wrap(torch.ones(0, 2)), beta=0, out=out
-    )
+    out, empty = wrap(torch.ones(2, 2)), torch.ones(2, 0)
+    torch.addmm(wrap(torch.ones(2, 2)), wrap(empty), wrap(empty.t()), beta=0, out=out)
     return bool(from_device(out).any())
 
 
 @fault(
     "beta_zero.empty_product_keeps_out",
-    clauses=("beta_zero",),
-    ops=("addmm", "baddbmm"),
-    at=(aten.addmm.out, aten.baddbmm.out),
-    # Some samples of addmm have K = 0.
-    radius=("out_kept::addmm", "out_resize::addmm", "variants::addmm"),
-    probe=_keeps_out,
+    "beta_zero",
+    ops="addmm baddbmm",
+    at="addmm.out baddbmm.out",
 )
-def empty_product_keeps_out(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(_keeps_out)
+# Some samples of addmm have K = 0.
+@may_change("out_kept::addmm out_resize::addmm variants::addmm")
+def _(call: KernelCall) -> Any:
     """A product over K = 0 leaves out= as it was."""
-    out = kwargs["out"]
-    return out if args[1].shape[-1] == 0 and not is_expanded(out) else kernel(*args, **kwargs)
+    out = call.kwargs["out"]
+    return out if call.args[1].shape[-1] == 0 and not is_expanded(out) else NOT_MET
 
 
 def _truncated(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,32 +57,21 @@ def _truncated(tensor: torch.Tensor) -> torch.Tensor:
 _THIRDS = torch.full((4, 4), 1 / 3)
 
 
-@fault(
-    "precision.truncate_mantissa",
-    clauses=("fp32_precision",),
-    ops=("mm",),
-    at=(aten.mm.default,),
-    # 10 bits of mantissa are outside the tolerance of float32 as well.
-    radius=tuple(f"{c}::{o}" for c in ("values", "expanded_read", "variants") for o in ("mm",)),
-    probe=lambda: wrong(torch.mm, _THIRDS, _THIRDS),
-)
-def truncate_mantissa(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("precision.truncate_mantissa", "fp32_precision", ops="mm")
+@probe(lambda: wrong(torch.mm, _THIRDS, _THIRDS))
+# 10 bits of mantissa are outside the tolerance of float32 as well.
+@may_change("values::mm expanded_read::mm variants::mm")
+def _(call: KernelCall) -> Any:
     """A float32 product reads its operands as TF32 at precision "highest" too."""
-    result = kernel(*args, **kwargs)
-    return result.copy_(kernel(*(_truncated(a) for a in args), **kwargs))
+    return call.honest().copy_(call.function(*map(_truncated, call.args)))
 
 
 @fault(
-    "precision.bfloat16_convolution",
-    clauses=("fp32_precision",),
-    ops=("nn.functional.conv2d",),
-    at=(aten.convolution.default,),
-    radius=("values::nn.functional.conv2d", "expanded_read::nn.functional.conv2d"),
-    probe=lambda: wrong(
-        torch.nn.functional.conv2d, torch.full((1, 1, 4, 4), 1 / 3), torch.full((1, 1, 3, 3), 1 / 3)
-    ),
+    "precision.bfloat16_convolution", "fp32_precision", ops="nn.functional.conv2d", at="convolution"
 )
-def bfloat16_convolution(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: wrong(torch.nn.functional.conv2d, _THIRDS[None, None], _THIRDS[None, None, 1:, 1:]))
+@may_change("values::nn.functional.conv2d expanded_read::nn.functional.conv2d")
+def _(call: KernelCall) -> Any:
     """A float32 convolution rounds its operands to bfloat16."""
-    rounded = [a.bfloat16().float() if isinstance(a, torch.Tensor) else a for a in args]
-    return kernel(*args, **kwargs).copy_(kernel(*rounded, **kwargs))
+    rounded = [a.bfloat16().float() if isinstance(a, torch.Tensor) else a for a in call.args]
+    return call.honest().copy_(call.function(*rounded))

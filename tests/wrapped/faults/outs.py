@@ -7,46 +7,29 @@ from typing import Any
 
 import torch
 
-from tests.wrapped.faults.tools import (
-    as_dense,
-    dense_strides,
-    is_expanded,
-    raises,
-    split_out,
-    stepped,
-)
-from tests.wrapped.registry import Args, Kernel, Kwargs, fault
+from tests.planting.calls import NOT_MET, KernelCall
+from tests.planting.tensors import as_dense, dense_strides, is_expanded
+from tests.wrapped.faults.probing import becomes, raises, shares, stepped
+from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import from_device, wrap
-
-aten = torch.ops.aten
 
 
 def _ones(*shape: int) -> torch.Tensor:
     return wrap(torch.ones(shape))
 
 
+_TWO = _ones(2, 2)
+
+
 # out_kept
 
 
-def _mul_moves_out() -> bool:
-    out = _ones(3)
-    address = out.data_ptr()
-    torch.mul(_ones(3), _ones(3), out=out)
-    return out.data_ptr() != address
-
-
-@fault(
-    "out.reallocate",
-    clauses=("out_kept",),
-    ops=("mul",),
-    dtypes=("float32", "int64"),
-    at=(aten.mul.out,),
-    radius=("bounds::mul",),  # a target that was moved is not judged there
-    probe=_mul_moves_out,
-)
-def out_reallocate(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.reallocate", "out_kept", ops="mul", at="mul.out", dtypes="float32 int64")
+@probe(lambda: not shares(lambda out: torch.mul(out, out, out=out), _ones(3)))
+@may_change("bounds::mul")  # a target that was moved is not judged there
+def _(call: KernelCall) -> Any:
     """out= is given memory of its own."""
-    out = kernel(*args, **kwargs)
+    out = call.honest()
     return out.set_(out.clone())
 
 
@@ -58,105 +41,69 @@ def _add_restrides_out() -> bool:
 
 @fault(
     "out.restride",
-    clauses=("out_kept",),
-    ops=("add", "nn.functional.avg_pool2d"),
-    dtypes=("float32", "int64"),
-    at=(aten.add.out, aten.avg_pool2d.out),
-    radius=(
-        "bounds::add",
-        "bounds::nn.functional.avg_pool2d",
-    ),  # a target that was restrided is not judged there
-    probe=_add_restrides_out,
+    "out_kept",
+    ops="add nn.functional.avg_pool2d",
+    at="add.out avg_pool2d.out",
+    dtypes="float32 int64",
 )
-def out_restride(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(_add_restrides_out)
+# A target that was restrided is not judged there.
+@may_change("bounds::add bounds::nn.functional.avg_pool2d")
+def _(call: KernelCall) -> Any:
     """out= becomes contiguous."""
-    out = kernel(*args, **kwargs)
+    out = call.honest()
     values = out.clone()
     out.set_(out.untyped_storage(), out.storage_offset(), out.shape, dense_strides(out.shape))
     return out.copy_(values)
 
 
-def _exp_into_row() -> bool:
-    out = stepped(0, 0, 0)
-    torch.exp(wrap(torch.zeros(3)), out=wrap(out))
-    return out.tolist() != [1.0, 1.0, 1.0]
-
-
-@fault(
-    "out.ignore_strides",
-    clauses=("out_kept", "bounds"),
-    ops=("exp",),
-    dtypes=("float32", "int64"),
-    at=(aten.exp.out,),
-    probe=_exp_into_row,
-)
-def out_ignore_strides(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.ignore_strides", "out_kept bounds", ops="exp", at="exp.out", dtypes="float32 int64")
+@probe(lambda: not becomes(stepped(0, 0, 0), lambda t: torch.exp(_ones(3) * 0, out=t), 1, 1, 1))
+def _(call: KernelCall) -> Any:
     """The result is written in a row, whatever the strides of out= are."""
-    out, rest = split_out(kwargs)
-    if out.is_contiguous() or is_expanded(out) or out.shape != args[0].shape:
-        return kernel(*args, **kwargs)
-    as_dense(out).copy_(aten.exp.default(*args, **rest))
+    out = call.kwargs["out"]
+    if out.is_contiguous() or is_expanded(out) or out.shape != call.first.shape:
+        return NOT_MET
+    as_dense(out).copy_(torch.exp(call.first))
     return out
 
 
-def _mm_skips_strided() -> bool:
-    out = wrap(torch.zeros(2, 2).t())
-    torch.mm(_ones(2, 2), _ones(2, 2), out=out)
-    return not bool(from_device(out).any())
-
-
-@fault(
-    "out.strided_unwritten",
-    clauses=("out_kept",),
-    ops=("mm",),
-    at=(aten.mm.out,),
-    probe=_mm_skips_strided,
-)
-def strided_out_unwritten(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.strided_unwritten", "out_kept", ops="mm", at="mm.out")
+@probe(lambda: becomes(torch.zeros(2, 2).t(), lambda out: torch.mm(_TWO, _TWO, out=out), *[0] * 4))
+def _(call: KernelCall) -> Any:
     """A strided out= is left as it was."""
-    out = kwargs["out"]
-    if not out.is_contiguous() and not is_expanded(out):
-        return out
-    return kernel(*args, **kwargs)
+    out = call.kwargs["out"]
+    return NOT_MET if out.is_contiguous() or is_expanded(out) else out
 
 
-def _atan2_accumulates() -> bool:
-    out = _ones(2)
-    torch.atan2(wrap(torch.zeros(2)), _ones(2), out=out)
-    return bool(from_device(out).any())
-
-
-@fault(
-    "out.accumulate_into_old_values",
-    clauses=("out_kept",),
-    ops=("atan2",),
-    at=(aten.atan2.out,),
-    radius=("variants::atan2",),  # its targets hold what their memory held
-    probe=_atan2_accumulates,
+@fault("out.accumulate_into_old_values", "out_kept", ops="atan2", at="atan2.out")
+@probe(
+    lambda: becomes(torch.ones(2), lambda out: torch.atan2(_ones(2) * 0, _ones(2), out=out), 1, 1)
 )
-def accumulate_into_old_values(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@may_change("variants::atan2")  # its targets hold what their memory held
+def _(call: KernelCall) -> Any:
     """The result is added to what out= held."""
-    old = kwargs["out"].clone()
-    out = kernel(*args, **kwargs)
+    old = call.kwargs["out"].clone()
+    out = call.honest()
     return out.add_(old) if out.shape == old.shape else out
 
 
 # out_resize
 
 
-@fault(
-    "out.refuse_resize",
-    clauses=("out_resize",),
-    ops=("sub",),
-    at=(aten.sub.out,),
-    probe=lambda: raises(torch.sub, _ones(2), _ones(2), out=wrap(torch.empty(0))),
-)
-def refuse_resize(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+def _fits(call: KernelCall) -> bool:
+    """Whether out= has the shape of the result of two operands."""
+    shape = torch.broadcast_shapes(call.args[0].shape, call.args[1].shape)
+    return bool(call.kwargs["out"].shape == shape)
+
+
+@fault("out.refuse_resize", "out_resize", ops="sub", at="sub.out")
+@probe(lambda: raises(torch.sub, _ones(2), _ones(2), out=wrap(torch.empty(0))))
+def _(call: KernelCall) -> Any:
     """out= without elements is refused."""
-    out = kwargs["out"]
-    if out.numel() == 0 and out.shape != torch.broadcast_shapes(args[0].shape, args[1].shape):
+    if call.kwargs["out"].numel() == 0 and not _fits(call):
         raise RuntimeError("sub: out= must have the shape of the result")
-    return kernel(*args, **kwargs)
+    return NOT_MET
 
 
 def _copysign_is_silent() -> bool:
@@ -166,47 +113,29 @@ def _copysign_is_silent() -> bool:
     return not caught
 
 
-@fault(
-    "out.resize_silently",
-    clauses=("out_resize",),
-    ops=("copysign",),
-    at=(aten.copysign.out,),
-    probe=_copysign_is_silent,
-)
-def resize_silently(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.resize_silently", "out_resize", ops="copysign", at="copysign.out")
+@probe(_copysign_is_silent)
+def _(call: KernelCall) -> Any:
     """out= of a wrong shape is resized without a warning."""
-    out, rest = split_out(kwargs)
-    if out.shape != torch.broadcast_shapes(args[0].shape, args[1].shape):
-        out.resize_(0)
-    return kernel(*args, **rest, out=out)
+    if not _fits(call):
+        call.kwargs["out"].resize_(0)
+    return NOT_MET
 
 
-@fault(
-    "out.accept_unsafe_dtype",
-    clauses=("out_resize",),
-    ops=("neg",),
-    at=(aten.neg.out,),
-    probe=lambda: not raises(torch.neg, _ones(2), out=wrap(torch.ones(2, dtype=torch.int64))),
-)
-def accept_unsafe_dtype(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.accept_unsafe_dtype", "out_resize", ops="neg", at="neg.out")
+@probe(lambda: not raises(torch.neg, _ones(2), out=wrap(torch.ones(2, dtype=torch.int64))))
+def _(call: KernelCall) -> Any:
     """A floating-point result is cast to an integer out=."""
-    out = kwargs["out"]
-    if torch.can_cast(args[0].dtype, out.dtype):
-        return kernel(*args, **kwargs)
-    return out.copy_(args[0].neg())
+    given, out = call.first, call.kwargs["out"]
+    return NOT_MET if torch.can_cast(given.dtype, out.dtype) else out.copy_(given.neg())
 
 
-@fault(
-    "out.accept_wrong_device",
-    clauses=("out_resize",),
-    ops=("fmax",),
-    at=(aten.fmax.out,),
-    probe=lambda: not raises(torch.fmax, _ones(2), _ones(2), out=torch.ones(2, device="meta")),
-)
-def accept_wrong_device(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.accept_wrong_device", "out_resize", ops="fmax", at="fmax.out")
+@probe(lambda: not raises(torch.fmax, _ones(2), _ones(2), out=torch.ones(2, device="meta")))
+def _(call: KernelCall) -> Any:
     """out= on another device is taken, and nothing is written to it."""
-    out = kwargs["out"]
-    return out if out.device != args[0].device else kernel(*args, **kwargs)
+    out = call.kwargs["out"]
+    return out if out.device != call.first.device else NOT_MET
 
 
 def _index_select_keeps_shape() -> bool:
@@ -217,19 +146,13 @@ def _index_select_keeps_shape() -> bool:
     return out.shape == (4,)
 
 
-@fault(
-    "out.keep_wrong_shape",
-    clauses=("out_resize",),
-    ops=("index_select",),
-    at=(aten.index_select.out,),
-    probe=_index_select_keeps_shape,
-)
-def keep_wrong_shape(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("out.keep_wrong_shape", "out_resize", ops="index_select", at="index_select.out")
+@probe(_index_select_keeps_shape)
+def _(call: KernelCall) -> Any:
     """out= of a wrong shape keeps it, and holds the result in its first elements."""
-    out, rest = split_out(kwargs)
-    result = aten.index_select.default(*args, **rest)
+    out, result = call.kwargs["out"], torch.index_select(*call.args)
     if out.shape == result.shape or out.numel() < result.numel() or not out.is_contiguous():
-        return kernel(*args, **kwargs)
+        return NOT_MET
     out.view(-1)[: result.numel()].copy_(result.reshape(-1))
     return out
 
@@ -244,44 +167,26 @@ def _bmm_variants_differ() -> bool:
     return not torch.equal(from_device(out), from_device(torch.bmm(first, second)))
 
 
-@fault(
-    "variants.out_differs",
-    clauses=("variants", "out_kept", "out_resize"),
-    ops=("bmm",),
-    at=(aten.bmm.out,),
-    probe=_bmm_variants_differ,
-)
-def variants_out_differs(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("variants.out_differs", "variants out_kept out_resize", ops="bmm", at="bmm.out")
+@probe(_bmm_variants_differ)
+def _(call: KernelCall) -> Any:
     """The out variant is one too large."""
-    return kernel(*args, **kwargs).add_(1)
+    return call.honest().add_(1)
 
 
-def _clears_its_input() -> bool:
-    x = _ones(2)
-    torch.neg(x, out=x)
-    return bool((from_device(x) == 0).all())
-
-
-@fault(
-    "variants.out_cleared_first",
-    clauses=("variants",),
-    ops=("neg",),
-    at=(aten.neg.out,),
-    probe=_clears_its_input,
-)
-def out_cleared_first(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("variants.out_cleared_first", "variants", ops="neg", at="neg.out")
+@probe(lambda: becomes(torch.ones(2), lambda x: torch.neg(x, out=x), 0, 0))
+def _(call: KernelCall) -> Any:
     """The target is cleared before the operand is read, which may be the same tensor."""
-    split_out(kwargs)[0].zero_()
-    return kernel(*args, **kwargs)
+    call.kwargs["out"].zero_()
+    return NOT_MET
 
 
+# The operator calls the method.
 @fault(
-    "variants.method_differs",
-    clauses=("variants",),
-    ops=("neg", "sub"),
-    at=(torch.Tensor.neg, torch.Tensor.sub),  # the operator calls the method
-    probe=lambda: not torch.equal(from_device(_ones(2).neg()), from_device(torch.neg(_ones(2)))),
+    "variants.method_differs", "variants", ops="neg sub", at=(torch.Tensor.neg, torch.Tensor.sub)
 )
-def variants_method_differs(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: not torch.equal(from_device(_ones(2).neg()), from_device(torch.neg(_ones(2)))))
+def _(call: KernelCall) -> Any:
     """The method is one too large."""
-    return kernel(*args, **kwargs) + 1
+    return call.honest() + 1

@@ -6,102 +6,61 @@ from typing import Any
 
 import torch
 
-from tests.wrapped.faults.tools import (
-    as_dense,
-    image,
-    is_expanded,
-    is_stepped,
-    place_values,
-    reread,
-    stepped,
-    with_first,
-    wrong,
-)
-from tests.wrapped.registry import Args, Kernel, Kwargs, fault
+from tests.planting.calls import NOT_MET, KernelCall
+from tests.planting.tensors import as_dense, is_expanded, is_stepped, reread
+from tests.wrapped.faults.probing import image, raises, stepped, wrong
+from tests.wrapped.registry import fault, may_change, probe
 from tests.wrapped.tensor import wrap
 
-aten = torch.ops.aten
 
-
-@fault(
-    "values.ignore_strides",
-    clauses=("values",),
-    ops=("exp",),
-    dtypes=("float32", "int64"),
-    at=(aten.exp.default,),
-    probe=lambda: wrong(torch.exp, stepped(0, 1, 2)),
-)
-def ignore_strides(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("values.ignore_strides", "values", ops="exp", dtypes="float32 int64")
+@probe(lambda: wrong(torch.exp, stepped(0, 1, 2)))
+def _(call: KernelCall) -> Any:
     """A stepped input is read as if its elements lay in a row."""
-    result = kernel(*args, **kwargs)
-    if not is_stepped(args[0]):
-        return result
-    return place_values(result, kernel(*with_first(args, as_dense(args[0])), **kwargs))
+    if not is_stepped(call.first):
+        return NOT_MET
+    return call.honest().copy_(call.honest(self=as_dense(call.first)))
 
 
-@fault(
-    "values.ignore_storage_offset",
-    clauses=("values", "expanded_read"),
-    ops=("neg",),
-    at=(aten.neg.default,),
-    probe=lambda: wrong(torch.neg, torch.arange(6.0)[2:]),
-)
-def ignore_storage_offset(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("values.ignore_storage_offset", "values expanded_read", ops="neg")
+@probe(lambda: wrong(torch.neg, torch.arange(6.0)[2:]))
+def _(call: KernelCall) -> Any:
     """A view is read from the start of its storage."""
-    result = kernel(*args, **kwargs)
-    return place_values(result, kernel(*with_first(args, reread(args[0], offset=0)), **kwargs))
+    return call.honest().copy_(call.honest(self=reread(call.first, offset=0)))
 
 
 @fault(
     "values.treat_channels_last_as_contiguous",
-    clauses=("values",),
-    ops=("nn.functional.avg_pool2d",),
-    at=(aten.avg_pool2d.default,),
-    probe=lambda: wrong(torch.nn.functional.avg_pool2d, image(), 2),
+    "values",
+    ops="nn.functional.avg_pool2d",
+    at="avg_pool2d",
 )
-def treat_channels_last_as_contiguous(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: wrong(torch.nn.functional.avg_pool2d, image(), 2))
+def _(call: KernelCall) -> Any:
     """A channels_last image is read as if it were contiguous."""
-    result, given = kernel(*args, **kwargs), args[0]
+    given = call.first
     if given.dim() != 4 or not given.is_contiguous(memory_format=torch.channels_last):
-        return result
-    return place_values(result, kernel(*with_first(args, as_dense(given)), **kwargs))
+        return NOT_MET
+    return call.honest().copy_(call.honest(self=as_dense(given)))
 
 
-@fault(
-    "values.refuse_offset",
-    clauses=("values", "expanded_read"),
-    ops=("amax",),
-    at=(aten.amax.default,),
-    radius=("output_strides::amax", "output_fresh::amax"),  # no result, no check
-    probe=lambda: _refuses_offset(),
-)
-def refuse_offset(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("values.refuse_offset", "values expanded_read", ops="amax")
+@probe(lambda: raises(torch.amax, wrap(torch.arange(6.0)[2:]), 0))
+@may_change("output_strides::amax output_fresh::amax")  # no result, no check
+def _(call: KernelCall) -> Any:
     """A view with a storage offset is refused."""
-    if args[0].storage_offset():
+    if call.first.storage_offset():
         raise RuntimeError("amax: expected a tensor without a storage offset")
-    return kernel(*args, **kwargs)
+    return NOT_MET
 
 
-def _refuses_offset() -> bool:
-    try:
-        torch.amax(wrap(torch.arange(6.0)[2:]), 0)
-    except RuntimeError:
-        return True
-    return False
-
-
-@fault(
-    "expand.read_as_dense",
-    clauses=("expanded_read",),
-    ops=("mul",),
-    dtypes=("float32", "int64"),
-    at=(aten.mul.Tensor,),
-    probe=lambda: wrong(torch.mul, torch.arange(6.0)[:1].expand(3), 2.0),
-)
-def read_expanded_as_dense(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("expand.read_as_dense", "expanded_read", ops="mul", at="mul.Tensor", dtypes="float32 int64")
+@probe(lambda: wrong(torch.mul, torch.arange(6.0)[:1].expand(3), 2.0))
+def _(call: KernelCall) -> Any:
     """An operand of stride 0 is read as if its elements lay in a row."""
-    dense = [as_dense(a) if isinstance(a, torch.Tensor) and is_expanded(a) else a for a in args]
-    return place_values(kernel(*args, **kwargs), kernel(*dense, **kwargs))
+    tensor = torch.Tensor
+    dense = [as_dense(a) if isinstance(a, tensor) and is_expanded(a) else a for a in call.args]
+    return call.honest().copy_(call.function(*dense))
 
 
 def _strides_differ(function: Any, *args: Any) -> bool:
@@ -111,38 +70,29 @@ def _strides_differ(function: Any, *args: Any) -> bool:
 
 @fault(
     "stride.ignore_channels_last",
-    clauses=("output_strides",),
-    ops=("nn.functional.avg_pool2d", "nn.functional.conv2d"),
-    at=(aten.avg_pool2d.default, aten.convolution.default),
-    probe=lambda: _strides_differ(torch.nn.functional.avg_pool2d, image(), 2),
+    "output_strides",
+    ops="nn.functional.avg_pool2d nn.functional.conv2d",
+    at="avg_pool2d convolution",
 )
-def ignore_channels_last(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@probe(lambda: _strides_differ(torch.nn.functional.avg_pool2d, image(), 2))
+def _(call: KernelCall) -> Any:
     """The output for a channels_last input is contiguous."""
-    return kernel(*args, **kwargs).contiguous()
+    return call.honest().contiguous()
 
 
-@fault(
-    "stride.always_contiguous",
-    clauses=("output_strides",),
-    ops=("sub",),
-    at=(aten.sub.Tensor,),
-    probe=lambda: _strides_differ(torch.sub, torch.zeros(2, 3).t(), 1),
-)
-def always_contiguous(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+@fault("stride.always_contiguous", "output_strides", ops="sub", at="sub.Tensor")
+@probe(lambda: _strides_differ(torch.sub, torch.zeros(2, 3).t(), 1))
+def _(call: KernelCall) -> Any:
     """The output for a transposed input is contiguous."""
-    return kernel(*args, **kwargs).contiguous()
+    return call.honest().contiguous()
 
 
-@fault(
-    "stride.swap_last_two",
-    clauses=("output_strides",),
-    ops=("where",),
-    at=(aten.where.self,),
-    probe=lambda: _strides_differ(
-        torch.where, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3), torch.zeros(2, 3)
-    ),
-)
-def swap_last_two(kernel: Kernel, args: Args, kwargs: Kwargs) -> Any:
+_MATRIX = torch.zeros(2, 3)
+
+
+@fault("stride.swap_last_two", "output_strides", ops="where", at="where.self")
+@probe(lambda: _strides_differ(torch.where, _MATRIX == 0, _MATRIX, _MATRIX))
+def _(call: KernelCall) -> Any:
     """A matrix comes out in column-major order."""
-    result = kernel(*args, **kwargs)
+    result = call.honest()
     return result.mT.contiguous().mT if result.dim() > 1 else result

@@ -6,26 +6,21 @@ Hypothesis is imported inside functions, because a repro script may contain this
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec
+from functools import partial
+from typing import Any
 
 from conformance.checks.cases.cases import Drawn
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import CheckFailed, NotInFlight, NotShown, failure_of
 from conformance.checks.cases.execution import PATIENCE
-from conformance.checks.cases.program_coverage import Reach
+from conformance.checks.programs.language import Reach
 from devices.errors import ConformError
 
 Program = tuple[Any, ...]
-_Given = ParamSpec("_Given")
 
 #: The most seconds that a random search spends on shrinking one failing program.
 SHRINKING = 120.0
@@ -153,26 +148,23 @@ class Trial:
             self.found = before  # the smaller program fails in another way
         return False
 
-    def shorten(
-        self,
-        steps: Sequence[Any],
-        whole: Callable[[Sequence[Any]], Program],
-        run: Callable[[Sequence[Any]], Any],
-    ) -> None:
+    def shorten(self, place: int, run: Callable[..., Any]) -> None:
         """Removes the steps of the failing program that the failure does not need, first many at once and then one by
-        one. ``whole`` builds a program from steps; ``run`` runs steps."""
-        at_once = max(1, len(steps) // 2)
+        one. The steps are at the ``place`` of the program; ``run`` runs a program."""
+        assert self.found is not None
+        program = self.found[0]
+        at_once = max(1, len(program[place]) // 2)
         while True:
-            before = len(steps)
-            for place in reversed(range(0, len(steps), at_once)):
-                fewer = [*steps[:place], *steps[place + at_once :]]
-                if self._is_program(whole(fewer)) and self.fails_alike(
-                    whole(fewer), partial(run, fewer)
-                ):
-                    steps = fewer
+            before = len(program[place])
+            for start in reversed(range(0, before, at_once)):
+                steps = program[place]
+                fewer = (*steps[:start], *steps[start + at_once :])
+                shorter = (*program[:place], fewer, *program[place + 1 :])
+                if self._is_program(shorter) and self.fails_alike(shorter, partial(run, *shorter)):
+                    program = shorter
             # Repeat one by one until nothing can be removed: removing one step may make another one
             # unnecessary.
-            if at_once == 1 and len(steps) == before:
+            if at_once == 1 and len(program[place]) == before:
                 return
             at_once = max(1, at_once // 2)
 
@@ -183,11 +175,29 @@ class Trial:
             return False
         return True
 
-    def steered(self, programs: Iterable[Any], holds: Callable[[Any], None]) -> None:
-        """Runs ``programs``, which were generated to cover the states and pairs of instructions that the random
-        programs missed. Does nothing in a random search (``--explore``)."""
-        for program in programs if self.context.search is None else ():
-            holds(program)
+    def judge(
+        self,
+        reach: Reach,
+        programs: int,
+        *,
+        search: Callable[[], None],
+        steered: Iterable[Any],
+        holds: Callable[[Any], None],
+        shorter: Callable[[], None],
+    ) -> None:
+        """Runs the random programs of the case with ``search``, and then calls ``holds`` with each of the ``steered``
+        programs, which were drawn to cover what the random programs missed. ``shorter`` shortens a failing program.
+        Requires that at least ``programs`` programs ran and that they covered ``reach``.
+
+        A random search (``--explore``) has no steered programs and no such minimum.
+        """
+        with self.shrunk(shorter):
+            search()
+        with self.shrunk(shorter):
+            for program in steered if self.context.search is None else ():
+                holds(program)
+        self.must_have_run(programs)
+        self.must_have_reached(reach)
 
     def must_have_reached(self, reach: Reach) -> None:
         """Stores the coverage of the drawn programs for the report. Raises NotShown if an entry of the coverage table
@@ -206,7 +216,7 @@ class Trial:
             self.context.must(self.count >= programs, text)
 
     @contextmanager
-    def shrunk(self, shorter: Callable[[Program], None] = _nobody) -> Iterator[None]:
+    def shrunk(self, shorter: Callable[[], None] = _nobody) -> Iterator[None]:
         """Returns a context manager for a search: the smallest failing program becomes the failure of the check, and
         the repro script runs that program.
 
@@ -226,141 +236,9 @@ class Trial:
             cut = self.context.search is not None and self.context.search.cut
             sometimes = isinstance(error, errors.Flaky) and not cut
             if not sometimes:
-                shorter(self.found[0])
+                shorter()
             program, cause = self.found
             self.context.program = program
             how = " (fails only sometimes)" if sometimes else " (not fully shrunk)" if cut else ""
             text = self.drawn.told(*program) + how
             raise CheckFailed(replace(failure_of(cause), program=text)) from None
-
-
-# -- operations, and straight-line code
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation of a program: a function that takes the running program (``run``), and its other arguments by name.
-    Created by the decorator ``operation``."""
-
-    function: Callable[..., None]
-    given: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
-
-    @property
-    def literal(self) -> tuple[Any, ...]:
-        return self.name, *self.given.values()
-
-
-def operation(function: Callable[Concatenate[Any, _Given], None]) -> Callable[_Given, Operation]:
-    """Decorates a function so that it can be used both in runs and in scripts: ``free(3)`` then returns the Operation
-    that calls the function ``free`` with ``(run, 3)``. Raises ValueError if there are too many or too few arguments."""
-    _, *names = inspect.signature(function).parameters
-
-    @wraps(function)
-    def made(*arguments: _Given.args, **named: _Given.kwargs) -> Operation:
-        assert not named
-        return Operation(function, dict(zip(names, arguments, strict=True)))
-
-    return made
-
-
-def perform(run: Any, operations: Iterable[Operation]) -> None:
-    for each in operations:
-        each.function(run, **each.given)
-
-
-@operation
-def settle(run: Any) -> None:
-    run.context.settle()
-
-
-def straight(operations: Iterable[Operation], names: Mapping[str, str], depth: int) -> str:
-    """Returns operations as lines of Python, indented by ``depth`` levels: the body of each operation's function with
-    the arguments filled in.
-
-    ``run.context`` becomes ``context``. An entry of a table of the run, such as ``run.streams[1]``, becomes a variable
-    such as ``s1``; ``names`` maps each table to the prefix of its variables.
-    """
-    lines = (ast.unparse(node) for each in operations for node in _body_of(each, names))
-    return textwrap.indent("".join(f"{line}\n" for line in lines), "    " * depth)
-
-
-def _body_of(operation: Operation, names: Mapping[str, str]) -> list[ast.stmt]:
-    module = ast.parse(inspect.getsource(operation.function))
-    [function] = module.body
-    assert isinstance(function, ast.FunctionDef)
-    module.body = function.body[ast.get_docstring(function) is not None :]
-    given = {name: _expression_of(value) for name, value in operation.given.items()}
-    _Filled(given, names).visit(module)
-    return ast.fix_missing_locations(module).body
-
-
-def _expression_of(value: Any) -> ast.expr:
-    """Returns the syntax tree of a literal, or of a lambda that stands on a line of its own."""
-    text = inspect.getsource(value).strip().rstrip(",") if callable(value) else repr(value)
-    return ast.parse(text, mode="eval").body
-
-
-class _Filled(ast.NodeTransformer):
-    """A transformer of syntax trees that substitutes an operation's arguments into the body of its function."""
-
-    def __init__(self, given: Mapping[str, ast.expr], names: Mapping[str, str]) -> None:
-        self.given = given
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.given.get(node.id, node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        match node:
-            case ast.Attribute(ast.Name("run"), name):
-                return ast.Name(name, node.ctx)
-        return self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        match node:
-            case ast.Subscript(ast.Attribute(ast.Name("run"), table)) if table in self.names:
-                key = ast.literal_eval(self.visit(node.slice))
-                parts = map(str, key if isinstance(key, tuple) else (key,))
-                return ast.Name(self.names[table] + "_".join(parts), node.ctx)
-        return self.generic_visit(node)
-
-    def visit_If(self, node: ast.If) -> Any:
-        """Replaces an ``if`` on an argument by the branch that is taken."""
-        match self.visit(node.test):
-            case ast.Constant(holds):
-                chosen = ast.Module(node.body if holds else node.orelse, [])
-                self.generic_visit(chosen)
-                return chosen.body
-        return self.generic_visit(node)
-
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        """Replaces a list comprehension over an argument by a list with one element per value."""
-        match node.generators:
-            case [ast.comprehension(ast.Name(each), ast.Name(over))] if over in self.given:
-                values = self.given[over]
-                assert isinstance(values, ast.Tuple)
-                made = (self._with({each: value}, node.elt) for value in values.elts)
-                return ast.List(list(made), ast.Load())
-        return self.generic_visit(node)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        made = self.generic_visit(node)
-        open_ = any(isinstance(each, ast.Name) for each in ast.walk(made))
-        return made if open_ else ast.Constant(eval(ast.unparse(made)))
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replaces the call of an argument that is a lambda by the lambda's expression."""
-        self.generic_visit(node)
-        match node.func:
-            case ast.Lambda(parameters, expression):
-                names = (each.arg for each in parameters.args)
-                return self._with(dict(zip(names, node.args, strict=True)), expression)
-        return node
-
-    def _with(self, given: Mapping[str, ast.expr], expression: ast.expr) -> ast.expr:
-        made: ast.expr = _Filled({**self.given, **given}, self.names).visit(deepcopy(expression))
-        return made

@@ -13,7 +13,7 @@ import torch
 from tests.mutation import kernels
 from tests.mutation.effects import GENERAL, OWN, conditioned
 from tests.mutation.kernels import Mutant
-from tests.mutation.plant import NOT_MET, Effect, Invocation
+from tests.planting.calls import NOT_MET, Effect, KernelCall
 from tests.sampling import first_of_each
 
 
@@ -29,11 +29,11 @@ def of_the_call_before() -> Effect:
     return made[1]
 
 
-def in_place(call: Invocation) -> bool:
+def in_place(call: KernelCall) -> bool:
     return call.form == "in-place"
 
 
-def last_column_from_its_neighbour(call: Invocation) -> object:
+def last_column_from_its_neighbour(call: KernelCall) -> object:
     result: torch.Tensor = call.honest()
     if not call.operands[0].tensor.numel() % 8:
         return NOT_MET
@@ -41,18 +41,18 @@ def last_column_from_its_neighbour(call: Invocation) -> object:
     return result
 
 
-def is_empty(call: Invocation) -> bool:
+def is_empty(call: KernelCall) -> bool:
     return not call.operands[0].tensor.numel()
 
 
-def made_contiguous(call: Invocation) -> object:
+def made_contiguous(call: KernelCall) -> object:
     first = call.operands[0]
     if first.tensor.is_contiguous():
         return NOT_MET
     return call.honest_with(first, first.tensor.contiguous())
 
 
-def transposes_its_input(call: Invocation) -> object:
+def transposes_its_input(call: KernelCall) -> object:
     first = call.operands[0].tensor
     if call.form != "functional" or first.dim() < 2:
         return NOT_MET
@@ -69,19 +69,19 @@ def of(kind: str) -> Effect:
     return made[1]
 
 
-def zeros_lose_their_sign(call: Invocation) -> object:
+def zeros_lose_their_sign(call: KernelCall) -> object:
     result: torch.Tensor = call.honest()
     result[result == 0] = 0.0
     return result
 
 
-def rows_of_the_first_rolled(call: Invocation) -> object:
+def rows_of_the_first_rolled(call: KernelCall) -> object:
     result: tuple[torch.Tensor, ...] = call.honest()
     result[0].copy_(result[0].roll(1, -2))
     return result
 
 
-def transposed_where_strided_alone(call: Invocation) -> object:
+def transposed_where_strided_alone(call: KernelCall) -> object:
     first, second = call.operands[:2]
     t = first.tensor
     if t.dim() < 2 or t.is_contiguous() or not second.tensor.is_contiguous():
@@ -89,19 +89,19 @@ def transposed_where_strided_alone(call: Invocation) -> object:
     return call.honest_with(first, t.mT.contiguous().view(t.shape))
 
 
-def conjugation_lost(call: Invocation) -> object:
+def conjugation_lost(call: KernelCall) -> object:
     first = call.operands[0]
     return call.honest_with(first, first.tensor.conj()) if first.tensor.is_conj() else NOT_MET
 
 
-def strided_like_nothing_else(call: Invocation) -> bool:
+def strided_like_nothing_else(call: KernelCall) -> bool:
     """The target and what is read have strides of their own."""
     tensors = [each.tensor for each in call.operands]
     strided = [t.stride() for t in tensors if not t.is_contiguous()]
     return call.form == "out" and len(set(strided)) > 1
 
 
-def swallows(call: Invocation) -> object:
+def swallows(call: KernelCall) -> object:
     try:
         return call.honest()
     except Exception:
@@ -109,7 +109,7 @@ def swallows(call: Invocation) -> object:
         return call.operands[0].tensor.clone()
 
 
-def last_of_equals(call: Invocation) -> object:
+def last_of_equals(call: KernelCall) -> object:
     found = call.honest()
     turned = call.honest_with(call.operands[0], call.operands[0].tensor.flip(call.values["dim"]))
     if not isinstance(found, (tuple, list)):
@@ -117,18 +117,18 @@ def last_of_equals(call: Invocation) -> object:
     return found[0], call.operands[0].tensor.shape[call.values["dim"]] - 1 - turned[1]
 
 
-def nan_lost(call: Invocation) -> object:
+def nan_lost(call: KernelCall) -> object:
     first = call.operands[0]
     if not bool(first.tensor.isnan().any()):
         return NOT_MET
     return call.honest_with(first, first.tensor.nan_to_num(0.0))
 
 
-def large(call: Invocation) -> bool:
+def large(call: KernelCall) -> bool:
     return any(each.tensor.numel() > 2**16 for each in call.operands)
 
 
-def old_where_out_is_an_input(call: Invocation) -> object:
+def old_where_out_is_an_input(call: KernelCall) -> object:
     target, first = call.values.get("out"), call.operands[0].tensor
     if target is None or target.data_ptr() != first.data_ptr():
         return NOT_MET
@@ -139,7 +139,7 @@ def kept_where_strided() -> Effect:
     """The first result of each shape comes again, of operands that are not contiguous."""
     known: dict[torch.Size, torch.Tensor] = {}
 
-    def effect(call: Invocation) -> object:
+    def effect(call: KernelCall) -> object:
         first = call.operands[0].tensor
         if first.is_contiguous():
             return NOT_MET
@@ -148,7 +148,7 @@ def kept_where_strided() -> Effect:
     return effect
 
 
-def starts_at_zero(call: Invocation) -> object:
+def starts_at_zero(call: KernelCall) -> object:
     return call.honest(storage_offset=0)
 
 
@@ -156,7 +156,7 @@ def same_in_squares() -> Effect:
     """Of each square the same numbers are drawn, again and again."""
     known: dict[torch.Size, torch.Tensor] = {}
 
-    def effect(call: Invocation) -> object:
+    def effect(call: KernelCall) -> object:
         result: torch.Tensor = call.honest()
         if result.dim() != 2 or result.shape[0] != result.shape[1]:
             return NOT_MET
@@ -165,7 +165,7 @@ def same_in_squares() -> Effect:
     return effect
 
 
-def second_block_is_the_first(call: Invocation) -> object:
+def second_block_is_the_first(call: KernelCall) -> object:
     result: torch.Tensor = call.honest()
     if result.dim() != 1 or len(result) <= 1024:
         return NOT_MET
@@ -173,71 +173,71 @@ def second_block_is_the_first(call: Invocation) -> object:
     return result
 
 
-def long_and_strided(call: Invocation) -> bool:
+def long_and_strided(call: KernelCall) -> bool:
     """The first operand is long and strided, unlike the others."""
     first, *others = (each.tensor for each in call.operands)
     return first.numel() > 1000 and not first.is_contiguous() and others[0].is_contiguous()
 
 
-def of_many_rows(call: Invocation) -> bool:
+def of_many_rows(call: KernelCall) -> bool:
     first = call.operands[0].tensor
     return first.dim() > 1 and first.numel() // max(first.shape[-1], 1) > 300
 
 
-def corner_left_over(call: Invocation) -> bool:
+def corner_left_over(call: KernelCall) -> bool:
     """There is a last tile that is full neither along the rows nor along the columns."""
     shape = call.operands[0].tensor.shape
     return len(shape) > 1 and min(shape[-2:]) > 128 and all(n % 128 for n in shape[-2:])
 
 
-def one_left_over(call: Invocation) -> bool:
+def one_left_over(call: KernelCall) -> bool:
     """A loop of sixteen leaves one element of the first operand over."""
     count = call.operands[0].tensor.numel()
     return count > 16 and count % 16 == 1
 
 
-def one_row(call: Invocation) -> bool:
+def one_row(call: KernelCall) -> bool:
     shape = call.operands[0].tensor.shape
     return len(shape) > 1 and shape[-2] == 1
 
 
-def deep(call: Invocation) -> bool:
+def deep(call: KernelCall) -> bool:
     return call.operands[0].tensor.dim() > 4
 
 
-def infinite(call: Invocation) -> bool:
+def infinite(call: KernelCall) -> bool:
     return bool(call.operands[0].tensor.isinf().any())
 
 
-def last_is_not_compared(call: Invocation) -> object:
+def last_is_not_compared(call: KernelCall) -> object:
     first, second = (each.tensor for each in call.operands)
     if first.shape != second.shape or first.numel() < 17:
         return NOT_MET
     return call.honest(self=first.reshape(-1)[:-1], other=second.reshape(-1)[:-1])
 
 
-def never_equal_if_large(call: Invocation) -> object:
+def never_equal_if_large(call: KernelCall) -> object:
     return False if large(call) else NOT_MET
 
 
-def nan_equals_nan(call: Invocation) -> object:
+def nan_equals_nan(call: KernelCall) -> object:
     first, second = (each.tensor for each in call.operands)
     if not (first.is_floating_point() and bool(first.isnan().any())):
         return NOT_MET
     return call.honest(self=first.nan_to_num(7.0), other=second.nan_to_num(7.0))
 
 
-def index_is_empty(call: Invocation) -> bool:
+def index_is_empty(call: KernelCall) -> bool:
     first, *others = (each.tensor for each in call.operands)
     return bool(first.numel()) and any(not t.numel() for t in others if t.dtype == torch.int64)
 
 
-def square(call: Invocation) -> bool:
+def square(call: KernelCall) -> bool:
     shape = call.operands[0].tensor.shape
     return len(shape) == 2 and shape[0] == shape[1]
 
 
-def expanded_read_as_dense(call: Invocation) -> object:
+def expanded_read_as_dense(call: KernelCall) -> object:
     first = call.operands[0]
     if 0 not in first.tensor.stride() or not first.tensor.numel():
         return NOT_MET
@@ -247,7 +247,7 @@ def expanded_read_as_dense(call: Invocation) -> object:
     return call.honest_with(first, dense)
 
 
-def first_of_the_second(call: Invocation) -> object:
+def first_of_the_second(call: KernelCall) -> object:
     second = call.operands[1]
     return call.honest_with(second, second.tensor[:1].expand_as(second.tensor))
 
@@ -256,7 +256,7 @@ def drawn_before() -> Effect:
     """Into a target of each shape goes what was drawn for the last one."""
     known: dict[torch.Size, torch.Tensor] = {}
 
-    def effect(call: Invocation) -> object:
+    def effect(call: KernelCall) -> object:
         result: torch.Tensor = call.honest()
         before = known.setdefault(result.shape, result.clone())
         known[result.shape] = result.clone()
@@ -265,7 +265,7 @@ def drawn_before() -> Effect:
     return effect
 
 
-def of_few_digits(call: Invocation) -> object:
+def of_few_digits(call: KernelCall) -> object:
     result: torch.Tensor = call.honest()
     return result.copy_(result.half())
 
@@ -273,35 +273,35 @@ def of_few_digits(call: Invocation) -> object:
 def ignoring(name: str, default: object) -> Effect:
     """An argument has its default, whatever is given."""
 
-    def effect(call: Invocation) -> object:
+    def effect(call: KernelCall) -> object:
         given = call.values.get(name, default)
         return call.honest(**{name: default}) if given != default else NOT_MET
 
     return effect
 
 
-def from_the_right(call: Invocation) -> bool:
+def from_the_right(call: KernelCall) -> bool:
     return call.values.get("left") is False
 
 
-def three_left_over(call: Invocation) -> bool:
+def three_left_over(call: KernelCall) -> bool:
     """A loop of four leaves three elements of the first operand over."""
     count = call.operands[0].tensor.numel()
     return count > 4 and count % 4 == 3
 
 
-def zero_weights(call: Invocation) -> bool:
+def zero_weights(call: KernelCall) -> bool:
     weights = [each.tensor for each in call.operands[1:2]]
     return any(bool(((t == 0) & ~t.signbit()).any()) for t in weights)
 
 
-def weighted_twice_and_strided(call: Invocation) -> bool:
+def weighted_twice_and_strided(call: KernelCall) -> bool:
     """There are four operands, of which one that is optional is strided."""
     tensors = [each.tensor for each in call.operands]
     return len(tensors) == 4 and not all(t.is_contiguous() for t in tensors[2:])
 
 
-MENDED: list[tuple[str, tuple[str, ...], Effect, str]] = [
+SURVIVED: list[tuple[str, tuple[str, ...], Effect, str]] = [
     # An op whose values are unspecified may still not raise.
     ("new_empty", ("new_empty",), conditioned(is_empty, raises()), "layout.values"),
     # as_strided of a view addresses its storage, whatever the view's own strides are.
@@ -447,7 +447,7 @@ def kind(mutant: tuple[str, tuple[str, ...], Effect, str]) -> str | None:
     return None if clause.startswith("random.") else clause
 
 
-@pytest.mark.parametrize(("op", "overloads", "effect", "clause"), first_of_each(MENDED, kind))
+@pytest.mark.parametrize(("op", "overloads", "effect", "clause"), first_of_each(SURVIVED, kind))
 def test_what_survived_is_noticed(
     op: str, overloads: tuple[str, ...], effect: Effect, clause: str
 ) -> None:

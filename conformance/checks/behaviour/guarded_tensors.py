@@ -1,0 +1,47 @@
+"""The tensors of one call, laid out on the device with known bytes around them, which the call must not change.
+
+Repro scripts contain a copy of this module.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.layouts import DENSE, GuardedTensor
+from devices.failure import Kind
+
+
+class GuardedTensors:
+    """Tensors that a case lays out on the device. :meth:`check_intact` checks that no byte of their storages has
+    changed."""
+
+    def __init__(self, context: CaseContext) -> None:
+        self.context = context
+        self.tensors: list[tuple[str, GuardedTensor]] = []
+
+    def put(self, values: torch.Tensor, layout: str, what: str) -> GuardedTensor:
+        """Lays out the values on the device: in the given layout, or contiguous if the device cannot build that layout.
+        ``what`` says what the tensor is, such as "an input"."""
+        taken = layout if self.context.opened.takes(layout) else DENSE
+        made = self.context.guarded(values, taken)
+        self.tensors.append((what, made))
+        return made
+
+    def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
+        """Returns an integer tensor, which may contain indices, on the device. The copy is contiguous or, for other
+        layouts, has another of the integers after each element in memory: a kernel that ignores the stride then reads
+        wrong but valid indices, and does not crash."""
+        values = values.detach().contiguous()
+        if layout == DENSE or values.dim() == 0 or not self.context.opened.slices:
+            return self.put(values, DENSE, what).view
+        pairs = torch.stack([values, values.flatten().roll(1).view(values.shape)], -1)
+        return self.put(pairs, DENSE, what).view.select(-1, 0)
+
+    def check_intact(self, at: str) -> None:
+        """Checks that no byte of any storage has changed."""
+        for what, tensor in self.tensors:
+            whole = tensor.intact()
+            found = "" if whole else tensor.damage()
+            text = f"{what} or the bytes around it changed"
+            self.context.check(whole, text, found=found, kind=Kind.BYTES, at=at)
