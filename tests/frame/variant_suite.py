@@ -64,4 +64,6 @@ def load(name: str) -> Suite:
     return replace(suite, cases=(*suite.cases, *cases)) if name == "device" else suite
 
 
-suites.load = load
+def pytest_addoption() -> None:
+    """Runs before the suite makes its plan, and not where this module is only imported."""
+    suites.load = load

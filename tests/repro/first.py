@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from os import path as place
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import devices.errors
 from devices import machine
@@ -85,3 +85,17 @@ def changes_a_global() -> int:
 
 
 _calls = 0
+
+
+@dataclass(frozen=True)
+class HasMarks:
+    """Dataclasses look up the names of these annotations."""
+
+    one: int = 1
+    _: KW_ONLY
+    two: int
+    shared: ClassVar[list[int]] = []
+
+
+def uses_marks() -> tuple[str, list[int]]:
+    return repr(HasMarks(two=2)), HasMarks.shared

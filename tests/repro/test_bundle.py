@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,10 +26,9 @@ def text_of(bundle: Bundle) -> str:
 
 def executed(bundle: Bundle) -> dict[str, Any]:
     """What a script with these copies defines."""
-    names: dict[str, Any] = {"__name__": "a_script"}
-    sys.modules["a_script"] = type(sys)("a_script")  # dataclasses look up their module
-    exec(compile(text_of(bundle), "repro.py", "exec"), names)
-    return names
+    module = sys.modules["a_script"] = ModuleType("a_script")  # dataclasses look up their module
+    exec(compile(text_of(bundle), "repro.py", "exec"), vars(module))
+    return vars(module)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,7 @@ def executed(bundle: Bundle) -> dict[str, Any]:
         (first.hides_names, (5,)),
         (first.uses_a_table, (5,)),
         (first.uses_classes, ()),
+        (first.uses_marks, ()),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

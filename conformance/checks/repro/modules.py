@@ -140,16 +140,23 @@ def attributes_in(node: ast.AST) -> Iterator[str]:
             yield from each.value.split(".") if re.fullmatch(r"[\w.]+", each.value) else ()
 
 
+#: Annotations that change what a dataclass makes of a field; dataclasses looks them up by these names.
+_MARKS = frozenset({"KW_ONLY", "ClassVar", "InitVar"})
+
+
 def globals_in(node: ast.AST, local: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
     """Yields the uses of names of the module in one of its statements, also those that bind such a name; ``local`` are
-    those that mean something else. Annotations are left out, because a script does not evaluate them."""
+    those that mean something else. Annotations are left out, because a script does not evaluate them, apart from the marks
+    that dataclasses look for."""
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if isinstance(node, ast.Name):
         children = ()
         if node.id not in local:
             yield node
     elif isinstance(node, ast.AnnAssign):
-        children = filter(None, (node.target, node.value))
+        special = (each for each in ast.walk(node.annotation) if isinstance(each, ast.Name))
+        special = (each for each in special if each.id in _MARKS)
+        children = filter(None, (node.target, node.value, *special))
     elif isinstance(node, ast.ClassDef):
         for each in (*node.decorator_list, *node.bases, *node.keywords):
             yield from globals_in(each, local)
