@@ -188,7 +188,9 @@ class Worker:
         self.where = DeviceLocator(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.op_checks = planned_op_checks(load())
         self.spec = plan_spec(orders.bench.plan)
-        self.littered = False  # an op has run since cycles were last collected
+        self.littered = (
+            False  # an op has run, or a case has failed, since cycles were last collected
+        )
 
     @property
     def out_of_time(self) -> bool:
@@ -267,6 +269,7 @@ class Worker:
             run_case(case, record, device, self.where)
             self.watch.end()
             run_programs(case, record, device, self.where, self._pins(item), self.watch)
+        self.littered = record.troubles > 0  # cycles of exceptions hold tensors, too
         return ItemReport(self._outcomes(item, recorder))
 
     def _run_lost(self, item: Item) -> ItemReport:

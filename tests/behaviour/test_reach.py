@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from conformance import contract, suites
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.exceptions import NotShown
+from conformance.checks.cases.execution import collector_paused
 from conformance.checks.programs.language import (
     Aspect,
     Key,
@@ -130,6 +132,28 @@ def test_a_steered_program_that_fails_is_shortened(monkeypatch: pytest.MonkeyPat
         trial.run((range(40), "beside"), lambda: run(range(40), "beside"))
     trial.shorten(0, run)
     assert trial.found is not None and trial.found[0] == ((1, 3, 8), "beside")
+
+
+def test_what_a_failing_program_allocated_is_freed_although_the_collector_is_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # programs run
+    trial = Trial(SimpleNamespace(search=None), ALLOCATOR.drawn)  # type: ignore[arg-type]
+    allocated: list[weakref.ref[Counter]] = []
+
+    def fails() -> None:
+        memory = Counter()
+        allocated.append(weakref.ref(memory))
+        error = AssertionError(
+            "wrong"
+        )  # a cycle: the exception, its traceback, the frame, the exception
+        raise error
+
+    with collector_paused():
+        for number in range(3):
+            with pytest.raises(AssertionError):
+                trial.run((number,), fails)
+        assert [each() for each in allocated] == [None] * 3
 
 
 def validate(numbers: Sequence[int], beside: str) -> None:

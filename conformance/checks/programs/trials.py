@@ -7,6 +7,7 @@ Hypothesis is imported inside functions, because a repro script may contain this
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,6 +126,9 @@ class Trial:
         try:
             part()
         except Exception as error:
+            # The collector is paused during a case: in a cycle with its exception, the memory of every failing program
+            # would stay allocated until the device has none left.
+            traceback.clear_frames(error.__traceback__)
             if search is not None and search.passes_over(program, error):
                 if isinstance(error, NotInFlight):  # later programs use longer work
                     later = [each for each in PATIENCE if each > self.context.patience]
