@@ -780,7 +780,11 @@ def test_lost_cells_are_left_out_of_their_item_alone() -> None:
     guilty = lost.of(Item.of(CELL))
     assert guilty.clauses == {"layout.bounds"} and guilty.calls == {CALL: CELL}
     assert lost.of(Item("add", "int64", [])).clauses == set()
-    assert lost.of(Item.of(CELL._replace(variant="compiled"))).clauses == set()
+    compiled = CELL._replace(variant="compiled")
+    assert lost.of(Item.of(compiled)).clauses == set()
+    lost_compiled = LostCells([Lost(compiled, Outcome.CRASH, "x", CALL)])
+    assert lost_compiled.of(Item.of(compiled)).clauses == {"layout.bounds"}
+    assert lost_compiled.of(Item.of(CELL)).clauses == set()
     assert read_lost(encode(lost.all[0])) == lost.all[0]
     outcome = lost.all[0].as_outcome
     assert outcome.call == CALL.call and outcome.message == "[a] x"
