@@ -16,7 +16,7 @@ FUNCTION: Final = "function"
 
 
 def allows(only: CallKey, call: CallKey) -> bool:
-    """Returns True if a call is the ``only`` one that may be made, or a call that must precede it."""
+    """Returns True if ``call`` is ``only``, the one call that may be made, or a call that must be made before it."""
     before = call.layout == INPUTS or (call.layout == FUNCTION and call.sample == only.sample)
     return call == only or before
 

@@ -49,8 +49,8 @@ serve(given, pipe)
 
 
 class NoCopy(Exception):
-    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not respond. The
-    caller starts a fresh interpreter instead."""
+    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not
+    respond. The caller starts a fresh interpreter instead."""
 
 
 class Copier(Protocol):
@@ -294,8 +294,8 @@ class Child:
         return late
 
     def give_up(self, why: str = "") -> None:
-        """Ends the child when its block is left, for this reason, such as "was ended because another process failed"; by
-        default because of its time limit."""
+        """Sets the reason for which the child is killed when its ``with`` block is left, such as "was ended because
+        another process failed". The default reason is the time limit. A reason that was set before is kept."""
         self._late = self._late or why or self._time_limit_text()
 
     def _has_said(self, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""The comparison of two results that the same op computed in one lower precision."""
+"""Compares two results that the same op computed in the same lower precision."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def assert_close_in(
 
 
 def _nan_if_not_finite(context: CaseContext, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of the tensor on the CPU in float64."""
+    """Returns a copy of the tensor on the CPU in float64, with NaN in place of each element that is not finite."""
     there = context.from_device(tensor.detach()).double()
     return there.masked_fill(~there.isfinite(), torch.nan)

@@ -152,8 +152,8 @@ class OpContext:
 
     @property
     def reference_name(self) -> str:
-        """The name that a repro script gives to the subject's reference: that of the function under test if they are one
-        function."""
+        """The name of the subject's reference in a repro script: "op" if the reference is the function under test,
+        otherwise "reference_op"."""
         return "op" if self.subject.reference is self.subject.function else "reference_op"
 
     @property
@@ -359,13 +359,13 @@ class OpContext:
         mode: Mode | None = None,
     ) -> Any:
         """Makes the call of the op, or of ``function``, by ``procedure(call, *given)``, and judges its result with
-        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the
-        evidence; None if no clause of ``judges`` is wanted, or if the call ended a process in an earlier attempt.
+        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the evidence; None
+        if no clause of ``judges`` is wanted, or if the call ended a process in an earlier attempt.
 
-        ``layout`` is the layout name to record, by default that of the inputs. ``check`` is the sort of check to record
-        (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If ``refusable``,
-        NotImplementedError means that the device does not implement the call. ``mode`` is the mode of the call, by default
-        that of the item.
+        ``layout`` is the layout name to record, by default the name of the inputs' layout. ``check`` is the sort of
+        check to record (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If
+        ``refusable``, NotImplementedError means that the device does not implement the call. ``mode`` is the mode of
+        the call, by default the mode of the item.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
@@ -563,7 +563,8 @@ def run_checks(
     ctx: OpContext, checks: Iterable[OpCheck], budget: Budget = lambda check: None
 ) -> None:
     """Runs the check functions of all wanted clauses, in order. A function that serves several clauses is run only
-    once, with the largest of their budgets. The recorder has the clauses of one variant only: those that the plan has for it."""
+    once, with the largest of their budgets. The recorder contains only the clauses that the plan has for the variant of
+    the item."""
     wanted: dict[Callable[[OpContext], None], list[OpCheck]] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:

@@ -143,11 +143,11 @@ class DirectedScript:
 
     def may_run(self) -> bool:
         """Announces the check to the guard, and returns True if the check may run. Returns False if the check ended its
-        process in an earlier attempt, if only the script of the check is wanted, or if the function under test runs on the
-        device alone: the check calls one function on the device and on the CPU."""
+        process in an earlier attempt, if only the script of the check is wanted, or if the function under test runs
+        only on the device, because the check also calls it on the CPU."""
         if not self.ctx.subject.runs_on_cpu:
             self.ctx.recorder.cells[self.clause].pass_over(
-                f"{self.check.__name__}() calls the function on the CPU too, and it runs on the device alone"
+                f"{self.check.__name__}() also calls the function under test on the CPU, but the function runs only on the device"
             )
             return False
         number = self.number if self.sample is None else self.sample.index

@@ -120,8 +120,8 @@ class Trial:
         return True
 
     def run(self, program: Program, part: Callable[[], Any]) -> bool:
-        """Runs a program, or the part of it that was drawn last. Returns whether the program may continue. Raises the
-        program's failure."""
+        """Runs a program, or the part of the program that was drawn last. Returns True if the program may continue, and
+        False if its failure is to be ignored. Raises any other failure of the program."""
         search = self.context.search
         try:
             part()
@@ -193,7 +193,7 @@ class Trial:
         programs, which were drawn to cover what the random programs missed. ``shorter`` shortens a failing program.
         Requires that at least ``programs`` programs ran and that they covered ``reach``.
 
-        A random search (``--explore``) has no steered programs and no such minimum.
+        In a random search (``--explore``) there are no steered programs, and nothing is required.
         """
         with self.shrunk(shorter):
             search()
@@ -214,9 +214,9 @@ class Trial:
                 )
 
     def must_have_run(self, programs: int) -> None:
-        """Requires that at least ``programs`` programs ran. A random search has no such minimum."""
+        """Requires that at least ``programs`` programs ran. Nothing is required of a random search."""
         if self.context.search is None:
-            text = f"{self.count} programs ran; expected {programs}"
+            text = f"expected at least {programs} programs to run; {self.count} ran"
             self.context.must(self.count >= programs, text)
 
     @contextmanager

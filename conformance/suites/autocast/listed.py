@@ -65,8 +65,8 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """Check that a call in an autocast region gives results of dtype ``computed``. Raises
-    NotImplementedError if the call raises it and the device has no kernel for ``computed``: the call without autocast
+    """Check that a call in an autocast region gives results of dtype ``computed``. Raises NotImplementedError if the
+    device has no kernel for ``computed``, that is, if the call raises NotImplementedError and the call without autocast
     on operands of this dtype raises an exception too."""
     answer = call_under_autocast(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):

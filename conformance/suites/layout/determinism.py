@@ -69,7 +69,8 @@ def deterministic() -> Iterator[None]:
 
 def called_twice(call: Invocation, mutable: bool) -> list[Evidence]:
     """Make the call twice and return the evidence of both. On the CPU, newly allocated memory is filled with different
-    bytes for the two calls. If the op updates its inputs (``mutable``), they get their known bytes again."""
+    bytes for the two calls. If the op updates its inputs (``mutable``), their known bytes are restored after each
+    call."""
     found = []
     for byte in (0, 1):
         with deterministic(), fresh_memory(call.device, byte):
