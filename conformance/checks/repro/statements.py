@@ -104,7 +104,9 @@ def _imported(each: Import) -> Iterator[Thing]:
 def _uses_in(module: Module, node: ast.AST) -> Iterator[Use]:
     for each in (each for inner in ast.walk(node) for each in imports_of(inner)):
         if each.package in _OURS:
-            raise NotCarried(f"{module.name} imports {each.module} below the top level of the module")
+            raise NotCarried(
+                f"{module.name} imports {each.module} below the top level of the module"
+            )
     holders = {id(each.value): each for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     for name in globals_in(node):
         for thing in defined_as(module, name.id):
