@@ -22,8 +22,9 @@ def allows(only: CallKey, call: CallKey) -> bool:
 
 
 class Guard:
-    """A guard that allows every call and does nothing else, for use outside a run (tests, minimising, exploring).
-    During a run ``conformance.run`` provides a guard that survives crashes and hangs."""
+    """The object to which a check reports its progress. This one allows every call and does nothing else; it is used
+    outside a run (tests, minimising, exploring). During a run ``conformance.run`` provides a guard that survives
+    crashes and hangs."""
 
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0

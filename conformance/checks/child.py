@@ -120,8 +120,8 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last line that the process printed, which usually describes a crash. If faulthandler printed a stack, the
-        innermost frame of that stack."""
+        """The last line that the process printed, which usually describes a crash. If a signal killed the process and
+        faulthandler printed its stack, this is the line of the innermost frame."""
         lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
         frames = (line for line in lines if self.signal and line.startswith('File "'))
         return next(frames, lines[-1] if lines else "")[:300]

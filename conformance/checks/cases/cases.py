@@ -68,7 +68,7 @@ class BehaviourCase:
             )
 
     def anew(self, seed: int, programs: int) -> BehaviourCase:
-        """Returns a copy of a case that draws programs, with another seed and another number of programs."""
+        """Returns a copy of a case with random programs, with another seed and another number of programs."""
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
@@ -94,9 +94,9 @@ class OpCheck:
 
     ``applies`` takes :class:`opinfo.samples.Traits` and does not use the device. ``checks`` take the
     :class:`conformance.checks.ops.context.OpContext` of an op and dtype; one check may serve several clauses.
-    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the op. It
-    returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
-    to dtypes that every plan includes.
+    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the
+    op. It returns the declared reason for not trying the op on the device; an empty string means that the op is tried.
+    ``always`` maps an op's name, or its kind in torch's database, to dtypes that every plan includes.
 
     Each of the ``variants`` of a check has its own cell; the check functions read the variant from ``ctx.variant``. The
     empty string stands for the cell without a variant.

@@ -397,7 +397,7 @@ class CaseContext:
         A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
         opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
         the stream for a fixed time, ``patience`` milliseconds; if that work finishes before the case has made its
-        checks, the case is tried again with more patience.
+        checks, the case is tried again with a longer ``patience``.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
@@ -447,7 +447,7 @@ class CaseContext:
 
     @contextmanager
     def on(self, index: int) -> Iterator[None]:
-        """Makes a device index the current one for the duration of the block."""
+        """Makes a device index the current one for the duration of the ``with`` block."""
         with torch.accelerator.device_index(index):
             yield
 

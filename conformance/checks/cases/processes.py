@@ -1,7 +1,7 @@
 """Runs functions of cases in subprocesses, alone or in a group of processes that work together, and returns their
 results.
 
-The module imports only modules that repro scripts contain.
+Repro scripts contain a copy of this module, so it imports only modules that they contain too.
 """
 
 from __future__ import annotations

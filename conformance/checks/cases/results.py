@@ -1,7 +1,7 @@
 """The results of checks: of one attempt at a check, of a function that ran in a subprocess, and of a group of
 processes.
 
-The module imports only modules that repro scripts contain.
+Repro scripts contain a copy of this module, so it imports only modules that they contain too.
 """
 
 from __future__ import annotations

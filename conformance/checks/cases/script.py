@@ -42,7 +42,7 @@ def script_of_case(
 ) -> str:
     """Returns the repro script of a case on a device for which ``has_source`` is true. No run is needed.
 
-    ``failure`` is shown in the first lines of the script, and ``program`` is the drawn program that failed, if known.
+    ``failure`` is shown in the first lines of the script, and ``program`` is the random program that failed, if known.
     ``dies`` is True for a check that crashes or hangs its process; the script then runs the check in a subprocess.
     """
     assert descriptor.folder is not None
@@ -109,7 +109,7 @@ def _may_lead(check: Callable[..., Any]) -> bool:
 
 
 def _module_of_program(module: str, source: str) -> Module:
-    """Returns a module that consists of the source of a drawn program and an import of the names that the program uses
+    """Returns a module that consists of the source of a random program and an import of the names that the program uses
     from ``module``."""
     tree, known = ast.parse(source), read_module(module)
     used = {each.id for node in tree.body for each in globals_in(node)}

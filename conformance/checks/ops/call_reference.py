@@ -150,7 +150,8 @@ class Reference:
 
     @property
     def process(self) -> Callable[[Any], Any] | None:
-        """A function that extracts the unique part of a result; None if the whole result is unique."""
+        """A function that extracts the part of a result that the inputs determine, for example without the signs of
+        eigenvectors; None if they determine the whole result."""
         return self.laid.sample.process if "values.not_unique" in self.families else None
 
     @property

@@ -224,7 +224,7 @@ Found = Iterator[Wrong | Ambiguous | Unjudged | None]
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The tensors of one sample, laid out on the device in the layouts of one case."""
+    """The tensors of one sample, laid out on the device in the layouts of one layout case."""
 
     sample: Sample
     case: LayoutCase

@@ -106,8 +106,8 @@ class TargetAfter:
 
     @property
     def keeps_its_strides(self) -> bool:
-        """True if the target still has the strides with which it was made. Strides of dimensions of size 0 or 1 do not
-        count. On a device from which only values can be read, the shapes are compared instead."""
+        """True if the target still has the strides with which it was made. Only the strides of dimensions of size 2 or
+        more count. On a device from which only values can be read, the shapes are compared instead."""
         if self.asked is None or self.by_values:
             return self.asked is None or self.shape == self.asked.shape
         asked = significant(self.asked.shape, self.asked.stride)

@@ -40,7 +40,7 @@ class Judgement:
     sample: int = 0
 
     def verdicts(self) -> Found:
-        """Yields the verdicts of the judge."""
+        """Yields the verdicts of the judge, one for each comparison: None if the comparison passed."""
         return self.judge(self.evidence, self.reference)
 
     def faults(self) -> list[str]:

@@ -1,5 +1,6 @@
-"""How a call is executed: as it stands (eager), compiled, or captured in a graph and replayed. Every procedure and every
-judge takes a call in any mode. Repro scripts contain the functions below, which need only torch."""
+"""How a call is executed: as it stands (eager), compiled, or captured in a graph and replayed. Procedures (functions
+that make a call) and judges (functions that judge its result) work in any mode. Repro scripts contain the functions
+below, which need only torch."""
 
 from __future__ import annotations
 

@@ -57,8 +57,9 @@ def run(
     inplace: bool = False,
     **parameters: Any,
 ) -> bool:
-    """Makes one directed check of a clause, if the clause is wanted, and records the result under the layout name
-    ``layout``. ``number`` distinguishes checks of the same layout. Returns True if the check was made.
+    """Makes one directed check (a function that makes a whole check by itself) of a clause, if the clause is selected,
+    and records the result under the layout name ``layout``. ``number`` distinguishes checks of the same layout. Returns
+    True if the check was made.
 
     With ``inplace``, the check receives the in-place variant as its op. If the check raises NotImplementedError, the
     device does not implement the op and the cell becomes unsupported.
@@ -109,7 +110,8 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class DirectedScript:
-    """One directed check of an op. Calling the object returns the text of its repro script."""
+    """One directed check of an op (see the module's docstring). Calling the object returns the text of its repro
+    script."""
 
     ctx: OpContext
     clause: str

@@ -1,7 +1,7 @@
 """Languages of random programs. A language declares each of its instructions once: the operands and their values, the
 precondition, the effect on a model of the device, the operations that run on the device, and the states that programs
-must cover. The text of programs, their validation, what may come next, and the table of what programs can cover follow
-from these declarations.
+must cover. The text of programs, their validation, the choice of possible next steps, and the table of what programs
+can cover follow from these declarations.
 
 A few programs drawn at random miss rare pairs of instructions. So a case counts what its programs cover, and then adds
 steered programs. To choose the next step of a steered program, several steps are drawn at random, and the one that
@@ -149,7 +149,7 @@ class Instruction:
 
 @dataclass(kw_only=True)
 class Language:
-    """The instructions of a kind of random programs."""
+    """The instructions of one kind of random programs, and the properties that the instructions share."""
 
     name: str  # for messages, such as ``an allocator program``
     operands: tuple[Operand, ...]
@@ -337,8 +337,8 @@ class State:
 def steered(
     begin: Callable[[Random], S], reach: Reach, seed: int, length: int
 ) -> Iterator[tuple[S, list[Step]]]:
-    """Yields programs of at most ``length`` steps that together cover the missing pairs and states, each with its last
-    state. ``begin`` returns the state in which a program begins."""
+    """Yields programs of at most ``length`` steps that together cover the missing pairs and states, each with the state
+    after its last step. ``begin`` returns the state before the first step of a program."""
     random, missing = Random(seed), set(reach.missing)
     for _ in range(_MOST):
         if not missing:

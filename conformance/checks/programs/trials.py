@@ -154,7 +154,7 @@ class Trial:
 
     def shorten(self, place: int, run: Callable[..., Any]) -> None:
         """Removes the steps of the failing program that the failure does not need, first many at once and then one by
-        one. The steps are at the ``place`` of the program; ``run`` runs a program."""
+        one. ``place`` is the index of the steps in the program, and ``run`` runs a program."""
         assert self.found is not None
         program = self.found[0]
         at_once = max(1, len(program[place]) // 2)
@@ -204,13 +204,13 @@ class Trial:
         self.must_have_reached(reach)
 
     def must_have_reached(self, reach: Reach) -> None:
-        """Stores the coverage of the drawn programs for the report. Raises NotShown if an entry of the coverage table
+        """Stores the coverage of the random programs for the report. Raises NotShown if an entry of the coverage table
         was not reached, which is an error of this suite and not of the device."""
         if self.context.search is None:
             self.context.reached = str(reach)
             if reach.missing:
                 raise NotShown(
-                    f"the drawn programs do not cover every entry of the coverage table: {reach}"
+                    f"the random programs do not cover every entry of the coverage table: {reach}"
                 )
 
     def must_have_run(self, programs: int) -> None:

@@ -57,11 +57,11 @@ class Bundle:
         return self
 
     def has(self, function: Any) -> bool:
-        """Returns True if a function or class is needed."""
+        """Returns True if the bundle contains a function or class."""
         return Definition(read_module(function.__module__), function.__name__) in self.names
 
     def mention(self, attributes: Iterable[str]) -> None:
-        """Adds the methods with these names."""
+        """Adds the methods with these names, and everything that they use."""
         self._mention(attributes)
         self._close()
 

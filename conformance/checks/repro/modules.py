@@ -35,7 +35,8 @@ class Import:
 
     @property
     def value(self) -> tuple[str, str]:
-        """The module and the name in it that are bound. ``import a.b`` binds the module ``a``."""
+        """The imported object, as a pair of its module and its name in the module. ``import a.b`` binds the module
+        ``a``."""
         is_plain = not self.original and self.name == self.package
         return self.package if is_plain else self.module, self.original
 

@@ -1,5 +1,5 @@
-"""The text of a repro script: the failure as somebody would paste it into a bug report, the check, then copies of what the
-check uses.
+"""The text of a repro script: first the failure, in a form to be pasted into a bug report, then the check, then copies
+of what the check uses.
 
 A script imports only torch, the standard library and the device's module. It exits 1 while the fault is present, and 0 once
 the fault is fixed.

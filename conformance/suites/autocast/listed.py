@@ -242,7 +242,9 @@ def _as_if_cast(
     here = _gradients(answer.results, leaves.leaves)
     dtypes = [None if each is None else each.dtype for each in here]
     wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
-    context.same(dtypes, wanted, f"{op}: the dtype of a gradient differs from its leaf's")
+    context.same(
+        dtypes, wanted, f"{op}: the dtype of a gradient differs from the dtype of its leaf"
+    )
     _assert_close(
         context,
         here,

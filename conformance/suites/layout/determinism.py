@@ -95,7 +95,7 @@ def judge_same_bits(evidence: Sequence[Evidence], reference: ReferenceParts) -> 
         return
     if first.raised is not None or second.raised is not None:
         which = "first" if first.raised is not None else "second"
-        expected = "two equal calls to return the same bits or both raise"
+        expected = "two equal calls to return the same bits, or both to raise an exception"
         yield Wrong(kind, expected, f"an exception from the {which} call only")
         return
     pairs = list(zip(tensors_of(first.read), tensors_of(second.read)))
