@@ -49,8 +49,8 @@ serve(given, pipe)
 
 
 class NoCopy(Exception):
-    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not respond. The
-    caller starts a fresh interpreter instead."""
+    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not
+    respond. The caller starts a fresh interpreter instead."""
 
 
 class Copier(Protocol):
@@ -120,8 +120,8 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last line that the process printed, which usually describes a crash. If faulthandler printed a stack, the
-        innermost frame of that stack."""
+        """The last line that the process printed, which usually describes a crash. If a signal killed the process and
+        faulthandler printed its stack, this is the line of the innermost frame."""
         lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
         frames = (line for line in lines if self.signal and line.startswith('File "'))
         return next(frames, lines[-1] if lines else "")[:300]
@@ -294,8 +294,8 @@ class Child:
         return late
 
     def give_up(self, why: str = "") -> None:
-        """Ends the child when its block is left, for this reason, such as "was ended because another process failed"; by
-        default because of its time limit."""
+        """Sets the reason for which the child is killed when its ``with`` block is left, such as "was ended because
+        another process failed". The default reason is the time limit. A reason that was set before is kept."""
         self._late = self._late or why or self._time_limit_text()
 
     def _has_said(self, seconds: float) -> bool:

@@ -1,9 +1,9 @@
-"""Subprocesses that work together, such as the ranks of a distributed program: one time limit, the answers of all, and one
-rank that is to blame.
+"""Runs a group of subprocesses that work together, such as the ranks of a distributed program, under one time limit.
+Returns the answer of each process, and says for which processes the others waited when the time was over.
 
-As soon as one process has failed, the others get a short time to answer, because they may wait for the failed one for
-ever; then all are killed. The module imports only the standard library and the module of one subprocess, because repro
-scripts contain it.
+As soon as one process has failed, the others get a short time to answer, because they may be waiting for the failed
+process; then all are killed. The module imports only the standard library and ``conformance.checks.child``, because
+repro scripts contain it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ Tells = Callable[[Any], bool]
 
 @dataclass(slots=True)
 class Member:
-    """The result of one process of a group. ``messages`` are those that it sent; the last one is its ``answer`` if it
-    has ``answered``. ``behind`` is True for a process that others waited for when the time was over."""
+    """The result of one process of a group. ``messages`` are the messages that the process sent. If ``answered`` is
+    True, the last message is the ``answer`` of the process. ``behind`` is True for a process that others waited for
+    when the time was over."""
 
     rank: int
     messages: list[Any] = field(default_factory=list)
@@ -49,9 +50,10 @@ class Member:
 
 
 class Group:
-    """Subprocesses that run at the same time. ``is_answer(message)`` says whether a message is the last one of a process;
-    other messages show its progress. ``is_failure(message)`` says whether the others need not be waited for. The time
-    limit of the children, ``limits.total``, counts from the moment in which all are ready."""
+    """Subprocesses that run at the same time. ``is_answer(message)`` says whether a message is the answer of a process,
+    which is its last message; other messages show its progress. ``is_failure(message)`` says whether an answer means
+    that the process has failed. The time limit of the children, ``limits.total``, counts from the moment in which all
+    are ready."""
 
     def __init__(
         self, children: Sequence[Child], is_answer: Tells, is_failure: Tells = lambda _: False
@@ -62,8 +64,9 @@ class Group:
     def run(self) -> list[Member]:
         """Starts the subprocesses, waits until all have ended, and returns the result of each, in order.
 
-        All are ended as soon as one exceeds its limit, and soon after one has failed. Raises ConformError if a process
-        cannot be started; those that were started are killed.
+        All subprocesses are ended as soon as one of them exceeds its limit, or a short time after one of them has
+        failed. Raises ConformError if a subprocess cannot be started; the subprocesses that were started before are
+        killed.
         """
         with contextlib.ExitStack() as started:
             for child in self._children:
@@ -93,7 +96,8 @@ class Group:
                 child.give_up("was ended because another process of its group had failed")
 
     def _hear(self, running: dict[int, Child]) -> bool:
-        """Takes the messages of the processes, and removes those that have ended. Returns True if one has failed."""
+        """Receives the messages of the running processes, and removes the processes that have ended from ``running``.
+        Returns True if a process has failed."""
         failed = False
         for rank, child in list(running.items()):
             ready, member = child.ready, self._members[rank]
@@ -110,8 +114,8 @@ class Group:
         return failed
 
     def _last(self, running: Mapping[int, Child]) -> list[int]:
-        """Returns those of the processes for which the others wait: those that have not started, or that have sent the
-        fewest messages."""
+        """Returns the ranks of the processes for which the others wait: those that have not started, or, if all have
+        started, those that have sent the fewest messages."""
         progress = {
             rank: (child.ready, len(self._members[rank].messages))
             for rank, child in running.items()
@@ -123,8 +127,8 @@ class Group:
 @contextlib.contextmanager
 def rendezvous() -> Iterator[str]:
     """Yields the path of an empty file through which the processes of a group find each other, for
-    ``torch.distributed.FileStore``. On Linux it exists only in memory, and is gone with this process; elsewhere it is in a
-    temporary folder."""
+    ``torch.distributed.FileStore``. On Linux the file exists only in memory, and disappears with this process; on other
+    systems it is in a temporary folder."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("conform-rendezvous")
         try:

@@ -50,7 +50,8 @@ def suite_of(clause: str) -> str:
 
 @cache
 def load(name: str) -> Suite:
-    """Return the suite with a name such as "streams". The call imports the package of the suite, which needs torch."""
+    """Return the suite with the given name, such as "streams". The call imports the package of the suite, which needs
+    torch."""
     suite = importlib.import_module(f"conformance.suites.{name}").SUITE
     assert isinstance(suite, Suite)
     return suite

@@ -155,8 +155,8 @@ def none_inside(
 
 @contextmanager
 def given_back(context: CaseContext, text: str) -> Iterator[int]:
-    """Checks that `reserved` returns to its previous value after the ``with`` block, and yields the previous
-    value. A tensor that is still alive would keep `reserved` higher."""
+    """Returns a context manager that yields the number of reserved bytes, and checks after the ``with`` block that the
+    number is the same again. A tensor that is still alive would keep the number higher."""
     fresh(context)
     before = context.counters().reserved
     yield before

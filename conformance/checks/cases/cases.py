@@ -68,7 +68,7 @@ class BehaviourCase:
             )
 
     def anew(self, seed: int, programs: int) -> BehaviourCase:
-        """Returns a copy of a case that draws programs, with another seed and another number of programs."""
+        """Returns a copy of a case with random programs, with another seed and another number of programs."""
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
@@ -94,16 +94,16 @@ class OpCheck:
 
     ``applies`` takes :class:`opinfo.samples.Traits` and does not use the device. ``checks`` take the
     :class:`conformance.checks.ops.context.OpContext` of an op and dtype; one check may serve several clauses.
-    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the op. It
-    returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
-    to dtypes that every plan includes.
+    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the
+    op. It returns the declared reason for not trying the op on the device; an empty string means that the op is tried.
+    ``always`` maps an op's name, or its kind in torch's database, to dtypes that every plan includes.
 
-    Each of the ``variants`` of a check is a cell; the check functions read it from ``ctx.variant``. The empty variant is the
-    cell without one.
+    Each of the ``variants`` of a check has its own cell; the check functions read the variant from ``ctx.variant``. The
+    empty string stands for the cell without a variant.
 
-    A check whose calls are slow has a budget: ``samples`` is the most samples of an op that the plan ``quick`` takes for
-    it, ``more`` the most that plans with more cases take; a plan that is whole takes all. ``seconds`` is the least time
-    limit of its clauses.
+    A check whose calls are slow has a budget: it gets at most ``samples`` samples of an op in the plan ``quick``, and
+    at most ``more`` in plans with more cases. A whole plan gives it all samples. ``seconds`` is a lower bound of the
+    time limit of its clauses.
     """
 
     clause: str
@@ -122,7 +122,8 @@ class OpCheck:
     loads: Callable[[], None] | None = None  # loads code that all forks of a worker then share
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
-        """Returns the most samples of an op that a plan takes for this check; None if it takes all."""
+        """Returns the largest number of samples of an op that a plan gives to this check; None if the plan gives
+        all."""
         if whole:
             return None
         return self.more if more else self.samples

@@ -203,12 +203,13 @@ class CaseContext:
         *,
         around: float | None = None,
     ) -> GuardedTensor:
-        """Like ``lay``, but returns an object that knows the bytes around the tensor.
+        """Copies a CPU tensor to the device like ``lay``, but returns an object that can also check the bytes around
+        the tensor.
 
         ``device`` is a device index, or a device to which the tensor is copied by ``to()``, such as the CPU. On devices
         without strides the layout is made by slicing, and a tensor that fills its storage has no bytes around it.
-        ``around`` is the value of the elements around the tensor, where NaN would make a wrong read an error and not a
-        wrong result.
+        ``around`` is the value of the elements around the tensor. The default is NaN; another value is needed if a
+        wrong read of NaN would raise an exception instead of giving a wrong result.
         """
         if isinstance(device, int):
             move: Move = partial(self.to_device, index=device)
@@ -396,7 +397,7 @@ class CaseContext:
         A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
         opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
         the stream for a fixed time, ``patience`` milliseconds; if that work finishes before the case has made its
-        checks, the case is tried again with more patience.
+        checks, the case is tried again with a longer ``patience``.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
@@ -446,7 +447,7 @@ class CaseContext:
 
     @contextmanager
     def on(self, index: int) -> Iterator[None]:
-        """Makes a device index the current one for the duration of the block."""
+        """Makes a device index the current one for the duration of the ``with`` block."""
         with torch.accelerator.device_index(index):
             yield
 
@@ -501,7 +502,8 @@ class CaseContext:
         return result
 
     def _take(self, result: Result) -> None:
-        """Counts the checks of a subprocess, and raises what ended its check."""
+        """Adds the checks and the notes of a subprocess to those of this context. If its check failed or could not be
+        made, raises the matching exception."""
         self.checks += result.checks
         self.notes += result.notes
         if result.failure is not None and not result.raised:
@@ -515,12 +517,12 @@ class CaseContext:
     def children(
         self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
     ) -> list[Result]:
-        """Runs ``function(context, *arguments)`` in ``ranks`` subprocesses at the same time, and returns their results in
-        order. ``context.rank`` is the place of each in the group.
+        """Runs ``function(context, *arguments)`` in ``ranks`` subprocesses at the same time, and returns their results
+        in order. In each subprocess, ``context.rank`` is its place in the group.
 
-        As with ``child``, the checks of the subprocesses count as checks of this case. If one dies, hangs, or does not
-        start, all are ended, and the case fails with one failure that names the rank. ``seconds`` is the limit of the
-        whole group, from the moment in which all have opened the device.
+        As with ``child``, the checks of the subprocesses count as checks of this case. If a subprocess dies, hangs, or
+        does not start, all subprocesses are ended, and the case fails with one failure, which names the rank of that
+        subprocess. ``seconds`` is the limit of the whole group, from the moment in which all have opened the device.
         """
         about = (self.where, self.seed, self.default, self.patience)
         first_time = self.descriptor.first_time

@@ -1,6 +1,7 @@
-"""Runs functions of cases in subprocesses, one or several that work together, and returns their results.
+"""Runs functions of cases in subprocesses, alone or in a group of processes that work together, and returns their
+results.
 
-The module imports only what repro scripts contain.
+Repro scripts contain a copy of this module, so it imports only modules that they contain too.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class DeviceLocator:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through which
-    they find each other. ``tell`` tells the parent that the process has got one step further."""
+    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through
+    which the processes find each other. ``tell`` sends a message to the parent process."""
 
     index: int
     count: int
@@ -64,8 +65,9 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a subprocess is to do: the function, by its module and name, its arguments, and what its context needs. With
-    ``fresh``, the device has not been used before the function starts."""
+    """The task of a subprocess: a function, given by its module and its name, the arguments of the function, and the
+    values from which its context is built. If ``fresh`` is True, the device has not been used before the function
+    starts."""
 
     module: str
     function: str
@@ -157,7 +159,8 @@ def _is_result(message: Any) -> bool:
 
 
 def _has_failed(message: Any) -> bool:
-    """Returns True if a rank has failed for good. An exception may be what the case expects of every rank."""
+    """Returns True if the message of a rank reports a failed check, or that nothing could be judged. A reported
+    exception does not count, because the case may expect it from every rank."""
     result = unpacked(message)
     failed = result.failure is not None and not result.raised
     return failed or bool(result.not_shown or result.undeclared)

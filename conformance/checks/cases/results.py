@@ -1,6 +1,7 @@
-"""The result of a check: that of one attempt, that of a function in a subprocess, and the failure of a group of processes.
+"""The results of checks: of one attempt at a check, of a function that ran in a subprocess, and of a group of
+processes.
 
-The module imports only what repro scripts contain.
+Repro scripts contain a copy of this module, so it imports only modules that they contain too.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def group_failure(results: Sequence[Result]) -> Failure | None:
     that exited without a result; otherwise one whose check failed; otherwise, of those that raised an exception or did
     not finish in time, the one with the least progress.
 
-    Returns None if every rank has a result, because the case judges results, even those that are exceptions.
+    Returns None if every rank has a result: the case then judges the results, even if some of them are exceptions.
     """
     for result in results:
         if result.ended.status not in (None, 0):

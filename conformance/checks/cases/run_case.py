@@ -1,4 +1,5 @@
-"""Runs a case, or one of its pinned programs, and records the result in the case's cell."""
+"""Runs a case, or one of its pinned programs (random programs that failed once and are now part of every plan), and
+records the result in the case's cell."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def run_case(case: BehaviourCase, record: CellRecord, device: Device, where: Dev
 def run_program(
     case: BehaviourCase, program: tuple[Any, ...], device: Device, where: DeviceLocator
 ) -> Attempt:
-    """Runs a pinned program of a case and returns the result. The caller counts the checks and records the failure."""
+    """Runs a pinned program of a case (a random program that failed once and is now part of every plan) and returns the
+    result. The caller counts the checks and records the failure."""
     assert case.drawn is not None
     made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
     if made.failure is None:

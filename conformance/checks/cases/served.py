@@ -1,4 +1,4 @@
-"""What a subprocess of a case runs."""
+"""The function that a subprocess of a case runs."""
 
 from __future__ import annotations
 

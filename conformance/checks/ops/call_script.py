@@ -75,7 +75,7 @@ class CallScript:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function that is called, as it stands."""
+        """The function that is called, without the mode (such as compiled) in which it is executed."""
         return self.made.eager or self.made.function
 
     def __call__(self, failure: Failure | None = None) -> str:
@@ -138,7 +138,7 @@ class CallScript:
         if self.mode.wrap is not None:
             comments.append(f"executed as {self.mode.source('op')[0]}")
         if self.procedure.__module__ != called.__module__:  # it does more than one call
-            comments.append(f"and more: see {self.procedure.__name__}() below")
+            comments.append(f"the check makes more calls: see {self.procedure.__name__}() below")
         return [*lines, f"{call}  # {', '.join(comments)}" if comments else call]
 
     def _targets(self) -> list[tuple[torch.dtype, Geometry]]:

@@ -1,7 +1,7 @@
 """Writes repro scripts for checks of ops.
 
-A script begins with the inputs, the call and the judgement. Below are copies of the functions that made and judged the
-call in the run.
+A script begins with the inputs, the call and the judgement. Copies of the functions that made and judged the call in
+the run follow.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """Check that a call in an autocast region gives results of dtype ``computed``. Raises
-    NotImplementedError if the call raises it and the device has no kernel for ``computed``: the call without autocast
+    """Check that a call in an autocast region gives results of dtype ``computed``. Raises NotImplementedError if the
+    device has no kernel for ``computed``, that is, if the call raises NotImplementedError and the call without autocast
     on operands of this dtype raises an exception too."""
     answer = call_under_autocast(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
@@ -242,7 +242,9 @@ def _as_if_cast(
     here = _gradients(answer.results, leaves.leaves)
     dtypes = [None if each is None else each.dtype for each in here]
     wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
-    context.same(dtypes, wanted, f"{op}: the dtype of a gradient differs from its leaf's")
+    context.same(
+        dtypes, wanted, f"{op}: the dtype of a gradient differs from the dtype of its leaf"
+    )
     _assert_close(
         context,
         here,

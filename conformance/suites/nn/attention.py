@@ -141,7 +141,7 @@ def judged(
         context.same(
             got.dtype,
             mine[0].dtype,
-            "the dtype of the result differs from the query's",
+            "the dtype of the result differs from the dtype of the query",
             Kind.DTYPE,
             at,
         )
@@ -295,9 +295,9 @@ def masks(context: CaseContext, shape: tuple[int, ...]) -> None:
         16,
         mask=floats,
         needs="m",
-        at="a float mask that alone requires a gradient",
+        at="a float mask, the only operand that requires a gradient",
     )
-    attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without gradient")
+    attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without a gradient")
     hidden = torch.zeros(shape).masked_fill(~bools, -torch.inf)
     attend(context, query, key, 16, mask=hidden, needs="qkv", at="a mask of -inf")
 

@@ -303,9 +303,9 @@ def judge(
             continue  # views share the counter of their buffer
         for number, (tensor, old) in enumerate(zip(each.there, before[key], strict=True)):
             if (version_of(tensor) > old) != (each is written):
-                now = f"{version_of(tensor) - old} writes"
+                now = f"an increase of {version_of(tensor) - old}"
                 where = f"{at}, {key}, tensor {number}"
-                wanted = "a write" if each is written else "0 writes"
+                wanted = "an increase" if each is written else "an unchanged counter"
                 context.check(False, BUMPED, expected=wanted, found=now, kind=Kind.STATE, at=where)
     return True
 

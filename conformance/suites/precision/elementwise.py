@@ -148,7 +148,7 @@ def asked(
     try:
         return op(*(each.clone() for each in given), *args, **kwargs)
     except Exception as error:
-        raise NotApplicable("the CPU raises") from error
+        raise NotApplicable("the CPU raises an exception for these operands") from error
 
 
 def answered(
@@ -167,7 +167,7 @@ def answered(
     except NotImplementedError:
         raise
     except Exception as error:
-        raise NotReturned("the call raised") from error
+        raise NotReturned("the call raised an exception; other clauses check exceptions") from error
 
 
 def judged(given: list[torch.Tensor], limit: dict[str, Any]) -> torch.Tensor:

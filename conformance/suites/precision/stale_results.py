@@ -174,7 +174,9 @@ def fresh_answers(
         except NotImplementedError:
             raise
         except Exception as error:
-            raise NotReturned("the call raised") from error
+            raise NotReturned(
+                "the call raised an exception; other clauses check exceptions"
+            ) from error
 
     held_first = called()
     first = replace_tensors(held_first, back)
