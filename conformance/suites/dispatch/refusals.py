@@ -56,10 +56,10 @@ def mixes(traits: Traits) -> bool:
 
 
 def unmixed(descriptor: Descriptor, op: str, source: object = None) -> str:
-    """Returns the reason why operands on different devices cannot be tried, which is that the device is the CPU
-    itself. The reason is empty if they can be tried."""
+    """Returns the reason why the op cannot be called with operands on different devices: the device is the CPU itself.
+    The reason is empty if the device is not the CPU."""
     if key_of(descriptor.torch_type) == "CPU":
-        return "by declaration: the device is the CPU, so there is no other device to mix with"
+        return "by declaration: the device is the CPU, so no operand can be on a different device"
     return ""
 
 
@@ -129,7 +129,7 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
     try:
         want = op(scalar, whole) if first else op(whole, scalar)
     except Exception as exc:
-        raise NotApplicable("the CPU raises for the operands") from exc
+        raise NotApplicable("the CPU raises an exception for the operands") from exc
     got = back(op(scalar, move(whole)) if first else op(move(whole), scalar))
     what = f"the call with a 0-d CPU tensor as {'first' if first else 'second'} operand"
     if got.dtype != want.dtype:
@@ -164,7 +164,7 @@ def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
     tried."""
     if "device_assert" not in descriptor.capabilities or source.subjects()[op].has_error_inputs:
         return ""
-    return "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
+    return "by declaration: an index out of range triggers an assertion on the device (see dispatch.device_assert)"
 
 
 def error_inputs(ctx: OpContext) -> None:
@@ -200,8 +200,8 @@ def error_inputs(ctx: OpContext) -> None:
 
 
 def _out_of_range(ctx: OpContext) -> None:
-    """Checks an op with an index just past the end, an index just before the start, and an index far away, in
-    the last place of an index tensor."""
+    """Checks an op with invalid indices: just past the end, just before the start, and far past the end. The invalid
+    index replaces the last element of an index tensor."""
     for sample in dense_samples(ctx):
         of_integers = [n for n, t in enumerate(sample.tensors) if t.dtype in _INDEX[:2]]
         if not of_integers or not sample.tensors[of_integers[0]].numel():
@@ -244,8 +244,8 @@ def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> W
 
 
 def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
-    """Makes an invalid call. Returns the fault in the exception that it raised, or None, and the message if it
-    differs from the documented message."""
+    """Makes an invalid call. Returns two values: the fault in the exception that the call raised, or None; and the
+    message of the exception if it differs from the documented message, otherwise an empty string."""
     call = given.sample_input
     try:
         result = op(call.input, *call.args, **call.kwargs)
@@ -411,13 +411,15 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
         elif kind in plain or kind.startswith("Optional"):
             value = plain.get(kind)
         else:
-            raise NotApplicable(f"no value is known for an argument of type {kind}")
+            raise NotApplicable(f"the check knows no value for an argument of type {kind}")
         if argument.kwarg_only:
             kwargs[argument.name] = value
         else:
             args.append(value)
     if not tensors:
-        raise NotApplicable("no argument determines the device")
+        raise NotApplicable(
+            "no required argument of the overload is a tensor, so none determines the device"
+        )
     what = f"aten::{name}, which has no kernel for the device"
     try:
         result = overloaded(*args, **kwargs)
@@ -447,7 +449,7 @@ class GivenDtype:
 def given_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> GivenDtype:
-    """Calls an op with its tensors converted to another dtype, and compares the result with the CPU's."""
+    """Calls an op with its tensors converted to another dtype, and compares the result with the result on the CPU."""
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]
     try:
