@@ -241,8 +241,8 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
         )
     total = two.values + one.values
     for now, want, told in (
-        (two, one.values * 2, "accumulated twice"),
-        (three, total, "accumulated with create_graph=True"),
+        (two, one.values * 2, "after the second backward pass"),
+        (three, total, "after a backward pass with create_graph=True"),
     ):
         wrong = tensor_difference(now.values, want, tolerances, SUM_ROUNDINGS)
         if wrong is not None:

@@ -480,7 +480,7 @@ def given_dtype(
     if got.shape != want.shape:
         expected = f"shape {tuple(want.shape)}"
         return GivenDtype(
-            True, Wrong("shape", expected, tuple(got.shape), f"with {dtype} operands")
+            True, Wrong("shape", expected, tuple(got.shape), f"the call with {dtype} operands")
         )
     step = 4 * torch.finfo(kind).eps if kind.is_floating_point or kind.is_complex else 1e-3
     a, b = got.to(torch.complex128), want.to(torch.complex128)
@@ -491,7 +491,7 @@ def given_dtype(
         if as_exact(got, want, true, {dtype: (step, step)}, 0.0):
             return GivenDtype(True)
     shown = [each.reshape(-1)[:4].tolist() for each in (want, got)]
-    return GivenDtype(True, Wrong("values", shown[0], shown[1], f"with {dtype} operands"))
+    return GivenDtype(True, Wrong("values", shown[0], shown[1], f"the call with {dtype} operands"))
 
 
 #: Matches the names of a dtype, or of a kind of dtype, in torch's messages.
@@ -536,7 +536,7 @@ def judged_refusal(
         return raised(
             error,
             "an error about the op or the dtype, not an internal assertion",
-            subject=f"with {dtype} operands",
+            subject=f"the call with {dtype} operands",
         )
     kind, own, known = getattr(torch, dtype), getattr(torch, drawn), None
     try:
@@ -550,10 +550,10 @@ def judged_refusal(
         if known is not None and isinstance(error, type(known)):
             return None
         return raised(
-            error, "NotImplementedError or RuntimeError", subject=f"with {dtype} operands"
+            error, "NotImplementedError or RuntimeError", subject=f"the call with {dtype} operands"
         )
     return raised(
-        error, "a message that names the op or the dtype", subject=f"with {dtype} operands"
+        error, "a message that names the op or the dtype", subject=f"the call with {dtype} operands"
     )
 
 

@@ -50,21 +50,23 @@ def many_weights(context: CaseContext) -> None:
         torch.manual_seed(20_250)
         even, last = torch.ones(count), torch.zeros(count)
         last[-3:] = 1.0
-        text = f"of {count} weights"
+        text = f"multinomial of {count} weights"
         drawn = torch.multinomial(context.to_device(even), SAMPLES, True)
         numbers = (context.from_device(drawn).double() + 0.5) / count
-        judge(context, f"multinomial {text}", uniform_law(0, 1), numbers)
+        judge(context, text, uniform_law(0, 1), numbers)
         for given, replaced in ((last, True), (last, False), (even, False)):
             draws = 3 if given is last else 1000
             found = torch.multinomial(context.to_device(given), draws, replaced)
             numbers = context.from_device(found)
             inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
-            context.check(inside, f"multinomial {text}: an index out of range was drawn")
+            context.check(inside, f"{text}: an index out of range was drawn")
             missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
-            message = f"multinomial {text}: the number of drawn indices of weight 0 is not 0"
+            message = f"{text}: the number of drawn indices of weight 0 is not 0"
             context.same(missing, 0, message)
             if not replaced:
-                message = f"multinomial {text}: without replacement, there are fewer distinct indices than draws"
+                message = (
+                    f"{text}: without replacement, there are fewer distinct indices than draws"
+                )
                 context.same(len(set(numbers.tolist())), draws, message)
 
 
