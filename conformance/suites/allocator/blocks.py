@@ -112,8 +112,8 @@ def kept_through_split(context: CaseContext) -> None:
     over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
 )
 def same_size(context: CaseContext, size: int) -> None:
-    """A block is freed and a block of the same size is allocated, eight times in a row. Each time the freed
-    block is reused: the reserved bytes do not grow."""
+    """Eight times in a row, a block is freed and a block of the same size is allocated. Each time the freed block is
+    reused, so the reserved bytes do not grow."""
     block = context.bytes_of(size)
     reserved = context.counters().reserved
     context.must(block.numel() == size, "the block has the wrong size")
@@ -165,8 +165,8 @@ _ORDERS = {
     over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
 )
 def coalesced(context: CaseContext, order: tuple[int, ...]) -> None:
-    """A large block is freed and split into four blocks, which are freed in one of several orders. The four
-    free blocks are merged, so that a request of the original size does not raise the reserved bytes."""
+    """A large block is freed and split into four blocks, which are freed in one of several orders. The four free blocks
+    are merged, so a request of the original size does not raise the reserved bytes."""
     fresh(context)
     with new_queue(context):
         whole = context.bytes_of(16 * MIB)

@@ -1,4 +1,5 @@
-"""Gradients and derivatives that the CPU computes, as references, and the rounding errors that a device may add to them."""
+"""Gradients and derivatives that the CPU computes and that serve as references, and the rounding errors that a device
+may add to them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
+    """Run ``procedure`` on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
     share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)

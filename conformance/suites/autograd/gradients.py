@@ -1,5 +1,5 @@
-"""The functions that compute gradients of a call with cotangents in given layouts: forward, backward, twice, in a batch,
-accumulated into leaves.
+"""Functions that compute the gradients of a call for cotangents in given layouts: first and second gradients,
+forward-mode derivatives, gradients for a batch of cotangents, and gradients that are accumulated into leaves.
 
 Repro scripts contain copies of these functions, so the functions need only torch.
 """
@@ -121,7 +121,7 @@ def given_to(
 
 
 def read(call: Invocation, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
-    """Wait for the gradients. Store in ``answer`` a CPU copy of each of them, and its device."""
+    """Wait for the gradients, and store a CPU copy and the device of each gradient in ``answer``."""
     call.settle(grads)
     answer.found_on = [None if each is None else str(each.device) for each in grads]
     answer.read = [None if each is None else call.back(each.to_dense()) for each in grads]
@@ -131,8 +131,8 @@ Procedure = Callable[..., Gradients]
 
 
 def collects_memory(procedure: Procedure) -> Procedure:
-    """Decorate a procedure: after the call, look which bytes of inputs and cotangents it changed, and give the inputs
-    their known bytes again."""
+    """Decorate a function that computes gradients. After each call, the decorated function finds the bytes of inputs
+    and cotangents that the call changed, stores them in the result, and restores the inputs."""
 
     @wraps(procedure)
     def with_memory(call: Invocation, *given: Any) -> Gradients:

@@ -193,8 +193,9 @@ def grad(ctx: OpContext) -> None:
 
 def judge_accumulated(evidence: Gradients, reference: ReferenceParts) -> Found:
     """Check the gradients that three backward passes accumulate into a leaf. The first gradient must have the leaf's
-    strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second must be added in place.
-    The third pass runs with create_graph=True and must store the sum in a new tensor."""
+    strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second pass must add its
+    gradient to the first one in place. The third pass runs with create_graph=True and must store the sum in a new
+    tensor."""
     steps = evidence.before or ((), (), ())
     for place, leaf, one, two, three in zip(reference.places, evidence.leaves, *steps):
         if one is None or two is None or three is None:
@@ -229,8 +230,9 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
-    """Return a failure if a later gradient of a leaf is wrong, otherwise None. The second pass must add to the gradient
-    in place; the third, with create_graph=True, must store the sum in a new tensor."""
+    """Return a failure if the gradient of a leaf is wrong after the second or the third backward pass, otherwise None.
+    The second pass must add to the gradient in place. The third pass, with create_graph=True, must store the sum in a
+    new tensor."""
     if not two.kept:
         return Wrong(
             "not_aliased",
@@ -239,8 +241,8 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
         )
     total = two.values + one.values
     for now, want, told in (
-        (two, one.values * 2, "accumulated twice"),
-        (three, total, "accumulated with create_graph=True"),
+        (two, one.values * 2, "after the second backward pass"),
+        (three, total, "after a backward pass with create_graph=True"),
     ):
         wrong = tensor_difference(now.values, want, tolerances, SUM_ROUNDINGS)
         if wrong is not None:

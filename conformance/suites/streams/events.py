@@ -170,8 +170,8 @@ def never_recorded(context: CaseContext) -> None:
 
 @cases("events.record")
 def recorded_by_the_stream(context: CaseContext) -> None:
-    """Stream.record_event() records the given event, or a new event that it returns, at the current point of
-    the stream."""
+    """Stream.record_event() records an event at the current point of the stream: the event that was passed, or a new
+    event, which it returns."""
     stream, _ = two(context)
     own = context.event()
     with held(context, stream) as hold:
@@ -437,8 +437,8 @@ def orders_processes(context: CaseContext) -> None:
 
 @cases("events.ipc")
 def handle_is_stable(context: CaseContext) -> None:
-    """ipc_handle() of an interprocess event returns the same handle at every call. ipc_handle() of any other
-    event raises an error."""
+    """ipc_handle() of an interprocess event returns the same handle at every call. ipc_handle() of an event that is not
+    interprocess raises an error."""
     event = context.own("event")(interprocess=True)
     context.check(
         event.ipc_handle() == event.ipc_handle(),

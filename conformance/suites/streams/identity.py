@@ -47,7 +47,7 @@ def restored(context: CaseContext, raises: bool) -> None:
             context.current_stream(), stream, "the stream is not current inside its `with` block"
         )
         if raises:
-            raise LookupError("planned")
+            raise LookupError("raised by this case")
     context.same(
         context.current_stream(),
         before,
@@ -231,8 +231,8 @@ def differs(context: CaseContext) -> None:
 
 @cases("streams.identity")
 def read_again(context: CaseContext) -> None:
-    """current_stream() returns equal streams with equal hashes at every call, so that the returned stream can
-    be used as a dictionary key."""
+    """current_stream() returns equal streams with equal hashes at every call, so the returned stream can be used as a
+    dictionary key."""
     stream = context.stream()
     with stream:
         seen = [context.current_stream() for _ in range(3)]
@@ -452,7 +452,9 @@ def record_elsewhere(context: CaseContext) -> None:
     event.synchronize()
     text = "recording an event of index 0 on a stream of index 1 did not raise the documented exception"
     context.raises((RuntimeError, ValueError), event.record, there, text=text)
-    context.check(event.query(), "record() raised, but changed the event: query() is False")
+    context.check(
+        event.query(), "record() raised an exception, but also changed the event: query() is False"
+    )
 
 
 @cases("streams.cross_device", indices=2)

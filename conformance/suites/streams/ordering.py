@@ -326,7 +326,9 @@ def of_other_kinds(context: CaseContext, kind: str, waits: bool) -> None:
     stream. Work after the wait sees the earlier work of the other stream."""
     for way in ("wait_event", "wait_stream"):
         side, other = context.stream(), special(context, kind)
-        context.must(side != other, "the two new streams are one stream", by="streams.identity")
+        context.must(
+            side != other, "the two new streams are the same stream", by="streams.identity"
+        )
         _sees(context, *((side, other) if waits else (other, side)), way)
 
 
@@ -448,8 +450,8 @@ def later_work_is_not_waited_for(context: CaseContext) -> None:
 
 @cases("streams.wait")
 def earlier_work_is_not_held_up(context: CaseContext) -> None:
-    """A stream gets work and then waits for another stream. Work that was queued before the wait
-    does not wait for the other stream; work that was queued after the wait does."""
+    """A stream gets work and then waits for another stream. Work that was queued before the wait does not wait for the
+    other stream. Work that was queued after the wait waits for it."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:
