@@ -144,7 +144,7 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
             text += "\n[[cells]]\n"
             text += "".join(f"{name} = {_listed(names)}\n" for name, names in block.items())
         write_whole(FOLDER / f"{place}.toml", text)
-        click.echo(f"level {place}: {len(cells):,} cells of its own")
+        click.echo(f"level {place}: {len(cells):,} cells, in addition to those of the levels below")
 
 
 def _listed(names: list[str]) -> str:

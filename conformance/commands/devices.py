@@ -22,14 +22,16 @@ _SIGNS = {True: "yes", False: "no", None: "-"}
 
 
 class Probed(Answers, frozen=True, kw_only=True):
-    """The results of probing a device, and the capabilities in which they differ from the device's declaration."""
+    """The results of probing a device, and the capabilities for which the results differ from the device's
+    declaration."""
 
     declared_and_absent: list[str]
     present_and_undeclared: list[str]
 
     @classmethod
     def of(cls, reply: Reply, declared: list[str]) -> Probed:
-        """Returns the results of a probe, compared with the declared capabilities."""
+        """Returns the results of a probe, together with the capabilities that only the probe or only the declaration
+        has."""
         given = reply.capabilities
         absent = sorted(name for name in declared if given.get(name) is False)
         undeclared = sorted(name for name, works in given.items() if works and name not in declared)
@@ -58,7 +60,7 @@ class Row(msgspec.Struct):
         try:
             why = device.unavailable()
         except Exception as error:  # a vendor's code: whatever it raises, the device cannot be used
-            why = f"the check of its availability raised {type(error).__name__}: {error}"
+            why = f"the function that checks whether the device is available raised {type(error).__name__}: {error}"
         capabilities, dtypes = sorted(device.capabilities), sorted(device.dtypes)
         folder, manifest = (str(p) if p else None for p in (device.folder, device.expectations))
         about = (device.name, device.title, device.torch_type, device.module)
@@ -112,7 +114,7 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
         for name, value in _more(row):
             console.print(Text(f"{name}: ", style="bold") + Text(value))
     for problem in listing.broken:
-        click.echo(f"cannot be loaded: {problem}", err=True)
+        click.echo(f"a device cannot be loaded: {problem}", err=True)
 
 
 def _overview(rows: list[Row]) -> Table:

@@ -84,12 +84,12 @@ class InitOptions:
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """The options of ``conform run`` that select cells."""
+        """The options for ``conform run`` that select cells."""
         shard = ("--shard=1/6",) if self.quick else ()
         return (*shard, *((f"--ops={self.ops}",) if self.ops else ()))
 
     def question(self) -> Question:
-        """Checks the options that name the device, and returns the device as a Question. Raises ConformError for an
+        """Checks the options that name the device, and returns the device as a ``Question``. Raises ConformError for an
         invalid option."""
         _matched(
             r"[a-z][a-z0-9_-]*",
@@ -172,7 +172,7 @@ def _look_at(folder: Path) -> None:
 
 
 def _written(folder: Path) -> str:
-    """Returns a clause for messages that says which files the folder has so far."""
+    """Returns a part of a sentence, for messages, that says which files the folder has so far."""
     if not (folder / "descriptor.py").exists():
         return "nothing was written"
     return f"{folder} contains the descriptor, but no manifest yet"
@@ -202,7 +202,7 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
         say(f"    {name}: {seen}")
     if silent := sorted(reply.raised.keys() & {*CAPABILITIES, "facts", "device_count"}):
         say(
-            f"  {number(len(silent), 'question')} had no answer; the descriptor says why: {', '.join(silent)}"
+            f"  {number(len(silent), 'probe')} had no result; the descriptor says why: {', '.join(silent)}"
         )
 
 
@@ -266,8 +266,8 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
 
 
 def _watched(command: list[str], log: Path, say: Say) -> int:
-    """Runs a command with its output in the file ``log``, and returns the exit status. Reports the progress up to four
-    times, with an estimate of the remaining time."""
+    """Runs a command, writes its output to the file ``log``, and returns the exit status. Reports the progress up to
+    four times, with an estimate of the remaining time."""
     began, quarters = time.monotonic(), 1
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
@@ -285,8 +285,8 @@ def _watched(command: list[str], log: Path, say: Say) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a running process by SIGTERM, after which the run can be resumed, and by SIGKILL if the process does not end
-    in time."""
+    """Ends a running process with SIGTERM, after which the run can be resumed. If the process does not end in time,
+    kills it with SIGKILL."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -354,7 +354,7 @@ Failing = dict[CellKey, CellResult]
 
 
 def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
-    """Sorts the failing cells of several runs into three groups.
+    """Divides the failing cells of several runs into three groups.
 
     Returns the cells that fail in every run, the cells that pass in some runs and fail in others, and the remaining
     cells, each with the reason why no block of the manifest can describe it.

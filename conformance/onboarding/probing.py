@@ -35,7 +35,8 @@ from opinfo.device import Device, has_pointers, has_storage, has_strides
 
 
 class Wrong(Exception):
-    """The exception raised if an API exists but returned a wrong result. Its text describes the result."""
+    """The exception that a probe raises if an API exists but returned a wrong result. The text of the exception
+    describes the result."""
 
 
 def described(question: Question) -> Descriptor:
@@ -121,8 +122,8 @@ def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
 
 
 def granularity(device: Device) -> int:
-    """Returns the bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if the device has no such
-    statistics."""
+    """Returns the number of bytes by which ``memory_allocated()`` rises when a tensor of one byte is allocated; 0 if
+    the device has no such statistics."""
     with suppress(Exception):  # as above: it is no capability of its own
         before = torch.accelerator.memory.memory_allocated(device.torch_device)
         held = device.to_device(torch.zeros(1, dtype=torch.uint8))
@@ -148,8 +149,8 @@ def flushes_subnormals(device: Device) -> list[str]:
 
 
 def autocast_lists(device: Device) -> dict[str, list[str]]:
-    """Returns the ops that autocast does not treat as torch's common lists say, grouped by the policy that was
-    observed (see conformance/checks/autocast/lists.py). Empty if the device has no autocast."""
+    """Returns the ops that autocast treats in another way than torch's common lists say, grouped by the policy that was
+    observed (see conformance/checks/autocast/lists.py). The result is empty if the device has no autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}
     holds = {name for name in ("float16", "bfloat16") if _holds_without_error(device, name)}

@@ -1,5 +1,5 @@
-"""A run of the suite in the process that the user started. The code prepares the run, collects the reports of the
-workers, determines the verdict on each cell, and writes the results folder.
+"""The part of a run that happens in the process that the user started. The code prepares the run, collects the reports
+of the workers, determines the verdict on each cell, and writes the results folder.
 
 The code of the processes that run items is in worker.py.
 """
@@ -375,7 +375,7 @@ class Session:
         return Bench(self.descriptor.name, name, spec.samples, spec.name)
 
     def clean_up(self, *, complete: bool = True) -> None:
-        """Deletes the files that are needed only while the run is going on. The progress file is kept if the run is not
+        """Deletes the files that are needed only during the run. The progress file is kept if the run is not
         ``complete``."""
         self.progress.close(complete=complete)
         for journal in (self.folder / "journal").iterdir():

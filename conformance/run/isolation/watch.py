@@ -1,4 +1,5 @@
-"""The journal, the time limits, the device lock and the device check that a process needs to run items.
+"""The resources that a process needs to run items: the journal, the time limits, the lock of the device, and the check
+that the device still works.
 
 The journal is a small file, mapped into memory, that survives SIGKILL. It names the current cell, with the number of
 seconds that the cell may take, and often also the current call of the cell. The file is not synced to disk: its pages
@@ -215,8 +216,8 @@ _LONG: Final = 10.0
 
 
 class DeviceLock:
-    """The lock of one device index. After a wait of ten seconds ``say`` gets a text that names the process that holds
-    the lock. The constructor raises ConformError if the lock files cannot be created."""
+    """The lock of one device index. After a wait of ten seconds, ``say`` is called with a text that names the process
+    that holds the lock. The constructor raises ConformError if the lock files cannot be created."""
 
     def __init__(
         self, device: str, index: int, folder: Path | None = None, say: Say | None = None
@@ -238,7 +239,8 @@ class DeviceLock:
             os.register_at_fork(after_in_child=self._let_go)
 
     def share(self) -> None:
-        """Takes the lock as a shared lock, as soon as no process has or waits for exclusive use of the device."""
+        """Takes the lock as a shared lock. Waits until no process has exclusive use of the device or waits for
+        exclusive use."""
         if fcntl is not None:
             self._wait(self._gate, fcntl.LOCK_SH)
             self._wait(self._lock, fcntl.LOCK_SH)
@@ -444,7 +446,7 @@ class Watch(Guard):
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that counts as crashed because of this call; None if the call never ended a process. If
+        """Returns the cell that counts as crashed because of this call; None if this call has never ended a process. If
         calls of this group have already ended three processes, returns the cell of the first of these calls."""
         if (cell := self._guilty.calls.get(call)) is not None:
             self._gone.append(cell)
@@ -507,7 +509,7 @@ class Watch(Guard):
         except ConformError as error:
             worst = max(self._records, key=lambda record: record.troubles)
             first = worst.to_outcome().message
-            more = f"first: {first}" if first else ""
+            more = f"first failure: {first}" if first else ""
             message = f"left the device unusable: {error}"
             self._leave(Lost(worst.key, Outcome.CRASH, message, self._call, more))
 
