@@ -1,5 +1,5 @@
 """The planted faults of the simulated device as data: the part that each fault breaks, and the clauses that must fail.
-Needs no torch.
+The module does not import torch.
 
 ``faults.toml`` lists all faults. The C++ enumeration is generated from that file when the library is built:
 ``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. The contract names each fault at the clauses

@@ -246,7 +246,7 @@ def test_update_exits_1_where_flaky_cells_pass_too_seldom(tmp_path: Path, file: 
     runs = [write(tmp_path, failed(ADD), name="a"), write(tmp_path, name="b")]
     result = call("update", *runs, "--manifest", file)
     assert result.exit_code == 1
-    assert "passes in 1 of 2 runs; expected a share of at least 0.9" in result.stdout
+    assert "passes in 1 of 2 runs; expected a pass rate of at least 0.9" in result.stdout
 
 
 def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(

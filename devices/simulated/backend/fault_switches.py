@@ -1,9 +1,11 @@
 """The switches of the planted faults.
 
+This command switches two faults on for a run::
+
     SIMULATED_FAULTS=values.ignore_strides,out.restride pytest --device simulated
 
-switches two faults on for a run. ``with planted("values.ignore_strides"): ...`` switches one fault on for a block. To
-check a switch that is off, the library loads one word from memory.
+``with planted("values.ignore_strides"): ...`` switches one fault on for a block. Checking a switch that is off costs
+the library one load of a word from memory.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from devices.simulated.backend.native import index_of
 
 
 class Stream(torch.Stream):
-    """A stream from the pool of a device. Priority -1 is served first, and 0 is the default; other priorities are
-    clamped."""
+    """A stream from the pool of a device. Streams with priority -1 are served first. The default priority is 0;
+    priorities outside this range are clamped."""
 
     def __new__(cls, device: torch.types.Device = None, priority: int = 0, **known: Any) -> Stream:
         made: Any = torch.Stream.__new__
@@ -180,7 +180,7 @@ class _OwnEvent(torch.Event):
             super().synchronize()
 
     def elapsed_time(self, other: torch.Event) -> float:
-        """Returns the time from one event to another in milliseconds.
+        """Returns the time from this event to the event ``other``, in milliseconds.
 
         Raises ValueError if an event was not recorded or was created without timing, and RuntimeError if an event has
         not completed or if the events were recorded on different devices.
