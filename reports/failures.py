@@ -144,7 +144,10 @@ def _section(place: int, cause: Cause, run: Run) -> list[str]:
     clauses = ", ".join(map(code, _clauses(cause)))
     lines.append(f"- {number(cause.checks, 'failing check')}, in {clauses}")
     if partly := len(cause.partly):
-        lines.append(f"- {number(partly, 'cell fails', 'cells fail')} for another reason as well")
+        as_well = number(
+            partly, "cell fails for another reason as well", "cells fail for another reason as well"
+        )
+        lines.append(f"- {as_well}")
     if advice := todo(cause, run.parsed.clauses, code):
         lines.append(f"- to do: {advice}")
     if shown.seen:

@@ -1,4 +1,4 @@
-"""Merges the shards of a run and refuses shards of different runs. Nothing is written.
+"""Merges the shards of a run, and refuses shards of different runs. The module writes no files.
 
 Shards belong to one run if they have the same plan, torch, driver, device, manifest and selection. A cell that several
 shards ran (every shard runs the identity cells, which identify the device) must have the same result in all of them. If
@@ -57,7 +57,8 @@ class Merged:
 
 
 def merge(runs: Sequence[Run]) -> Merged:
-    """Merges shards, which may be given in any order; some of them may be absent. Raises CannotMerge."""
+    """Merges the given shards of a run. Their order does not matter, and some shards may be missing. Raises
+    CannotMerge."""
     if not runs:
         raise CannotMerge(
             "there is nothing to merge: expected the results folders of a run's shards"
@@ -90,8 +91,12 @@ def _shard(run: Run) -> tuple[int, int]:
     said = run.provenance.shard
     match = _SHARD.fullmatch(said)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        what = f"states the shard number {said!r}" if said else "is a whole run, not a shard"
-        raise CannotMerge(f"{run.folder} {what}; expected a run with --shard I/N")
+        what = (
+            f"{run.folder} states the shard number {said!r}"
+            if said
+            else f"{run.folder} is a whole run, not a shard"
+        )
+        raise CannotMerge(f"{what}; expected a run with --shard I/N")
     return int(match[1]), int(match[2])
 
 

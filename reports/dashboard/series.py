@@ -24,7 +24,8 @@ _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
 def slug(name: str) -> str:
-    """Returns a safe file name for a text: the text itself if it is safe, otherwise its safe characters and a hash.
+    """Returns a safe file name for a text: the text itself if it is a safe file name, otherwise the safe characters of
+    the text and a hash.
 
     Different texts get different names, even on file systems that ignore case.
     """

@@ -34,7 +34,7 @@ def test_a_regression_that_the_baseline_has_too_is_no_new_one() -> None:
     assert gate(now).exit_code is ExitCode.REGRESSION
     found = gate(now, against=before)
     assert found.exit_code is ExitCode.GREEN and found.counts.regressions == 1
-    assert "1 cell failed there in the same way and is not counted as new" in markdown(found)
+    assert "1 cell failed in that run in the same way and is not counted as new" in markdown(found)
 
 
 def test_a_new_regression_stops_it_beside_an_old_one() -> None:
