@@ -90,7 +90,7 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A failed check.
 
-    ``subject`` names the thing that was judged ("output 0", "input 1", "allocated bytes"). ``expected`` and ``found``
+    ``subject`` names the thing that was checked ("output 0", "input 1", "allocated bytes"). ``expected`` and ``found``
     are short texts, or values as Python writes them. If both are empty, the subject is a sentence that says what is
     wrong. ``detail`` is a sentence for a failure that the other fields do not describe. ``raises`` is the type of the
     exception that was raised or should have been raised. ``said`` is the text of the device's exception; a manifest's

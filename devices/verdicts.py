@@ -1,4 +1,5 @@
-"""Functions that find the blocks of a manifest that match a cell, and judge the observation of the cell by them.
+"""Functions that find the blocks of a manifest that match a cell, and determine the verdict on the observation of the
+cell.
 
 Patterns are compared for each of the keys clause, op, dtype and variant. An exact name is more specific than a prefix,
 and a longer prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A
@@ -182,7 +183,8 @@ class _Axis(dict[str, dict[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, its reason as a text for people (may be empty), and the blocks of the manifest that led to it."""
+    """A verdict with the reason as a text for people (may be empty) and the blocks of the manifest that led to the
+    verdict."""
 
     verdict: Verdict
     why: str = ""
@@ -200,8 +202,8 @@ def judge_cell(
     ran: frozenset[str] | None = None,
     expired: bool = False,
 ) -> Judgement:
-    """Judges a cell by its exact outcome. Failures that are not expected are regressions; expected failures that do not
-    occur are improvements.
+    """Returns the verdict on a cell, which depends on the exact outcome. Failures that are not expected are
+    regressions; expected failures that do not occur are improvements.
 
     ``ran`` are the layouts that were run; an expected layout among them that did not fail is an improvement. If ``ran``
     is None, no layout counts as passed. ``expired`` is True if the last day of the expectation has passed; a flaky
@@ -285,7 +287,8 @@ def _without_block(observed: Observed) -> Judgement:
 def judge_flaky(
     expectation: Expectation, seen: Sequence[Observed], *, expired: bool = False
 ) -> Judgement:
-    """Judges a flaky cell by several runs: first each run alone, then the share of runs that passed.
+    """Returns the verdict on a flaky cell from several runs: first each run is judged alone, then the share of runs
+    that passed.
 
     A single run shows no share, so a cell with only one run is judged by ``judge_cell``. Runs without an outcome are
     not counted.

@@ -80,8 +80,8 @@ class Cause:
     """Cells that fail for the same reason and have the same verdict.
 
     ``results`` are in plan order; ``partly`` are the cells that fail for another reason as well. ``gates`` is False for
-    cells of provisional clauses, which do not count in the gate. A cause never contains both cells that gate and cells
-    that do not.
+    cells of provisional clauses, which the gate does not count. A cause never contains both cells that the gate counts
+    and cells that it does not count.
     """
 
     key: CauseKey
@@ -97,9 +97,9 @@ class Cause:
 
     @property
     def example(self) -> CellResult:
-        """The cell that represents the cause in reports. It belongs to the clause on which the other clauses of the
-        cause rest. Among the cells of that clause it is the one with the smallest minimised example. If no cell has a
-        minimised example, it is the first cell with a repro script, otherwise the first cell."""
+        """The cell that represents the cause in reports. It is a cell of the clause whose failure explains the failures
+        of the other clauses. Among the cells of that clause it is the cell with the smallest minimised example. If no
+        cell has a minimised example, it is the first cell with a repro script or, if there is none, the first cell."""
         return min(self.results, key=self._telling)
 
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
@@ -527,9 +527,9 @@ def causes(
     """Returns the causes of the given cells. Gating causes come before other causes; within each group, regressions
     come before improvements, and large causes before small ones.
 
-    ``families`` gives the family of each op; an op that is not in it is a family of its own. ``every`` has all results
-    of the run, which show how many ops of each family ran for each clause. ``not_gating`` has the ids of the
-    provisional clauses.
+    ``families`` gives the family of each op; an op that is not in ``families`` is a family of its own. ``every`` has
+    all results of the run, which show how many ops of each family ran for each clause. ``not_gating`` has the ids of
+    the provisional clauses.
     """
     ops: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in every:

@@ -274,8 +274,8 @@ class ExampleTensor(Geometry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The smallest failing call that the search found for a cell: the call with the fewest dimensions, the smallest
-    sizes, and the simplest layout, arguments and values.
+    """The simplest failing call that the search found for a cell: a call with few dimensions, small sizes, and a simple
+    layout, arguments and values.
 
     ``call`` refers to the tensors as ``t[0]``, ``t[1]``, …. A directed check (one with a program of its own) makes its
     tensors itself, and they are not listed. ``tried`` is the number of calls that the search made. ``whole`` is False

@@ -56,7 +56,7 @@ class Row(msgspec.Struct):
 
     @classmethod
     def of(cls, device: Descriptor) -> Row:
-        """Returns the row of a device, without the results of a probe."""
+        """Returns the row of a device. The fields for the results of a probe are not set."""
         try:
             why = device.unavailable()
         except Exception as error:  # a vendor's code: whatever it raises, the device cannot be used
@@ -80,9 +80,9 @@ class Listing(msgspec.Struct):
 def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     """Show the known devices and what they support.
 
-    Lists how many capabilities each device declares and how many a probe found, or the reason why the device is not
-    available. With NAMES, shows each capability of the named devices. An available device is probed in a subprocess,
-    which takes some seconds to import torch.
+    Lists how many capabilities each device declares and how many of them a probe found. If a device is not available,
+    shows the reason. With NAMES, shows each capability of the named devices. An available device is probed in a
+    subprocess, which takes some seconds to import torch.
     """
     known = registry.installed()
     chosen = [registry.get(name) for name in names] or list(known.devices.values())

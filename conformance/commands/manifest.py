@@ -63,7 +63,8 @@ class Given:
             self.descriptor = find_descriptor(device, descriptor)
 
     def drafts(self) -> dict[CellKey, str]:
-        """Returns draft reasons for the cells that regressed in the last run, made from the causes of the failures."""
+        """Returns a draft of a reason for each cell that regressed in the last run. The drafts are made from the causes
+        of the failures."""
         if self.last is None:
             return {}
         results = self.last.results.values()

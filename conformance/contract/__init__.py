@@ -123,7 +123,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The title of a family of clauses, and a note on how its clauses are judged."""
+    """The title of a family of clauses, and a note that says how the clauses of the family are checked."""
 
     title: Text
     about: str = ""

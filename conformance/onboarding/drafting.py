@@ -86,7 +86,7 @@ def manifest(
     ``failing`` holds the cells that fail in every run. ``flaky`` holds the cells that fail in some runs; the blocks of
     flaky cells expire on the day ``until``. ``apart`` holds the failing cells that no block can describe, each with the
     reason for that. ``reasons`` holds cells with their drafted reasons, one reason for each presumed cause; blocks with
-    the same reason stand together.
+    the same reason follow each other.
     """
     count = "one run" if runs == 1 else f"{runs} runs"
     lines = [

@@ -389,7 +389,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
 
 
 def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
-    """Returns the cells of a run for which the gate is red although the manifest is applied."""
+    """Returns the cells of a run that still turn the gate red when the manifest is applied."""
     matcher = Matcher(manifest.active({name: str(value) for name, value in run.plan.facts.items()}))
     return {
         key

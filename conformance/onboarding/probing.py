@@ -1,6 +1,6 @@
 """Probes that find out which capabilities and dtypes of a device work.
 
-A probe calls the API of a capability and looks at the result. Constructing an object is not enough: on a CPU-only build
+A probe calls the API of a capability and examines the result. Constructing an object is not enough: on a CPU-only build
 ``torch.Stream()`` succeeds. An API that raises, or that reports that it is not available, counts as absent. An API with
 an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite decides
 whether the device fulfils a clause.
@@ -89,7 +89,7 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
 
 
 def probe(device: Device, answered: Container[str], say: Callable[[Said], None]) -> None:
-    """Runs the probes of an open device that have no answer yet, and sends each answer through ``say``. The name of
+    """Runs the probes of an open device that have no answer yet, and sends each answer by calling ``say``. The name of
     each probe is sent before the probe runs, because the probe may end the process."""
     for name, question in questions(device):
         if name in answered:
@@ -107,7 +107,8 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
 
 
 def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
-    """Returns the seconds by which the first call of an op takes longer than the second: the maximum over four ops."""
+    """Returns the number of seconds by which the first call of an op takes longer than the second call: the maximum
+    over four ops."""
     now = now or Clock().now
     given = device.to_device(torch.full((4, 4), 0.5))
     longer = 0.0

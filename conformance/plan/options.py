@@ -86,8 +86,8 @@ class Request:
     def from_options(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
-        """Returns a request made from pytest's option values, which have the options' ``dest`` as keys. Raises
-        ConformError if a value is not valid."""
+        """Returns a ``Request`` with the values of pytest's options. The keys of ``values`` are the ``dest`` of the
+        options. Raises ConformError if a value is not valid."""
         read = {option.key: option.convert(values[option.dest]) for option in OPTIONS}
         if read["resume"] and read["no_resume"]:
             raise ConformError("--resume and --no-resume exclude each other: give one of them")

@@ -32,8 +32,8 @@ def check(request: Request) -> Descriptor | None:
     """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line
     names a device, otherwise None.
 
-    The function imports no module that takes long to import. Checks that need torch are made later, such as the check
-    that the device can be used.
+    The function imports no module whose import is slow. Checks that need torch, such as the check that the device can
+    be used, are made later.
     """
     plan_spec(request.plan)
     contract = load()

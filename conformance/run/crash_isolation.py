@@ -193,8 +193,8 @@ class Runner:
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:
-        """Runs a task in a copy of the worker. Returns the result, or the cell in which the copy ended, or the exit
-        status of the copy if it ended outside of any cell."""
+        """Runs a task in a copy of the worker. Returns the result of the task. If the copy died in a cell, returns that
+        cell; if it died outside of any cell, returns its exit status."""
         connection = copies.connection()
         try:
             connection.send_bytes(_encode(task))
@@ -211,8 +211,8 @@ class Runner:
         return said
 
     def _ended(self, status: int) -> Lost | int:
-        """Returns the cell in which a copy of the worker died, or the exit ``status`` of the copy if it died outside of
-        any cell."""
+        """Returns the cell in which a copy of the worker died. If the copy died outside of any cell, returns its exit
+        ``status``."""
         if status in FROM_OUTSIDE:  # a person, or a system without memory: the controller decides
             _end_as(status)
         entry = read_entry(self._journals, self._name)

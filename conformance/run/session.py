@@ -441,8 +441,8 @@ class Session:
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """Returns the result. To a failure, crash or hang, the function adds the known public bugs that made the same cell
-    fail on other devices."""
+    """Returns the result. If the result is a failure, crash or hang, the function adds the known public bugs that made
+    the same cell fail on other devices."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))

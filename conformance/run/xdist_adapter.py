@@ -242,7 +242,8 @@ class XdistHooks:
             session.shouldstop = f"stopping after {session.countfailures} failures"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes that an item has run, so that the number of workers that died in a row is reset."""
+        """Tells the controller that an item has run. The controller then resets the number of workers that died in a
+        row."""
         if any(name == REPORT for name, _ in report.user_properties):
             self._controller.progress()
 

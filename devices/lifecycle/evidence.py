@@ -64,7 +64,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCell:
-    """A cell, the observation on which all runs agree, the matching blocks of the manifest, and the judgement."""
+    """A cell with the observation on which all runs agree, the blocks of the manifest that match the cell, and the
+    verdict with its reason."""
 
     key: CellKey
     seen: Seen
@@ -192,7 +193,7 @@ def _unchanged(key: CellKey, by_run: Sequence[tuple[str, Seen | None]]) -> Left:
 
 
 def judge_observation(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
-    """Returns the judgement of a cell's observation."""
+    """Returns the verdict on a cell's observation, with the reason."""
     expired = expectation is not None and expectation.is_expired(today)
     return judge_cell(expectation, seen.observed, ran=seen.ran, expired=expired)
 

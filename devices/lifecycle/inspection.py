@@ -168,8 +168,8 @@ def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
 def explanation_text(
     explained: Explanation, seen: Sequence[tuple[str, Seen, Judgement]] = ()
 ) -> list[str]:
-    """Returns the lines of an explanation. ``seen`` has the name of each run with the observation and the judgement of
-    the cell."""
+    """Returns the lines of an explanation. ``seen`` has, for each run, its name, the observation of the cell, and the
+    verdict on it."""
     key, match = explained.key, explained.match
     lines = [str(key)]
     if match.conflict is not None:

@@ -390,8 +390,8 @@ def _fault(key: CellKey, what: str) -> UpdateError:
 
 
 def _changes(block: Block, piece: Block) -> dict[str, Sequence[str]]:
-    """Returns the keys in which a narrower block differs from the original block, with their new values. The other keys
-    stay as they are."""
+    """Returns the keys in which a narrower block differs from the original block, each with its new value. All other
+    keys stay unchanged."""
     changes: dict[str, Sequence[str]] = {}
     for axis, names, before in zip(AXES, piece.axes, block.axes, strict=True):
         if axis == "dtype" and names == ("",):  # cases have no dtype

@@ -492,7 +492,7 @@ def smallest(example: Example | None) -> _Smallest | None:
 
 
 def _more(result: CellResult) -> dict[str, str]:
-    """Returns, as text, the fields of a result for which a page has no place of their own."""
+    """Returns, as text, the fields of a result for which the page of a cell has no fixed place."""
     found: dict[str, str] = {}
     for name in _OTHERS:
         if value := getattr(result, name):

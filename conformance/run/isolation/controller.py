@@ -222,8 +222,8 @@ class Controller:
         return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:
-        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if this is the
-        first time that a worker was killed in this cell by a signal that may come from outside of the run."""
+        """Returns the cell in which a worker died. Returns None if the worker ran no cell, or if a signal that may come
+        from outside of the run has killed a worker in this cell for the first time."""
         worker, process = node.name, node.process
         if process is None:
             return self._in_remote_cell(worker, end)
@@ -377,8 +377,8 @@ class Watchdog:
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """The process ids of the workers that are watched. The property takes no lock, because a signal handler reads
-        it."""
+        """The process ids of the workers that are watched. The property acquires no lock, because a signal handler
+        reads it."""
         return tuple(each.pid for each in [*self._watched.values()])
 
     def kill_all(self) -> None:

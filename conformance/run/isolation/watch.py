@@ -66,9 +66,9 @@ _read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 class Entry(NamedTuple):
     """The content of a journal. ``number`` is increased when a cell begins or ends; an odd number means that the
-    process died while it wrote the journal. A cell without a clause means that the item did work other than running a
-    cell, such as drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is True
-    if the call had returned and its result was being checked."""
+    process died while it wrote the journal. A cell with an empty clause means that the item did other work than running
+    a cell, such as drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is
+    True if the call had returned and its result was being checked."""
 
     number: int
     pid: int
@@ -176,8 +176,8 @@ class CellLimits(msgspec.Struct, frozen=True):
     first_use: float = 0.0
 
     def of(self, clause: str) -> float:
-        """Returns the seconds that a cell of a clause may take. An empty clause stands for the other work of an item,
-        such as drawing samples, which may take at least one minute."""
+        """Returns the number of seconds that a cell of a clause may take. An empty clause stands for the work of an
+        item that is not the work of a cell, such as drawing samples; the limit for it is at least one minute."""
         if not clause:
             return max(self.seconds, OUTSIDE)
         pattern = max(
@@ -186,7 +186,8 @@ class CellLimits(msgspec.Struct, frozen=True):
         return self.seconds * self.factors.get(pattern, 1.0)
 
     def at_first(self, cell: CellKey) -> float:
-        """Returns the seconds that a cell may take if it is the first cell of its process."""
+        """Returns the number of seconds that a cell may take if it is the first cell of its op and dtype in the
+        process."""
         return self.of(cell.clause) + self.first_use
 
 
@@ -317,7 +318,7 @@ def _is_sibling(pid: int) -> bool:
 
 
 def holders(file: int) -> str:
-    """Returns a text that names the processes which hold a lock on an open file, such as "process 4711"."""
+    """Returns a text that names the processes that hold a lock on an open file, such as "process 4711"."""
     pids = pids_of(file)
     return f"process {', '.join(map(str, pids))}" if pids else "another process"
 

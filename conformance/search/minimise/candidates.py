@@ -1,7 +1,7 @@
 """One op and dtype on a device, with functions that check a single candidate: one sample of arguments in one layout.
 
-A run makes every check on all samples and layouts of an item (an op and dtype). The minimiser, random search and pinned
-examples make the same checks on one candidate and get the same failures.
+A run makes every check on all samples and layouts of an item (an op and dtype). The minimiser, the random search and
+the pinned examples make the same checks on a single candidate and find the same failures.
 """
 
 from __future__ import annotations

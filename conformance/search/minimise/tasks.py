@@ -32,7 +32,7 @@ _TARGET = "conformance.search.minimise.tasks:serve"
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The setup of a search: the device, the plan, and the number of samples that the plan takes."""
+    """The setup of a search: the device, the plan, and the number of samples for an op and dtype in the plan."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
@@ -49,7 +49,8 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A failing cell and the failure to look for. Without a failure, the cell's smallest current failure is used."""
+    """A failing cell and the failure to reproduce. If no failure is given, the smallest failure that the cell has now
+    is used."""
 
     cell: CellKey
     failure: Failure | None = None

@@ -37,8 +37,8 @@ def graph(
 ) -> Iterator[None]:
     """Captures the ``with`` block into the graph ``made``, on the given stream or on a new one.
 
-    ``pool`` and ``capture_error_mode`` are those of ``torch.accelerator.Graph`` and override the arguments with which
-    the graph was made.
+    ``pool`` and ``capture_error_mode`` have the meaning that they have for ``torch.accelerator.Graph``, and override
+    the arguments with which the graph was created.
     """
     if pool is not None:
         made.graph_pool = pool

@@ -33,7 +33,7 @@ class Stream(torch.Stream):
 
     @property
     def priority(self) -> int:
-        """The priority with which the stream was made, within ``priority_range``."""
+        """The priority of the stream, clamped to ``priority_range``."""
         return int(native.library.stream_priority(self.device_index, self.stream_id))
 
     @staticmethod
@@ -43,8 +43,8 @@ class Stream(torch.Stream):
 
 
 class ExternalStream(Stream):
-    """A stream with a given native handle, owned by the code that made the handle. Raises ValueError for an invalid
-    handle."""
+    """A stream with a given native handle. The code that created the handle owns the native stream. Raises ValueError
+    for an invalid handle."""
 
     def __new__(cls, handle: int, device: torch.types.Device = None) -> ExternalStream:
         index = index_of(device)
