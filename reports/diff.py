@@ -35,11 +35,11 @@ class Change(Word):
 MEANING: Final[Mapping[Change, str]] = {
     Change.NEWLY_CRASHING: "crashes or hangs now, and did not before",
     Change.NEWLY_FAILING: "passed (or had references that disagreed) before, and does not pass now",
-    Change.MISSING: "had an outcome before, and has none now (not planned, or not run)",
+    Change.MISSING: "had an outcome before, and has no outcome now (not planned, or not run)",
     Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
     Change.CHANGED_EXPECTATION: "has the same outcome, but the manifest gives it a different verdict",
     Change.FIXED: "did not pass before, and passes now",
-    Change.ADDED: "had no outcome before, and has one now",
+    Change.ADDED: "had no outcome before, and has an outcome now",
 }
 
 WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)

@@ -244,7 +244,7 @@ def _better(run: Run, results: Sequence[CellResult]) -> str:
     name, count = manifest_name(run) or "the manifest", len(results)
     if all(result.outcome is Outcome.PASS for result in results):
         return f"{number(count, 'cell passes', 'cells pass')} that {name} lists as failing"
-    return f"{number(count, 'cell does', 'cells do')} better than {name} says"
+    return f"{number(count, 'cell does better', 'cells do better')} than {name} says"
 
 
 def manifest_name(run: Run) -> str:

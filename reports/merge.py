@@ -126,7 +126,7 @@ def _same(one: Run, other: Run) -> None:
         here, there = getattr(one.provenance, name), getattr(other.provenance, name)
         if here != there:
             raise CannotMerge(
-                f"{refused}{name} is {here!r} in the first and {there!r} in the second"
+                f"{refused}{name} is {here!r} in the first run and {there!r} in the second run"
             )
     for name in one.plan.__struct_fields__:
         if name not in _OWN and getattr(one.plan, name) != getattr(other.plan, name):

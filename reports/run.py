@@ -184,9 +184,11 @@ def _column(record: _Record, field: str) -> Iterable[Any]:
     values = _DECODERS[field].decode(raw)
     index = _numbers(_width(len(values)), which)
     if len(index if which else values) != record.count:
-        raise ValueError(f"field {field!r} does not have {record.count:,} values")
+        raise ValueError(
+            f"the field {field!r} does not have {record.count:,} values, one for each result"
+        )
     if which and max(index) >= len(values):
-        raise ValueError(f"field {field!r} refers to a value that is not in its list")
+        raise ValueError(f"the field {field!r} refers to a value that is not in its list of values")
     return map(values.__getitem__, index) if which else values
 
 

@@ -176,7 +176,7 @@ def _holds(device: Device, dtype: str) -> bool:
     if there.dtype != kind:  # another dtype takes its place
         return False
     for way, got in (("to", back), ("from", again)):
-        what = f"converted {way} float32, {want.tolist()} became {got.tolist()}"
+        what = f"conversion {way} float32 gave {got.tolist()}; expected {want.tolist()}"
         _require(torch.equal(got, want), what)
     return True
 

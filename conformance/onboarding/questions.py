@@ -126,11 +126,11 @@ def ask(question: Question, each: float = EACH) -> Reply:
             ended = process.wait()
         if not asking.name and not asking.over:  # before the first question
             how = (
-                f"had not ended after {PATIENCE:g} s"
+                f"{step} had not ended after {PATIENCE:g} s"
                 if ended.late
-                else f"ended the process, which {ended}"
+                else f"{step} ended the process, which {ended}"
             )
-            return Reply(error=f"{step} {how}")
+            return Reply(error=how)
         if not asking.over:
             how = (
                 f"the probe gave no answer within {process.limits.silence:g} s"
