@@ -154,7 +154,7 @@ MOST_ULPS: Final = 1e300
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a cell that a worker reports and that the record stores.
+    """The facts about a cell that a worker reports and that the record of a run stores.
 
     ``checks`` counts executed comparisons, ``samples`` the inputs on which they were made. ``layouts`` are the ids of
     the layouts that failed, ``ran_layouts`` the ids of the layouts that ran, both sorted. ``worst_error`` is the

@@ -50,8 +50,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raised: tuple[Raised, ...] = ()
 
     def of(self, op: str, dtype: str) -> float | None:
-        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if the file has
-        none."""
+        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if no error is
+        recorded."""
         found: Mapping[str, float] = getattr(self, dtype, {})
         return found.get(op)
 

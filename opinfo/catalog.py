@@ -61,8 +61,8 @@ class _Field:
 
 
 def _field(upstream: str, *default: Any) -> Any:
-    """Returns a ``_Field``. The type checker sees the value of the field instead, because the function is declared to
-    return Any."""
+    """Returns a ``_Field``. The function is declared to return Any, so that type checkers accept the attribute as a
+    value of the field's type."""
     return _Field(upstream, *default)
 
 

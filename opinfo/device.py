@@ -69,9 +69,8 @@ class Device:
 
     @property
     def fake_only(self) -> bool:
-        """True for the CPU: eager CPU cannot be a stride reference, because it is the device under test, so FakeTensor
-        is the only one. False for every other device, also for a device of type "cpu" that has its own
-        ``to_device``."""
+        """True for the CPU. Its only stride reference is FakeTensor, because eager CPU is the device under test. False
+        for every other device, including a device of type "cpu" that has its own ``to_device``."""
         return is_fake_only(self.descriptor)
 
     @property
@@ -241,7 +240,7 @@ def start_device(
 
 
 def _unknown(descriptor: Descriptor) -> str:
-    """Returns a message which states that torch does not know the device type, and names the type that was registered
+    """Returns a message that says that torch does not know the device type, and that names the type that was registered
     instead."""
     kind, module = descriptor.torch_type, descriptor.module
     registered = torch._C._get_privateuse1_backend_name()

@@ -204,8 +204,8 @@ class Replaced:
 
 def _is_of_torch(function: Any) -> bool:
     """Returns True if a function is defined in torch. Replacements that torch defines do not count as changes by a
-    vendor, because ``torch._dynamo`` replaces functions too. The check uses the globals, since wrappers copy
-    ``__module__``."""
+    vendor, because ``torch._dynamo`` replaces functions too. The check uses the globals of the function, because a
+    wrapper has the ``__module__`` of the function that it wraps."""
     name: str = getattr(function, "__globals__", {}).get("__name__", "")
     return name.partition(".")[0] == "torch"
 

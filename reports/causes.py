@@ -131,7 +131,7 @@ def place_of(layouts: Iterable[str]) -> str:
 
 
 def _factors(layout: str) -> str:
-    """Returns the factors of one layout id in the form of ``place_of``."""
+    """Returns the factors of one layout id, written in the same way as the result of ``place_of``."""
     target = layout.startswith("out=")
     found: list[str] = []
     for single in layout.removeprefix("out=").split("/"):
@@ -454,8 +454,9 @@ class _Sorting:
     def _random_cause(
         self, ways: Mapping[int, _Way], roots: Mapping[int, int]
     ) -> dict[int, CauseKey]:
-        """Returns the cause of the roots of ops that draw random numbers, for a device on which equal seeds give
-        different numbers.
+        """Returns the cause of failures of ops that draw random numbers, for a device on which equal seeds give
+        different numbers. The result has the position of each root (a cell whose failure no other failure of its op
+        explains) of such an op.
 
         An op counts as drawing random numbers if two equal calls give different results. An op is left out if another
         op of its family gives wrong values that do not differ from call to call.

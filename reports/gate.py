@@ -77,7 +77,7 @@ class Tally:
         return self.planned - self.ambiguous - self.declared
 
     def add(self, result: CellResult | None) -> None:
-        """Counts one planned cell with its result; None if the cell has no result."""
+        """Counts one planned cell. ``result`` is None if the cell has no result."""
         if result is None:
             self.count(Outcome.NOT_RUN, Verdict.MISSING)
         elif problem_with(result) is not None:

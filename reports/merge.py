@@ -44,9 +44,9 @@ class CannotMerge(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merged run, in the form of the arguments of ``write_run``: its parameter ``plan`` takes ``document``, and its
-    parameter ``like`` takes ``plan``. ``absent`` has the numbers of the shards that were not given, ``missing`` the
-    planned cells without an outcome, in plan order."""
+    """The merged run, which ``write_run`` can write: its parameter ``plan`` takes ``document``, and its parameter
+    ``like`` takes ``plan``. ``absent`` has the numbers of the shards that were not given, ``missing`` the planned cells
+    without an outcome, in plan order."""
 
     document: PlanDocument
     provenance: Provenance

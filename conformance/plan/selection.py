@@ -336,7 +336,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
     def check(self, other: Machine) -> None:
-        """Raises WrongMachine unless ``other``, the machine of this process, has the same properties."""
+        """Raises WrongMachine unless ``other``, the machine of this process, has the same properties as this
+        machine."""
         for (name, wanted), found in zip(self.named.items(), other.named.values(), strict=True):
             if found != wanted:
                 raise WrongMachine(

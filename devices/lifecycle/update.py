@@ -234,7 +234,8 @@ def _still_listed(case: JudgedCell) -> bool:
 
 
 def _as_in(expected: Block | Expectation | None, case: JudgedCell) -> bool:
-    """Returns True if a cell has the expected outcome. Only then can its layouts be compared."""
+    """Returns True if a cell has the expected outcome. Its layouts can be compared with the expected layouts only in
+    this case."""
     return expected is not None and expected.outcome.value == case.seen.observed.outcome.value
 
 
@@ -355,7 +356,7 @@ class _Work:
 
 
 def _decides(match: Match, block: Block) -> bool:
-    """Returns True unless a block matches a cell and another block overrides it for that cell."""
+    """Returns False if a block matches the cell but another block overrides it for this cell; otherwise True."""
     if not any(each is block for each in match.blocks):
         return True  # the block does not match the cell, so nothing overrides it there
     return match.expectation is None or any(each is block for each in match.expectation.blocks)

@@ -269,8 +269,8 @@ COUNTS = Axis(
 
 
 def _refused(basis: Basis) -> Variations:
-    """Yields calls that must raise an error, at most one call for each reason: the size of an operand, a number of a
-    dimension, a name, or the rank of an operand is wrong."""
+    """Yields calls that must raise an error, at most one call for each reason: the size of an operand, a dimension
+    number, a name, or the rank of an operand is wrong."""
     every = [_unknown, _other_ranks]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every]

@@ -1,5 +1,5 @@
-"""The axis of handwritten calls. They are for ops of which the other axes make few calls, because the arguments must
-fit each other or because the result is reliable only for some values."""
+"""The axis of handwritten calls. The calls are for ops of which the other axes make few calls, because the arguments
+must fit each other or because the result is reliable only for some values."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ def _between(basis: Basis, base: Sample, *shapes: Shape) -> Arguments:
 
 
 def _repeating(basis: Basis, base: Sample, *shape: int) -> Arguments | None:
-    """Returns a call with few different values that occur often. Returns None unless the sample compares all dimensions
-    together and sorts, because the order of the result is otherwise unspecified."""
+    """Returns a call with few different values that occur often. Returns None if the sample has a ``dim`` or no
+    ``sorted=True``, because the order of the result is unspecified in these cases."""
     if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
         return None
     step, counts = basis.pool(base, 0)[:1], basis.choice(7, shape)

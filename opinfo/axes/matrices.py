@@ -154,7 +154,7 @@ def _repeated_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """Returns a vector that belongs to a matrix, repeated ``count`` times, once for each block of the larger matrix.
-    Integers are row numbers, so in each block they are increased by the number of rows before it."""
+    Integers are row numbers, so for each block they are increased by the number of rows that precede the block."""
     copies = [*_scaled(tensor, count)]
     if not (tensor.is_floating_point() or tensor.is_complex()):
         copies = [each + n * tensor.shape[-1] for n, each in enumerate(copies)]

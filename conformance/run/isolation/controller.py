@@ -324,8 +324,8 @@ _CALLS: Final = 10
 
 
 class Hung(NamedTuple):
-    """A worker that was killed because it exceeded a time limit: the number of the last entry in its journal, the cell
-    of the entry, and the limit in seconds."""
+    """A worker that was killed because it exceeded a time limit. The fields are the number of the last entry in the
+    worker's journal, the cell of that entry, and the limit in seconds."""
 
     number: int
     cell: CellKey | None

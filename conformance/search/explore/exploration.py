@@ -374,7 +374,8 @@ def new_findings(folder: Path) -> list[Line]:
 
 
 def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
-    """Returns the reason why a finding cannot be pinned; None if it can. With ``confirm``, its script must exit 1."""
+    """Returns the reason why a finding cannot be pinned; None if it can be pinned. If ``confirm`` is true, the script
+    of the finding is run and must exit with status 1."""
     if line.finding.unpinnable:
         return line.finding.unpinnable
     if not confirm:

@@ -59,8 +59,8 @@ def start_of(
 
 def candidate_of(sample: Sample, failure: Failure) -> Candidate:
     """Returns a sample in the layouts in which it failed. The layout name of the failure is ``A`` (one layout for all
-    tensors), ``A/B`` (the layouts of the first tensor and of all others), ``A/B/C`` (the layouts of the first tensor,
-    of the second and of all others), or ``out=D`` (the layout of the ``out=`` target)."""
+    tensors), ``A/B`` (the layouts of the first tensor and of all other tensors), ``A/B/C`` (the layouts of the first
+    tensor, of the second tensor and of all other tensors), or ``out=D`` (the layout of the ``out=`` target)."""
     if failure.check == "target":
         return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
     if failure.check == "inputs":

@@ -62,7 +62,8 @@ def switch_on_from_environment() -> None:
 def reached() -> Iterator[set[str]]:
     """Collects the faults that can change the result of code in a ``with`` block.
 
-    A fault can do so only if the library checks its switch during the block, or if it replaces a kernel that is called.
+    A fault can change the result only if the library checks the switch of the fault during the block, or if the fault
+    replaces a kernel that is called.
     """
     library.note_asked(True)
     library.note_ops(True)
