@@ -94,7 +94,7 @@ def test_a_baseline_must_be_whole_and_of_the_same_device() -> None:
         Against.of(run(), run(shard="1/2"))
     lacking = run()
     lacking.results.pop(ADD)
-    with pytest.raises(NoBaseline, match="1 cell of that run has no outcome"):
+    with pytest.raises(NoBaseline, match="1 cell of the baseline has no outcome"):
         Against.of(run(), lacking)
     other = Run(
         Path("base"), plan_document(device="npu"), replace(PROVENANCE, device="npu"), results()
