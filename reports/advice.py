@@ -81,9 +81,10 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
     if rule == "ended":
         outcome, how, form, place, _ = about
         calls = {"out=": "calls with out=", "in-place": "calls in place"}.get(form, "calls")
-        where = f" on a tensor in the layout {quote(place)}" if place not in ("", PLAIN) else ""
+        if place not in ("", PLAIN):
+            calls = f"{calls} on a tensor in the layout {quote(place)}"
         ends = "hang" if outcome == Outcome.HANG.value else "crash"
-        return f"{calls}{where} {ends}: {quote(how)} ({ops})"
+        return f"{calls} {ends}: {quote(how)} ({ops})"
     if rule == "check":
         failure = shown.failure or Failure(kind=Kind.STATE)
         how = spell("", failure.expected, failure.found, failure.detail, 0, 0, ())

@@ -186,13 +186,13 @@ def gate(
             (provisional if clause.provisional else new).append(result)
     incomplete = _incomplete(run, cells, counts, partial=partial)
     if compared is not None and (gone := compared.gone):
+        unplanned = number(
+            len(gone),
+            "cell of the baseline is no longer planned",
+            "cells of the baseline are no longer planned",
+        )
         incomplete.append(
-            number(
-                len(gone),
-                "cell of the baseline is no longer planned",
-                "cells of the baseline are no longer planned",
-            )
-            + f", although torch and the suite are the same; the first is {gone[0]}"
+            f"{unplanned}, although torch and the suite are the same; the first is {gone[0]}"
         )
     nothing = nothing_checked([run.results[cell] for cell in cells if cell in run.results])
     obstacles = [*filter(None, [nothing]), *incomplete]
@@ -230,8 +230,12 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
     regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
     if regressions:
         name = manifest_name(run)
-        listed = f": failures that {name} does not list" if name else " (the run had no manifest)"
-        yield f"{number(regressions, 'regression')}{listed}"
+        count = number(regressions, "regression")
+        yield (
+            f"{count}: failures that {name} does not list"
+            if name
+            else f"{count} (the run had no manifest)"
+        )
     if (better := new[regressions:]) and not allow_improvements:
         yield (
             f"{_better(run, better)}: `conform manifest update {shlex.quote(str(run.folder))}` updates the "
@@ -330,10 +334,10 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
             for cell in cells
             if cell in run.results and (why := problem_with(run.results[cell])) is not None
         )
-        told = number(
+        contradictions = number(
             counts.no_evidence, "result contradicts itself", "results contradict themselves"
         )
-        problems.append(f"{told}; the first is the result of {cell}: {why}")
+        problems.append(f"{contradictions}; the first is the result of {cell}: {why}")
     return problems
 
 
@@ -461,7 +465,7 @@ class Level(msgspec.Struct, frozen=True):
             text += f"; {number(self.unplanned, 'cell is not in this plan', 'cells are not in this plan')}"
         if self.open:
             are = "is" if self.open == 1 else "are"
-            text += f"; {self.open} of its {self.clauses} clauses {are} not checked yet"
+            text = f"{text}; {self.open} of its {self.clauses} clauses {are} not checked yet"
         return text
 
 

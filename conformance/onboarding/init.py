@@ -229,10 +229,8 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
     results = (options.folder / _RUNS / f"run-{which}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     expectations = "none" if which == 1 else str(options.draft.absolute())
-    what = "" if which == 1 else ", expecting the failures of run 1"
-    say(
-        f"run {which} of {options.runs}: plan quick{what}, {number(options.workers, 'worker')}; log: {log}"
-    )
+    what = "plan quick" if which == 1 else "plan quick, expecting the failures of run 1"
+    say(f"run {which} of {options.runs}: {what}, {number(options.workers, 'worker')}; log: {log}")
     command = [
         *(sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_CONFORM}"),
         *("run", "-q", "--tb=no", "--no-header"),
@@ -311,8 +309,10 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     with _writing(path):
         write_whole(path, text)
     flaky = sum(block.outcome is ExpectedOutcome.FLAKY for block in manifest.blocks)
-    more = f", {flaky} of them for flaky cells; these expire in {_FLAKY_DAYS} days" if flaky else ""
-    say(f"wrote {path}: {number(len(manifest.blocks), 'block')}{more}")
+    blocks = number(len(manifest.blocks), "block")
+    if flaky:
+        blocks = f"{blocks}, of which {flaky} for flaky cells expire in {_FLAKY_DAYS} days"
+    say(f"wrote {path}: {blocks}")
     again = ["conform", "run", "-n", str(options.workers), *options.selection]
     command = shlex.join([*again, f"--descriptor={options.folder}"])
     if apart:

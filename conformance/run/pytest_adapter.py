@@ -71,7 +71,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 #: Options, and settings in an ini file, with which other plugins run a test again until it passes, or leave tests out:
 #: the name of the value, the option, the plugin, and what to do instead.
-_AGAIN: Final = "it would hide failing cells. List flaky cells in the manifest instead"
+_AGAIN: Final = "repeated tests would hide failing cells. List flaky cells in the manifest instead"
 _REFUSED: Final = (
     ("reruns", "--reruns", "pytest-rerunfailures", _AGAIN),
     ("force_reruns", "--force-reruns", "pytest-rerunfailures", _AGAIN),

@@ -305,9 +305,10 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 def stats_text(counted: Stats, *, most: int = 10) -> list[str]:
     """Returns the lines that show the counts. Each list of blocks shows at most ``most`` entries."""
-    lines = [f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"]
+    blocks = f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"
     if counted.covered is not None:
-        lines[0] += f", which match {counted.covered:,} of {counted.planned:,} planned cells"
+        blocks = f"{blocks}, which match {counted.covered:,} of {counted.planned:,} planned cells"
+    lines = [blocks]
     for title, numbers in (
         ("by kind", counted.by_kind),
         ("by outcome", counted.by_outcome),

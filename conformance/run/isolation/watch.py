@@ -511,7 +511,7 @@ class Watch(Guard):
             worst = max(self._records, key=lambda record: record.troubles)
             first = worst.to_outcome().message
             more = f"first failure: {first}" if first else ""
-            message = f"left the device unusable: {error}"
+            message = f"the cell left the device unusable: {error}"
             self._leave(Lost(worst.key, Outcome.CRASH, message, self._call, more))
 
 
