@@ -373,7 +373,10 @@ def test_explain_holds_a_flaky_cell_to_its_pass_rate(tmp_path: Path, file: Path)
 def test_explain_says_that_a_run_did_not_plan_a_cell(tmp_path: Path, file: Path) -> None:
     run = write(tmp_path)
     result = call("explain", "layout.values::addr[float32]", "--manifest", file, "--run", run)
-    assert f"{run}: the cell is not planned; did you mean 'layout.values::add[float32]'" in result.stdout
+    assert (
+        f"{run}: the cell is not planned; did you mean 'layout.values::add[float32]'"
+        in result.stdout
+    )
 
 
 @pytest.mark.parametrize(
