@@ -20,8 +20,8 @@ from devices.files import read_toml
 
 
 class DescriptorError(ConformError):
-    """The error for a descriptor that cannot be loaded or declares something impossible. The text of the error says how
-    to fix it."""
+    """The error for a descriptor that cannot be loaded or that declares something impossible. The text of the error
+    says how to fix the descriptor."""
 
 
 def names(text: str) -> frozenset[str]:
@@ -79,8 +79,8 @@ class Fact:
 
 
 def check_names(what: str, names: object, known: Mapping[str, object] | frozenset[str]) -> None:
-    """Raises DescriptorError unless ``names`` is a collection of known names. ``what`` is the kind of the names, for
-    the text of the error."""
+    """Raises DescriptorError unless ``names`` is a collection of known names. ``what`` says which kind of names is
+    expected, for the text of the error."""
     if isinstance(names, str) or not isinstance(names, (frozenset, set, tuple, list, Mapping)):
         raise DescriptorError(f"expected a set of {what} names, got {names!r}")
     for name in names:
@@ -143,8 +143,8 @@ AUTOCAST_POLICIES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the
-    reason."""
+    """Ops (of torch.ops.aten) that the device's autocast treats in another way than torch's common lists say: the
+    policy for these ops, and the reason."""
 
     policy: str
     ops: frozenset[str]
@@ -335,8 +335,8 @@ class Descriptor:
         return self.dtypes_by_op.get(op, self.dtypes)
 
     def first_time(self, seconds: float) -> float:
-        """Returns the time limit in seconds for the first use of an op or function in a process, if later uses take at
-        most ``seconds``."""
+        """Returns the time limit in seconds for the first use of an op or function in a process. ``seconds`` is the
+        limit for a later use on a device of usual speed."""
         return seconds * self.time_scale + self.first_use
 
     def function(self, role: str) -> str:
@@ -351,8 +351,8 @@ class Descriptor:
 
 
 def check(descriptor: Descriptor) -> None:
-    """Checks the value of each field and replaces it by an immutable copy. Raises DescriptorError. A repro script does
-    without."""
+    """Checks the value of each field and replaces the value by an immutable copy. Raises DescriptorError. Repro
+    scripts, which contain a copy of a descriptor, do not check it."""
     name = descriptor.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DescriptorError(

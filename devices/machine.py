@@ -35,7 +35,7 @@ def is_installed(name: str) -> bool:
 
 
 def torch_lacks(library: str) -> str | None:
-    """Returns the reason why the installed torch cannot drive a device; None if torch's ``lib`` folder contains
+    """Returns the reason why the installed torch does not support a device; None if torch's ``lib`` folder contains
     ``library``.
 
     ``library`` is a name without prefix and suffix, such as ``torch_cuda``.
@@ -63,7 +63,7 @@ def _file_names(library: str) -> tuple[str, ...]:
 
 
 def loads(*libraries: str) -> bool:
-    """Returns True if one of the given shared libraries of a driver can be loaded."""
+    """Returns True if at least one of the given shared libraries of a driver can be loaded."""
     for name in libraries:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)

@@ -1,5 +1,5 @@
-"""The adapter over private names of torch, except its databases: FakeTensor, the dispatcher's tables, the legacy
-profiler, lazy negation, and the identity of storages. A test pins each name that is used."""
+"""The adapter over private names of torch: FakeTensor, the dispatcher's tables, the legacy profiler, lazy negation, and
+the identity of storages. torch's databases have adapters of their own. A test pins each name that is used."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def optimised_on(way: str, torch_type: str) -> bool:
 
 
 def load_forward_ad() -> None:
-    """Imports the modules that torch needs for forward-mode differentiation. Otherwise the first use in a process takes
-    about 0.2 s."""
+    """Imports the modules that torch needs for forward-mode differentiation. Without this call, the first use in a
+    process would import them, which takes about 0.2 s."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning

@@ -10,7 +10,7 @@ from devices.descriptor import Autocast, Descriptor, common_facts, names
 
 
 def _cpuinfo(*names: str) -> str:
-    """Returns the value of the first of the given names that /proc/cpuinfo contains; an empty text if it contains none,
+    """Returns the value of the first of the given names that is found in /proc/cpuinfo; an empty text if none is found,
     or if the system is not Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -22,7 +22,7 @@ def _cpuinfo(*names: str) -> str:
 
 
 def _model() -> str:
-    """Returns the name of the processor, from /proc/cpuinfo if that names it, otherwise from Python."""
+    """Returns the name of the processor, from /proc/cpuinfo if that file has the name, otherwise from Python."""
     named = _cpuinfo("model name", "cpu model", "Model")
     return (
         named or platform.processor() or platform.machine()

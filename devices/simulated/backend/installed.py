@@ -118,7 +118,7 @@ def _lcm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 class _Kept:
-    """The memory that a leaking kernel holds while its fault is on."""
+    """The memory that a leaking kernel never frees while its fault is on."""
 
     blocks: ClassVar[list[Any]] = []
     shapes: ClassVar[set[tuple[int, ...]]] = set()
