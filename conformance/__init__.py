@@ -58,8 +58,17 @@ from devices.descriptor import (  # noqa: E402  (found by the lines above)
     Capability,
     Descriptor,
     Fact,
+    ProcessGroup,
     Tolerance,
     common_facts,
 )
 
-__all__ = ["Autocast", "Capability", "Descriptor", "Fact", "Tolerance", "common_facts"]
+__all__ = [
+    "Autocast",
+    "Capability",
+    "Descriptor",
+    "Fact",
+    "ProcessGroup",
+    "Tolerance",
+    "common_facts",
+]

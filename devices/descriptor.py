@@ -40,6 +40,7 @@ class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statistics: frozenset[str]
     settings: frozenset[str]
     dtypes: frozenset[str]
+    reductions: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ VERSION_FACTS: Final = _WORDS.version_facts
 STATISTICS: Final = _WORDS.statistics
 SETTINGS: Final = _WORDS.settings
 DTYPES: Final = _WORDS.dtypes
+REDUCTIONS: Final = _WORDS.reductions
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,26 @@ class Autocast:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """The backend of torch.distributed that serves a device: its name, as init_process_group takes it, and the dtypes
+    that each reduction (a name of torch.distributed.ReduceOp) takes. Two ranks may use one device index if
+    ``shares_indices`` is True."""
+
+    backend: str
+    reductions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    shares_indices: bool = False
+
+    def __post_init__(self) -> None:
+        _in_form("backend", self.backend, _Name, "the name of a backend of torch.distributed")
+        _in_form("shares_indices", self.shares_indices, bool, "True or False")
+        check_names("reduction", self.reductions, REDUCTIONS)
+        for name, dtypes in self.reductions.items():
+            _in_form(f"reductions['{name}']", dtypes, _NameSet, "a set of names")
+            check_names("dtype", dtypes, DTYPES)
+        object.__setattr__(self, "reductions", MappingProxyType(dict(self.reductions)))
+
+
 def common_facts(**more: str | None) -> dict[str, str]:
     """Returns the facts that are known on every machine (torch, os, arch and python), together with the facts in
     ``more``.
@@ -233,6 +255,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("time_scale", _TimeScale, "a number greater than 0"),
     ("first_use", _Seconds, "a number of seconds of at least 0"),
     ("pointers", bool | None, "True, False or None"),
+    ("process_group", ProcessGroup | None, "a ProcessGroup(backend) or None"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
 )
@@ -312,6 +335,8 @@ class Descriptor:
     # Whether a failed assertion on the device ends the process or makes the device unusable (device_assert).
     assertions_are_fatal: bool = True
     autocast: tuple[Autocast, ...] = ()  # differences from torch's common autocast lists
+    # The backend of torch.distributed that serves the device; None: torch's default for the device type.
+    process_group: ProcessGroup | None = None
     captures_default_stream: bool = True  # False: graphs can be captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = lambda: (
@@ -329,6 +354,11 @@ class Descriptor:
         check(self)
         if self.pointers or (self.pointers is None and "storage" in self.capabilities):
             object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
+
+    @property
+    def ranks_share_indices(self) -> bool:
+        """True if several ranks of a process group may use one device index."""
+        return self.process_group is not None and self.process_group.shares_indices
 
     def dtypes_of(self, op: str) -> frozenset[str]:
         """Returns the dtypes that the device declares for an op."""

@@ -157,6 +157,10 @@ EXPECTED = [
     "compile.export",
     "profiler.activity",
     "distributed.backend",
+    "distributed.collectives",
+    "distributed.order",
+    "distributed.ddp",
+    "distributed.sharded",
 ]
 
 LEVEL_OF_FAMILY = {
@@ -173,6 +177,8 @@ TRAINING = {
     "allocator.pending",
     "dispatch.index_range",
     "dispatch.refusals",
+    "distributed.ddp",
+    "distributed.sharded",
 }
 
 GOOD = """\

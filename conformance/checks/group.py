@@ -2,8 +2,8 @@
 Returns the answer of each process, and says for which processes the others waited when the time was over.
 
 As soon as one process has failed, the others get a short time to answer, because they may be waiting for the failed
-process; then all are killed. The module imports only the standard library and ``conformance.checks.child``, because
-repro scripts contain it.
+process; then all are killed. The processes of a ``Pool`` stay after they have answered, for the next question. The module
+imports only the standard library and ``conformance.checks.child``, because repro scripts contain it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,19 @@ class Group:
     """Subprocesses that run at the same time. ``is_answer(message)`` says whether a message is the answer of a process,
     which is its last message; other messages show its progress. ``is_failure(message)`` says whether an answer means
     that the process has failed. The time limit of the children, ``limits.total``, counts from the moment in which all
-    are ready."""
+    are ready. The processes ``lost`` are expected to end without an answer."""
+
+    _stays = False  # True: a process that has answered does not end
 
     def __init__(
-        self, children: Sequence[Child], is_answer: Tells, is_failure: Tells = lambda _: False
+        self,
+        children: Sequence[Child],
+        is_answer: Tells,
+        is_failure: Tells = lambda _: False,
+        lost: Sequence[int] = (),
     ) -> None:
         self._children, self._is_answer, self._is_failure = children, is_answer, is_failure
+        self._lost = lost
         self._members = [Member(rank) for rank in range(len(children))]
 
     def run(self) -> list[Member]:
@@ -71,12 +78,12 @@ class Group:
         with contextlib.ExitStack() as started:
             for child in self._children:
                 started.enter_context(child)
-            self._wait()
+            self._wait(self._children[0].limits.total)
         for child, member in zip(self._children, self._members):
             member.ended = child.ended
         return self._members
 
-    def _wait(self) -> None:
+    def _wait(self, seconds: float) -> None:
         running, end, all_ready = dict(enumerate(self._children)), math.inf, False
         while running and time.monotonic() < end:
             select.select([*running.values()], [], [], _LOOK)
@@ -85,7 +92,7 @@ class Group:
             if not all_ready and all(child.ready for child in self._children):
                 all_ready = True
                 for child in running.values():
-                    child.allow(child.limits.total)
+                    child.allow(seconds)
             if [rank for rank, child in running.items() if child.is_late()]:
                 for rank in self._last(running):
                     self._members[rank].behind = True
@@ -108,9 +115,12 @@ class Group:
                 member.messages.append(message)
                 member.answered = bool(self._is_answer(message))
                 failed |= member.answered and bool(self._is_failure(message))
-            if messages is None:
+            if self._stays and member.answered:
                 del running[rank]
-                failed |= not (child.wait().well and member.answered)
+            elif messages is None:
+                del running[rank]
+                well = child.wait().well and member.answered
+                failed |= not well and rank not in self._lost
         return failed
 
     def _last(self, running: Mapping[int, Child]) -> list[int]:
@@ -122,6 +132,47 @@ class Group:
         }
         fewest = min(progress.values())
         return [rank for rank, reached in progress.items() if reached == fewest]
+
+
+class Pool(Group):
+    """Subprocesses that stay, and answer one question after another, until one of them fails to answer. They read the
+    questions from their stdin."""
+
+    _stays = True
+
+    def start(self) -> None:
+        """Starts the subprocesses. Raises ConformError if one cannot be started; those that were started are killed."""
+        with contextlib.ExitStack() as started:
+            for child in self._children:
+                started.enter_context(child)
+            self._started = started.pop_all()
+
+    def ask(self, questions: Sequence[Any], seconds: float) -> list[Member]:
+        """Sends each process its question, and returns the results in order. ``seconds`` is the time limit for all
+        answers. All processes are ended if one has not answered."""
+        self._members = [Member(rank) for rank in range(len(self._children))]
+        for child, question in zip(self._children, questions):
+            child.send(question)
+        self._wait(seconds)
+        whole = all(member.answered for member in self._members)
+        if not whole:
+            self.close()
+        for child, member in zip(self._children, self._members):
+            member.ended = Ended(0) if whole else child.ended
+        return self._members
+
+    @property
+    def whole(self) -> bool:
+        """True if no process has ended."""
+        return all(child.running for child in self._children)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._started.close()
+
+    def forget(self) -> None:
+        """Leaves the processes alone: they belong to the process of which this one is a fork."""
+        self._started.pop_all()
 
 
 @contextlib.contextmanager

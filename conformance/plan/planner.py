@@ -195,10 +195,11 @@ def untried(
     """Returns, by clause and then by case or op, the reasons why clauses are not tried on the device although it
     declares their capabilities. If ``clauses`` is given, only these clauses are included."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
+    shared = descriptor.ranks_share_indices
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
         wanted = case.clause not in undeclared and (clauses is None or case.clause in clauses)
-        if wanted and (why := not_here(case, descriptor.capabilities, indices)):
+        if wanted and (why := not_here(case, descriptor.capabilities, indices, shared=shared)):
             found.setdefault(case.clause, {})[case.cell.name] = why
     for op, of_op in untried_with(ops, descriptor, contract, clauses).items():
         for clause, why in of_op.items():

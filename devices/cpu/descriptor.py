@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from devices.descriptor import Autocast, Descriptor, common_facts, names
+from devices.descriptor import Autocast, Descriptor, ProcessGroup, common_facts, names
 
 
 def _cpuinfo(*names: str) -> str:
@@ -81,6 +81,19 @@ _AUTOCAST = (
     ),
 )
 
+#: gloo refuses the other dtypes, and other reductions of complex numbers (ProcessGroupGloo.cpp, GENERATE_ALL_TYPES).
+_REDUCED = names("float32 float64 float16 bfloat16 int64 int32 int8 uint8 bool")
+GLOO = ProcessGroup(
+    "gloo",
+    {
+        "SUM": _REDUCED - {"bool"} | names("complex64 complex128"),
+        "AVG": names("float32 float64 float16 bfloat16 complex64 complex128"),
+        **dict.fromkeys(("PRODUCT", "MIN", "MAX"), _REDUCED),
+        **dict.fromkeys(("BAND", "BOR", "BXOR"), names("int64 int32 int8 uint8 bool")),
+    },
+    shares_indices=True,
+)
+
 DESCRIPTOR = Descriptor(
     name="cpu",
     torch_type="cpu",
@@ -105,6 +118,7 @@ DESCRIPTOR = Descriptor(
         "complex32 complex64 complex128"
     ),
     autocast=_AUTOCAST,
+    process_group=GLOO,
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),
     facts=_facts,

@@ -84,9 +84,9 @@ def other_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
 
 
 def _reaches(case: BehaviourCase, fault: Fault, clean: Mapping[CellKey, Seen]) -> bool:
-    """Whether the case ran without the fault and can meet it. What a process of its own meets is not known."""
-    cell = _cell(case)
-    return cell in clean and (case.own_process or fault.name in clean[cell].reached)
+    """Whether the case ran without the fault and can meet it. What other processes meet is not known."""
+    cell, elsewhere = _cell(case), case.own_process or case.ranks > 0
+    return cell in clean and (elsewhere or fault.name in clean[cell].reached)
 
 
 def _cases() -> list[BehaviourCase]:

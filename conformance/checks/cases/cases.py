@@ -48,6 +48,9 @@ class BehaviourCase:
     kind: Kind = Kind.STATE  # the kind of failures for which the check names none
     requires: frozenset[str] = frozenset()  # capabilities needed in addition to those of the clause
     indices: int = 1  # number of device indices that the case needs
+    ranks: int = (
+        0  # number of processes of a process group; each needs an index unless they may share one
+    )
     alone: bool = False  # True: no other worker may use the device meanwhile
     own_process: bool = False  # True: it ends, forks or breaks its process, or needs a fresh one
     environment: tuple[tuple[str, str], ...] = ()  # environment variables of that process
@@ -197,13 +200,16 @@ def collect_cases(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...
     return cases
 
 
-def not_here(case: BehaviourCase, capabilities: frozenset[str], indices: int) -> str:
-    """Returns the reason why a case is not tried on a device with these capabilities and this many indices. Empty if
-    the case is tried."""
+def not_here(
+    case: BehaviourCase, capabilities: frozenset[str], indices: int, *, shared: bool = True
+) -> str:
+    """Returns the reason why a case is not tried on a device with these capabilities and this many indices. ``shared``
+    says whether the processes of a process group may use the same index. Empty if the case is tried."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"
-    if indices < case.indices:
+    needed = case.indices if shared else max(case.indices, case.ranks)
+    if indices < needed:
         there = "one device" if indices == 1 else f"{indices} devices"
-        return f"not on this machine: it has {there}, but the case needs {case.indices}"
+        return f"not on this machine: it has {there}, but the case needs {needed}"
     return ""

@@ -8,7 +8,7 @@ contains it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,7 @@ from conformance.checks.cases.held_streams import (
     together,
 )
 from conformance.checks.cases.layouts import DENSE, GuardedTensor
+from conformance.checks.cases.pools import in_pool
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
 from conformance.checks.cases.results import Result, group_failure
 from devices.descriptor import Descriptor
@@ -515,22 +516,44 @@ class CaseContext:
             raise Blocked(result.blocked_by, text) if result.blocked_by else NotShown(text)
 
     def children(
-        self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        ranks: int,
+        seconds: float = 60.0,
+        lost: Sequence[int] = (),
     ) -> list[Result]:
         """Runs ``function(context, *arguments)`` in ``ranks`` subprocesses at the same time, and returns their results
         in order. In each subprocess, ``context.rank`` is its place in the group.
 
-        As with ``child``, the checks of the subprocesses count as checks of this case. If a subprocess dies, hangs, or
-        does not start, all subprocesses are ended, and the case fails with one failure, which names the rank of that
-        subprocess. ``seconds`` is the limit of the whole group, from the moment in which all have opened the device.
+        As with ``child``, the checks of the subprocesses count as checks of this case. If a subprocess raises, dies, hangs,
+        or does not start, all subprocesses are ended, and the case fails with one failure, which names the rank of that
+        subprocess. ``seconds`` is the limit of the whole group, from the moment in which all have opened the device. The
+        ranks in ``lost`` are killed by the function itself and need not answer.
         """
         about = (self.where, self.seed, self.default, self.patience)
         first_time = self.descriptor.first_time
-        results = in_processes(function, arguments, ranks, seconds, *about, first_time)
-        if (failure := group_failure(results)) is not None:
+        results = in_processes(function, arguments, ranks, seconds, *about, first_time, lost)
+        return self._taken(results, lost)
+
+    def pooled(
+        self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
+    ) -> list[Result]:
+        """Like ``children``, in processes that stay for the next case if all ranks pass. The function must leave the
+        processes as it found them."""
+        about = (self.where, self.seed, self.default, self.patience)
+        results = in_pool(function, arguments, ranks, seconds, *about, self.descriptor.first_time)
+        return self._taken(results)
+
+    def _taken(self, results: list[Result], lost: Sequence[int] = ()) -> list[Result]:
+        if (failure := group_failure(results, lost)) is not None:
             raise CheckFailed(failure)
         for result in results:
             self._take(result)
+            if result.refused is not None and result.rank not in lost:
+                raise NotImplementedError(result.refused)
+            if result.failure is not None and result.rank not in lost:
+                raise CheckFailed(result.failure.of_rank(result.rank))
         return results
 
 

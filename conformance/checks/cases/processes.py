@@ -9,22 +9,22 @@ from __future__ import annotations
 import base64
 import importlib
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conformance.checks.cases.results import Result
 from conformance.checks.child import Child, ChildLimits, ask
-from conformance.checks.group import Group, rendezvous
+from conformance.checks.group import Group, Member, rendezvous
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
 #: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
 START_SECONDS = 120.0
 
-#: What a subprocess runs, in the suite and in a repro script.
-_TARGET, _TARGET_OF_SCRIPT = "conformance.checks.cases.served:serve_case", "__main__:serve_case"
+#: What a subprocess runs, in the suite; in a repro script, the function of the same name in ``__main__``.
+_TARGET = "conformance.checks.cases.served:serve_case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,14 @@ def _child(
     total = first_time(seconds)
     limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
     script = orders.where.script
-    target = _TARGET_OF_SCRIPT if script else _TARGET
-    return Child(target, packed(orders), limits, environment or {}, script, copied=copied)
+    return Child(
+        target_of(_TARGET, script), packed(orders), limits, environment or {}, script, copied
+    )
+
+
+def target_of(target: str, script: str) -> str:
+    """Returns what a subprocess runs: ``module:function`` in the suite, the copy of the function in a repro script."""
+    return f"__main__:{target.partition(':')[2]}" if script else target
 
 
 def in_process(
@@ -135,16 +141,21 @@ def in_processes(
     default: Kind = Kind.STATE,
     patience: float = 50.0,
     first_time: Callable[[float], float] = float,
+    lost: Sequence[int] = (),
 ) -> list[Result]:
     """Runs a function in several subprocesses and returns their results in order; see ``CaseContext.children``."""
     name = function.__qualname__
     orders = Orders(function.__module__, name, arguments, where, seed, default, patience=patience)
     with rendezvous() as path:
         children = [
-            _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time)
+            _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time, copied=True)
             for index in range(ranks)
         ]
-        members = Group(children, _is_result, _has_failed).run()
+        return results_of(Group(children, is_result, has_failed, lost).run())
+
+
+def results_of(members: Iterable[Member]) -> list[Result]:
+    """Returns the results of the processes of a group."""
     results = []
     for member in members:
         result = unpacked(member.answer) if member.answered else Result()
@@ -154,11 +165,11 @@ def in_processes(
     return results
 
 
-def _is_result(message: Any) -> bool:
+def is_result(message: Any) -> bool:
     return isinstance(message, str)
 
 
-def _has_failed(message: Any) -> bool:
+def has_failed(message: Any) -> bool:
     """Returns True if the message of a rank reports a failed check, or that nothing could be judged. A reported
     exception does not count, because the case may expect it from every rank."""
     result = unpacked(message)

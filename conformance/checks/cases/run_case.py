@@ -72,5 +72,6 @@ def record_failure(
 
 def untried(case: BehaviourCase, device: Device) -> str:
     """Returns the reason why a case is not tried on this device and machine. Empty if the case is tried."""
-    indices = device.descriptor.device_count() if case.indices > 1 else 1
-    return not_here(case, device.descriptor.capabilities, indices)
+    descriptor = device.descriptor
+    indices = descriptor.device_count() if max(case.indices, case.ranks) > 1 else 1
+    return not_here(case, descriptor.capabilities, indices, shared=descriptor.ranks_share_indices)

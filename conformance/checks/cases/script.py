@@ -17,8 +17,9 @@ from typing import Any
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.execution import conclude, in_its_own_process, on_a_fresh_device
 from conformance.checks.cases.processes import DeviceLocator
-from conformance.checks.cases.served import serve_case
+from conformance.checks.cases.served import serve_case, serve_cases
 from conformance.checks.child import Child, serve
+from conformance.checks.group import Pool
 from conformance.checks.repro.bundle import Bundle
 from conformance.checks.repro.modules import Import, Module, given_module, globals_in, read_module
 from conformance.checks.repro.script import headed, script_text
@@ -69,8 +70,10 @@ def script_of_case(
     bundle.take([BehaviourCase, DeviceLocator, Kind, conclude, run])
     start = "main()"
     if bundle.has(Child):
-        bundle.take([serve, serve_case]).add([Import("json", "", "json")])
-        serves = "serve(json.load(sys.stdin), int(sys.argv[2]))"
+        bundle.take([serve, *(serve_cases,) * bundle.has(Pool), serve_case]).add(
+            [Import("json", "", "json")]
+        )
+        serves = "serve(json.loads(sys.stdin.readline()), int(sys.argv[2]))"
         start = f'{serves} if sys.argv[1:2] == ["serve"] else main()'
     seen = failure or Failure(kind=Kind.ENDED, detail="the check did not finish")
     return script_text(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from devices.simulated.backend import native
+from devices.simulated.backend import native, process_group
 from devices.simulated.backend.installing import (
     Undo,
     fallback,
@@ -57,6 +57,12 @@ def _load_on_first_index() -> Undo:
     entry = (5, lambda storage: None, deserialize)  # before torch's own, which are 10 and more
     registry.insert(0, entry)
     return lambda: registry.remove(entry)
+
+
+@installs("distributed.not_the_default", run_installer)
+def _forget_default_group() -> Undo:
+    process_group.forget_default()
+    return process_group.restore_default
 
 
 @installs("allocator.settings_accept_unknown", run_installer)

@@ -17,6 +17,7 @@
 #include "event_ipc.h"
 #include "faults.h"
 #include "generator.h"
+#include "group.h"
 #include "kernel.h"
 #include "pinned.h"
 #include "profiler.h"
@@ -112,6 +113,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
   add_graphs(m);
+  add_group(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });
