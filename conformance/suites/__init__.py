@@ -29,6 +29,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "autocast": ("autocast",),
     "optim": ("optim",),
     "nn": ("nn",),
+    "compile": ("compile",),
 }
 """The clause families of each suite. The suites stand in the order in which a plan lists their cases."""
 
