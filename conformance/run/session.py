@@ -380,6 +380,7 @@ class Session:
         self.progress.close(complete=complete)
         for journal in (self.folder / "journal").iterdir():
             journal.unlink()
+        delete_scratch(self.folder)
 
     def _provenance(self, manifest: bytes) -> Provenance:
         """Returns the provenance of the results: the versions of plan, suite and torch, the machine, and the

@@ -59,6 +59,18 @@ def _load_on_first_index() -> Undo:
     return lambda: registry.remove(entry)
 
 
+@installs("compile.module_breaks_graphs", run_installer)
+def _cannot_be_traced() -> Undo:
+    module: Any = getattr(torch, native.NAME)
+    traced = module.current_device
+    module.current_device = native.library.current_device
+
+    def undo() -> None:
+        module.current_device = traced
+
+    return undo
+
+
 @installs("allocator.settings_accept_unknown", run_installer)
 def _accept_unknown_settings() -> Undo:
     native.library.use_settings_parser(False)
