@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import torch
 
+from conformance.checks.scratch import delete_scratch
 from conformance.contract import Contract, load
 from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated

@@ -102,7 +102,7 @@ def compile_together(context: CaseContext, group: str) -> dict[str, int]:
             return {}
     passed = {}
     for here, one, expected, made in zip(each, programs, want, found):
-        options = {"rtol": RTOL, "atol": ATOL, "size_one": False, **one.options}
+        options = {"rtol": RTOL, "atol": ATOL, **one.options}
         try:
             Comparison(here, "", **options).judge(expected, made)
         except CheckFailed:  # the program is compiled alone, and fails there

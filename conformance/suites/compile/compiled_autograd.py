@@ -146,7 +146,12 @@ _STEPS: dict[str, Step] = {
 }
 
 
-@cases(CLAUSE, over={name: (name, function.__name__) for name, function in _STEPS.items()})
+@cases(CLAUSE, over={"once": ("once", "_once")})
+@cases(
+    CLAUSE,
+    over={name: (name, each.__name__) for name, each in _STEPS.items() if name != "once"},
+    more=True,
+)
 def step(context: CaseContext, name: str, function: str) -> None:
     """A compiled backward pass leaves the gradients of the eager one, with their strides: once, accumulated, through
     retained graphs, functions, checkpoints and written views."""
@@ -155,7 +160,7 @@ def step(context: CaseContext, name: str, function: str) -> None:
     )
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def hooks(context: CaseContext) -> None:
     """Hooks of tensors, of nodes and of accumulated gradients run in the order of the eager backward pass, and change
     the same gradients."""
@@ -184,7 +189,7 @@ def hooks(context: CaseContext) -> None:
     _beside_eager(context, with_hooks)
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def scaled_when_accumulated(context: CaseContext) -> None:
     """A hook that runs after a gradient was accumulated may change the gradient and the parameter, as optimisers within
     backward do."""
@@ -203,7 +208,7 @@ def scaled_when_accumulated(context: CaseContext) -> None:
     _beside_eager(context, stepping)
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def compiled_forward(context: CaseContext) -> None:
     """The forward pass is compiled, too, and the backward pass is compiled through it."""
     eager, made = _leaves(context), _leaves(context)
@@ -217,7 +222,7 @@ def compiled_forward(context: CaseContext) -> None:
     _same_gradients(context, made, eager)
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def other_sizes(context: CaseContext) -> None:
     """Backward passes of batches of several sizes are right, although one graph may serve all of them."""
     new_eager, new_made = Inputs(context), Inputs(context)
@@ -238,7 +243,7 @@ def _sized(new: Inputs, rows: int) -> list[torch.Tensor]:
     return [new(rows, 5, grad=True), new(5, 4, grad=True), new(4, grad=True), new(4, 4, grad=True)]
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def higher_order(context: CaseContext) -> None:
     """With create_graph, the gradients can be differentiated again, or the refusal names create_graph."""
     eager, made = _leaves(context), _leaves(context)
@@ -275,7 +280,7 @@ class _NotZero(torch.autograd.Function):
         return torch.zeros_like(grad).index_put(places, grad[places])
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def data_dependent_backward(context: CaseContext) -> None:
     """A backward function whose intermediate sizes depend on values is right, or is refused with a message that names
     the op."""

@@ -16,7 +16,7 @@ from devices.failure import Kind
 cases = Cases(Kind.VALUES)
 
 
-@cases("compile.programs", requires={"streams"}, more=True)
+@cases("compile.programs", requires={"streams"})
 def on_a_side_stream(context: CaseContext) -> None:
     """A compiled program that is called on a side stream runs after the work that is queued there."""
 
@@ -42,7 +42,7 @@ def on_a_side_stream(context: CaseContext) -> None:
         context.check(compiler.graphs, "no graph was compiled", kind=Kind.COUNT)
 
 
-@cases("compile.programs", requires={"multi_device"}, more=True)
+@cases("compile.programs", requires={"multi_device"})
 def functions_of_the_module(context: CaseContext) -> None:
     """A program that asks the device's module for the current device, and whether the device is available, is one graph
     that follows the current device."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export.passes import move_to_device_pass
 
 from conformance.checks.behaviour.compiler import compiling, written_graph
 from conformance.checks.behaviour.fresh_process import fresh, source
@@ -64,13 +65,15 @@ def _compare(
         text = "an output of the exported program has other strides than that of the eager module"
         context.same(mine.stride(), theirs.stride(), text, Kind.STRIDES, f"output {number}")
     buffers = dict(eager.named_buffers())
-    for name, mine in program.named_buffers():
+    for full_name, mine in program.named_buffers():
+        name = full_name.removeprefix("_orig_mod.")
         text = "a buffer of the exported program differs from that of the eager module"
         context.same(mine.device, buffers[name].device, text, Kind.DEVICE, name)
         context.assert_close(mine, buffers[name], text, name, **CLOSE)
 
 
-@cases(CLAUSE, over={"for_evaluation": (False,), "for_training": (True,)})
+@cases(CLAUSE, over={"for_evaluation": (False,)})
+@cases(CLAUSE, over={"for_training": (True,)}, more=True)
 def on_the_device(context: CaseContext, training: bool) -> None:
     """A module that is exported on the device before dispatch, and decomposed, gives the results of the module, also
     with another batch size."""
@@ -80,11 +83,12 @@ def on_the_device(context: CaseContext, training: bool) -> None:
     program = torch.export.export(
         module, (_images().to(device),), dynamic_shapes={"x": {0: batch}}, strict=False
     )
-    for rows in (3, 6):
-        eager = _network(training).to(device)
-        _compare(context, program.module(), eager, device, rows)
     decomposed = program.run_decompositions()
-    _compare(context, decomposed.module(), _network(training).to(device), device)
+    eager, exported = _network(training).to(device), program.module()
+    for rows in (3, 6):
+        _compare(context, exported, eager, device, rows)
+    eager.load_state_dict(decomposed.state_dict)
+    _compare(context, decomposed.module(), eager, device)
 
 
 @cases(CLAUSE)
@@ -93,7 +97,7 @@ def moved_to_the_device(context: CaseContext) -> None:
     program = torch.export.export(_network(), (_images(),), strict=False)
     for index in sorted({context.indices[0], context.indices[-1]}):
         device = context.named(index)
-        moved = torch.export.passes.move_to_device_pass(_fresh_copy(program), str(device))
+        moved = move_to_device_pass(_fresh_copy(program), str(device))
         _compare(context, moved.module(), _network().to(device), device)
 
 
@@ -127,7 +131,7 @@ def in_another_process(context: CaseContext) -> None:
         context.ended_well(result, text)
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def compiled_program(context: CaseContext) -> None:
     """An exported program can be compiled for the device, and gives the results of the module."""
     device = context.device
@@ -152,7 +156,7 @@ def _product(x: torch.Tensor, y: torch.Tensor) -> Any:
     return torch.softmax(x @ y.t() + 1, 1), x.sum(0)
 
 
-@cases(CLAUSE)
+@cases(CLAUSE, more=True)
 def reproducer(context: CaseContext) -> None:
     """The script that torch writes to reproduce a graph runs in a fresh process, with the compiler of the device."""
     x, y = (context.to_device(torch.ones(4, 5) * number) for number in (1, 2))
@@ -170,7 +174,7 @@ def _compiled_in(context: CaseContext, folder: str) -> list[float]:
         return [float(compiler.cached), *context.from_device(found[0]).flatten().tolist()]
 
 
-@cases(CLAUSE, requires={"inductor"})
+@cases(CLAUSE, requires={"inductor"}, more=True)
 def cache_of_another_process(context: CaseContext) -> None:
     """A second process takes compiled code from the cache that a first process has written, and the code gives the same
     results."""

@@ -29,7 +29,7 @@ def _program(x: torch.Tensor) -> Any:
     return first, second, torch.rand_like(x), torch.randint(0, 5, x.shape, device=x.device)
 
 
-@cases("compile.programs", more=True)
+@cases("compile.programs")
 def dropout_and_noise(context: CaseContext) -> None:
     """A compiled dropout keeps an element or drops it, and does the same in backward; two masks of one program differ, and the
     same seed gives the same numbers."""

@@ -64,7 +64,7 @@ def strided_view_of_an_activation(context: CaseContext) -> None:
         y = x * 2
         z = y[0::2]
         z.add_(1)
-        z.mul_(y[1::2])
+        z.mul_(3)
         return y, z
 
     compare(context, program, lambda new: (new(8, 3, grad=True),))
@@ -105,7 +105,7 @@ def overlapping_reads_of_foreach(context: CaseContext) -> None:
     """Foreach ops add to tensors what is read from the same tensors in another order."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> Any:
-        torch._foreach_add_([x, y], [x.flip(0), y.t()])
+        torch._foreach_add_([x, y], [x.flip(0), y.flip(1)])
         return torch._foreach_mul([x, y], 2.0)
 
     compare(context, program, lambda new: (new(64), new(9, 9)))
@@ -167,7 +167,7 @@ def chain_of_views(context: CaseContext) -> None:
         base = x.clone()
         view = base.view(4, 3, 2).permute(2, 0, 1)[1].narrow(0, 1, 2)
         view.copy_(view.flip(0) + 1)
-        base.unfold(0, 4, 2)[1, 1:3].neg_()
+        base.as_strided((3, 2), (6, 2), 5).neg_()
         return base, view
 
     compare(context, program, lambda new: (new(24),))

@@ -59,10 +59,10 @@ def _boxed(graph: Any) -> Callable[..., Any]:
 class _Launch:
     """Compiled code for one graph. A call runs it in the turn of the current stream."""
 
-    _boxed_call = True  # it takes a list of arguments, which it empties
-
     def __init__(self, compiled: Callable[..., Any], backward: bool) -> None:
         self._compiled, self._backward = compiled, backward
+        # It takes a list of arguments, which it empties. Torch copies the attributes of the object alone.
+        self._boxed_call = True
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         given = list(arguments)
