@@ -7,6 +7,7 @@ the turn of the device's current stream, on aliases of its arguments, as the dev
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def _compile_ops(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[
     outputs."""
     if native.on("compile.deep_graphs") and len(graph.graph.nodes) > _DEEP:
         raise RecursionError("maximum recursion depth exceeded while compiling a graph")
-    if len(_devices(graph)) != 1:  # several devices
+    if not _uses_one_device(graph):
         return _boxed(graph)
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     if native.on("compile.tags_ignored"):
@@ -68,7 +69,7 @@ class _Launch:
         given = list(arguments)
         arguments.clear()
         if native.on("compile.mutation_lost"):
-            given = [each.clone() if isinstance(each, torch.Tensor) else each for each in given]
+            given = [_copy(each) for each in given]
         if native.on("compile.strides_ignored"):
             given = [_as_dense(each) for each in given]
         if native.on("compile.random_numbers_repeat"):
@@ -94,19 +95,27 @@ class _Launch:
             return output
         if native.on("compile.results_dense"):
             output = output.contiguous()
+        traced = native.on("compile.traced_backward_differs") and _in_traced_backward()
+        if traced and output.is_floating_point():
+            output = output * 2
         if self._backward and native.on("compile.backward_differs") and output.is_floating_point():
             output = output * 2
         return output
 
 
-def _devices(graph: Any) -> set[torch.device]:
-    """Returns the devices of all tensors in a graph."""
-    return {
-        each.device
-        for node in graph.graph.nodes
-        for each in pytree.tree_leaves(node.meta.get("val"))
-        if isinstance(each, torch.Tensor)
-    }
+def _uses_one_device(graph: Any) -> bool:
+    """Returns True if a graph uses one index of the device, and has no result elsewhere."""
+    nodes = list(graph.graph.nodes)
+    devices = set().union(*map(_devices, nodes))
+    ours = {each for each in devices if each.type == native.NAME}
+    results = set().union(*(_devices(each) for each in nodes[-1].all_input_nodes))
+    return len(ours) == 1 and results <= ours
+
+
+def _devices(node: Any) -> set[torch.device]:
+    """Returns the devices of the tensors that a node of a graph makes."""
+    made = pytree.tree_leaves(node.meta.get("val"))
+    return {each.device for each in made if isinstance(each, torch.Tensor)}
 
 
 def _move(graph: Any) -> None:
@@ -136,6 +145,19 @@ def _moved(value: Any) -> Any:
 # -- planted faults
 
 
+def _copy(value: Any) -> Any:
+    """Returns a copy of a tensor with the same strides; any other value as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value.detach())
+
+
+def _in_traced_backward() -> bool:
+    """Returns True in a backward pass that compiled autograd has traced."""
+    return bool(sys.modules["torch._dynamo.compiled_autograd"].in_compiled_autograd_region)
+
+
 def _as_dense(value: Any) -> Any:
     """Returns a tensor as if it were contiguous, if its elements fill its memory."""
     if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.is_contiguous():
@@ -161,4 +183,5 @@ def _make_operands_dense(graph: Any) -> None:
             with value.fake_mode:
                 copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
             node.replace_input_with(operand, copy)
+        node.meta.pop("eager_input_vals", None)  # the strides that the tags refer to
     graph.recompile()
