@@ -322,8 +322,10 @@ class Comparison:
             offsets = found.storage_offset(), want.storage_offset()
             text = "the storage offset of an output differs from eager execution"
             self._same(*offsets, text, Kind.OFFSET, what)
-        bits = [(each.is_conj(), each.is_neg()) for each in (found, want)]
-        self._same(*bits, "the conjugate or negative bit of an output differs", Kind.BITS, what)
+        mine, theirs = ((each.is_conj(), each.is_neg()) for each in (found, want))
+        self._same(
+            mine, theirs, "the conjugate or negative bit of an output differs", Kind.BITS, what
+        )
         text = "an output differs from eager execution in whether it requires a gradient"
         self._same(found.requires_grad, want.requires_grad, text, what=what)
 

@@ -38,7 +38,8 @@ def _leaves(context: CaseContext) -> list[torch.Tensor]:
 def _network(leaves: list[torch.Tensor]) -> torch.Tensor:
     x, weight, bias, second = leaves
     y = torch.tanh(x @ weight + bias)
-    return functional.layer_norm(y @ second, (4,)) * y
+    made: torch.Tensor = functional.layer_norm(y @ second, (4,)) * y
+    return made
 
 
 def _beside_eager(context: CaseContext, step: Step, *, compiles: int = 1) -> None:
@@ -112,7 +113,7 @@ class _Saved(torch.autograd.Function):
         return x.cos()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (saved,) = ctx.saved_tensors
         return -grad * saved + 1
 

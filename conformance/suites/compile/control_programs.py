@@ -80,7 +80,7 @@ def other_dtypes(context: CaseContext) -> None:
 def other_arguments(context: CaseContext) -> None:
     """Calls with other numbers, flags and lists of Python, some of which become symbols of the graph."""
 
-    def program(x: torch.Tensor, number: Any, flag: bool, dims: list[int]) -> torch.Tensor:
+    def program(x: torch.Tensor, number: Any, flag: bool, dims: list[int]) -> Any:
         y = x * number if flag else x - number
         return y.sum(dims)
 
@@ -204,7 +204,7 @@ class _Doubled(torch.autograd.Function):
         return x * 2
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return grad * 3 + x
 

@@ -70,7 +70,7 @@ def convolution_and_batch_norm(context: CaseContext) -> None:
 
     def program(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *running: Any) -> Any:
         y = functional.conv2d(x, weight, padding=1)
-        y = functional.batch_norm(y, *running, weight=scale, training=True)
+        y = functional.batch_norm(y, running[0], running[1], weight=scale, training=True)
         return functional.relu(y)
 
     compare(

@@ -28,6 +28,8 @@ class _Network(nn.Module):
     """A convolution, a batch norm with statistics, a buffer that counts calls, tensors that are made in forward, and a
     product with a transposed parameter."""
 
+    calls: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(2, 4, 3, padding=1)

@@ -23,6 +23,8 @@ DEPTH = 40
 class _Level(nn.Module):
     """A module that scales its input, gives it to the next level, and changes what that returns."""
 
+    calls: torch.Tensor
+
     def __init__(self, depth: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.full((3,), 1 + 1 / (depth + 2)))
@@ -141,5 +143,5 @@ def _judge(
             continue
         text = "a gradient of the compiled module differs from eager execution"
         context.assert_close(mine.grad, theirs.grad, text, name, rtol=1e-3, atol=1e-4)
-    for (name, mine), theirs in zip(found[1].named_buffers(), want[1].buffers()):
-        context.equal(mine, theirs, "a buffer of the compiled module differs", name)
+    for (name, buffer), other in zip(found[1].named_buffers(), want[1].buffers()):
+        context.equal(buffer, other, "a buffer of the compiled module differs", name)

@@ -120,6 +120,8 @@ def _sine_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> to
 class _Blocks(nn.Module):
     """Two residual blocks, one of which is computed again in backward, and a head that shares the first weight."""
 
+    calls: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
