@@ -106,7 +106,7 @@ def _register(module: Any) -> None:
         """Dynamo's device interface, implemented by ``torch.simulated``."""
 
         device = ours.device
-        Event = ours.Event
+        Event = torch.Event  # its own constructor of events is no class of events
         Stream = ours.Stream
         exchange_device = maybe_exchange_device = staticmethod(ours._exchange_device)
 
