@@ -30,6 +30,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "optim": ("optim",),
     "nn": ("nn",),
     "distributed": ("distributed",),
+    "compile": ("compile",),
 }
 """The clause families of each suite. The suites stand in the order in which a plan lists their cases."""
 

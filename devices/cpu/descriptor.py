@@ -119,6 +119,7 @@ DESCRIPTOR = Descriptor(
     ),
     autocast=_AUTOCAST,
     process_group=GLOO,
+    compiler="inductor",
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),
     facts=_facts,

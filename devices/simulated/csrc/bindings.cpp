@@ -24,6 +24,7 @@
 #include "runtime.h"
 #include "settings.h"
 #include "worker.h"
+#include "compiled.h"
 #include "bindings_graph.h"
 #include "bindings_memory.h"
 
@@ -114,6 +115,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   add_memory(m);
   add_graphs(m);
   add_group(m);
+  add_compiled(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });
