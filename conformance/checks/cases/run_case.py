@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from conformance.checks.cases.cases import BehaviourCase, not_here
 from conformance.checks.cases.execution import attempt, here
+from conformance.checks.cases.memory import memory_of
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
@@ -71,4 +72,5 @@ def record_failure(
 def untried(case: BehaviourCase, device: Device) -> str:
     """Returns the reason why a case is not tried on this device and machine. Empty if the case is tried."""
     indices = device.descriptor.device_count() if case.indices > 1 else 1
-    return not_here(case, device.descriptor.capabilities, indices)
+    memory = memory_of(device) if case.memory else None
+    return not_here(case, device.descriptor.capabilities, indices, memory)

@@ -13,6 +13,7 @@ from conformance.checks.cases.exceptions import (
     CheckFailed,
     NotShown,
 )
+from conformance.checks.cases.memory import limited
 from conformance.checks.cases.processes import Orders, packed, unpacked
 from conformance.checks.cases.results import Result
 from conformance.checks.child import Tell
@@ -35,7 +36,8 @@ def serve_case(given: str, tell: Tell) -> None:
     result = Result(answered=True)
     tell.ready()  # from now on the time limit of the function counts
     try:
-        result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
+        with limited(orders.memory if opened.descriptor.host_memory else 0):
+            result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
     except Exception as error:  # the case in the parent process judges the exception
         result.end(error)
         if not isinstance(error, (CheckFailed, NotShown)):
