@@ -14,7 +14,8 @@ from devices.failure import Kind
 
 cases = Cases(Kind.VALUES)
 
-#: Each fills a tensor with numbers whose mean is 50.5 and whose standard deviation is below 50.
+#: Each fills a tensor with numbers whose mean is 50.5 and whose standard deviation is below 50. None of them is ever 0, which
+#: the tensor holds before.
 _RANDOM: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "random_": lambda x: x.random_(1, 101),
     "bernoulli_": lambda x: x.bernoulli_(0.5).mul_(99).add_(1),
@@ -43,9 +44,12 @@ def random_fill(context: CaseContext, op: str, limit: int) -> None:
         starts = sorted({0, count // 2, max(0, min(count, limit) - width), count - width})
         parts = [context.from_device(x[at : at + width]).double() for at in starts]
         for start, part in zip(starts, parts):
+            text = "a part of a large tensor got no random numbers"
+            unwritten = int((part == 0).sum())
+            at = f"{width:,} of {count:,} elements, from {start:,}"
+            context.same(unwritten, 0, text, at=f"zeros in {at}")
             off = abs(float(part.mean()) - 50.5)
             text = "random numbers in a part of a large tensor have a mean that is not that of the distribution"
-            at = f"{width:,} of {count:,} elements, from {start:,}"
             context.check(
                 off < 6 * 50 / width**0.5, text, expected=50.5, found=float(part.mean()), at=at
             )
