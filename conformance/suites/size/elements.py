@@ -14,7 +14,7 @@ import torch
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
-from conformance.suites.size.limits import MORE, WHOLE, at_each_size, most, variant_of
+from conformance.suites.size.limits import MORE, WHOLE, at_each_size, few, most, variant_of
 from conformance.suites.size.periodic import (
     PERIOD,
     check_piece,
@@ -112,7 +112,7 @@ def each_element(context: CaseContext, op: str, dtype: str, limit: int) -> None:
         found = each.call(repeated(context, slices, count))
         check_repeats(context, found, want, TEXT, at=f"{count:,} elements", rtol=each.rtol)
 
-    at_each_size(context, check, limit, "elements")
+    at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 
 def declared(context: CaseContext, dtype: str) -> None:
@@ -173,7 +173,7 @@ def moved_elements(context: CaseContext, op: str, limit: int) -> None:
         want, at = moves.known(slices, count), f"{count:,} elements"
         check_repeats(context, found, want, TEXT, at=at)
 
-    at_each_size(context, check, limit, "elements", small=5 * PERIOD + 7)
+    at_each_size(context, check, limit, "elements", small=5 * PERIOD + 7, sizes=few(limit))
 
 
 #: Rows and columns whose product is just below, at, and past a limit.
@@ -246,7 +246,7 @@ def written_steps(context: CaseContext, step: int, limit: int) -> None:
         want[:, step - 1] = slices
         check_repeats(context, target.view(-1, step), want, TEXT, at=f"{count:,} bytes")
 
-    at_each_size(context, check, limit, "bytes")
+    at_each_size(context, check, limit, "bytes", sizes=few(limit))
 
 
 _FILLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -268,7 +268,7 @@ def filled(context: CaseContext, op: str, limit: int) -> None:
         want = torch.full((PERIOD,), 5, dtype=torch.uint8)
         check_repeats(context, _FILLS[op](x), want, TEXT, at=f"{count:,} elements")
 
-    at_each_size(context, check, limit, "elements")
+    at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 
 @cases("layout.large", over={"arange": ()}, variants=variant_of(2**24, "elements"), memory=lambda limit: most(limit) * 4 + 2**25, **MORE)  # fmt: skip
@@ -303,7 +303,7 @@ def copied_at_once(context: CaseContext, limit: int) -> None:
             at = f"{count:,} bytes from the device"
             check_piece(context, back[start : start + length], want, TEXT, at, start)
 
-    at_each_size(context, check, limit, "bytes")
+    at_each_size(context, check, limit, "bytes", sizes=few(limit))
 
 
 def _on_host(slices: torch.Tensor, count: int) -> torch.Tensor:

@@ -46,6 +46,11 @@ def around(limit: int) -> tuple[int, ...]:
     return limit - 1, limit, limit + 1, limit + _BEYOND
 
 
+def few(limit: int) -> tuple[int, ...]:
+    """Returns the sizes for ops that read or write every element, which takes seconds past 2^30: three of them there."""
+    return around(limit) if limit < 2**30 else (limit - 1, limit, limit + 1)
+
+
 def most(limit: int) -> int:
     """Returns the largest of the sizes that are tried."""
     return max(around(limit))

@@ -16,6 +16,7 @@ from conformance.suites.size.limits import (
     WHOLE,
     around,
     at_each_size,
+    few,
     most,
     variant_of,
 )
@@ -87,7 +88,7 @@ def finds_the_marked(context: CaseContext, op: str, limit: int) -> None:
             x[place] = 0
             context.same(found, marked.known(place, count), _REDUCED, at=at)
 
-    at_each_size(context, check, limit, "elements")
+    at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 
 _OF_ONES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[float], float]]] = {
@@ -200,7 +201,7 @@ def running_sum(context: CaseContext, limit: int) -> None:
         found = repeated(context, slices, count).cumsum(0, dtype=torch.uint8)
         check_repeats(context, found, want, "a running sum is wrong", at=f"{count:,} elements")
 
-    at_each_size(context, check, limit, "elements")
+    at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 
 _MAXIMA: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
@@ -305,7 +306,7 @@ def counts_of_values(context: CaseContext, op: str, limit: int) -> None:
         want = torch.tensor([times for _, times in _runs(count)])
         context.equal(found, want, text, f"{count:,} elements")
 
-    at_each_size(context, check, limit, "elements")
+    at_each_size(context, check, limit, "elements", sizes=few(limit))
 
 
 @cases("layout.large", over={"unique": ()}, variants=variant_of(2**24, "elements, inverse"), memory=lambda limit: most(limit) * 30, **WHOLE)  # fmt: skip
@@ -351,4 +352,4 @@ def compared(context: CaseContext, op: str, limit: int) -> None:
             )
             y[place] = 0
 
-    at_each_size(context, check, limit, "elements")
+    at_each_size(context, check, limit, "elements", sizes=few(limit))
