@@ -127,6 +127,7 @@ def test_a_device_that_computes_nothing_after_an_error_fails(context: CaseContex
     [
         torch.OutOfMemoryError("out of memory"),
         MemoryError(),
+        RuntimeError("std::bad_alloc"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
     ],
 )

@@ -137,6 +137,7 @@ def _judge_error(context: CaseContext, error: Exception, at: str) -> None:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Returns True if an exception says that memory ran out. The CPU's allocator raises a plain RuntimeError."""
+    """Returns True if an exception says that memory ran out. The CPU's allocator, and kernels that need memory of their own,
+    raise a plain RuntimeError."""
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    return known or "allocate memory" in str(error)
+    return known or any(text in str(error) for text in ("allocate memory", "bad_alloc"))

@@ -136,8 +136,8 @@ def shrunk_image(context: CaseContext, op: str, columns: int) -> None:
     at_each_size(context, check, 2**16, "rows", 512, (2**16 - 8, 2**16, 2**16 + 8))
 
 
-@cases("layout.large", over={"softmax": ()}, variants={"2^24 elements of a row": (2**24,)}, memory=lambda limit: most(limit) * 5, **MORE)  # fmt: skip
-@cases("layout.large", over={"softmax": ()}, variants={"2^31 elements of a row": (2**31,)}, memory=lambda limit: most(limit) * 5, **WHOLE)  # fmt: skip
+@cases("layout.large", over={"softmax": ()}, variants={"2^24 elements of a row": (2**24,)}, memory=lambda limit: most(limit) * 10, **MORE)  # fmt: skip
+@cases("layout.large", over={"softmax": ()}, variants={"2^31 elements of a row": (2**31,)}, memory=lambda limit: most(limit) * 10, **WHOLE)  # fmt: skip
 def one_row(context: CaseContext, limit: int) -> None:
     """softmax of one row of just below, as many as, and more than 2^24 or 2^31 bfloat16 zeros, in which the last is 8, and
     one near the limit too. The largest results are there, and the others are alike."""
