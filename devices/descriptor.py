@@ -257,6 +257,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("first_use", _Seconds, "a number of seconds of at least 0"),
     ("pointers", bool | None, "True, False or None"),
     ("process_group", ProcessGroup | None, "a ProcessGroup(backend) or None"),
+    ("host_memory", bool, "True or False"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
 )
@@ -301,6 +302,7 @@ class Descriptor:
     transformed_sums: frozenset[str] = (
         frozenset()
     )  # ops whose algorithm transforms operands (Winograd, FFT)
+    host_memory: bool = False  # tensors lie in the memory of the host, as the CPU's do
     alignment: int = 64  # of the start of an allocation, in bytes
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # For large requests: a request above the key's number of bytes may get up to the value's number of bytes more.

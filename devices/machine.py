@@ -8,6 +8,7 @@ import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,22 @@ def loads(*libraries: str) -> bool:
             ctypes.CDLL(name)
             return True
     return False
+
+
+#: Where Linux says how much memory the process' control group may use, in the two versions of the interface.
+_GROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+def host_memory() -> int:
+    """Returns the bytes of memory that the machine has, or those that the container may use if they are fewer."""
+    bytes_ = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _GROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # another version, or "max"
+            bytes_.append(int(Path(path).read_text(encoding="ascii")))
+    return min(bytes_)
 
 
 def version_in(path: str | Path, pattern: str = r"\d+(?:\.\d+)+") -> str:

@@ -136,7 +136,8 @@ def make_plan(
     subjects.save()
     if kept is not None:
         keep_ops(op.id for op in subjects.ops)
-    cases = [case.cell for case in planned_cases(contract, more=spec.more_cases)]
+    wanted = planned_cases(contract, more=spec.more_cases, whole=spec.whole)
+    cases = [case.cell for case in wanted]
     programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
     cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
     ops = {cell.unit for cell in plan.cells}

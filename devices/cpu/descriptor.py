@@ -120,6 +120,7 @@ DESCRIPTOR = Descriptor(
     autocast=_AUTOCAST,
     process_group=GLOO,
     compiler="inductor",
+    host_memory=True,
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),
     facts=_facts,

@@ -39,6 +39,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statement: _Text
     ops: tuple[_Text, ...] = ()
     dtypes: tuple[_Text, ...] = ("float32",)
+    cells: tuple[_Text, ...] = ()
+    memory_mib: int = 0
     radius: tuple[_Text, ...] = ()
 
     def allows(self, clause: str, op: str) -> bool:

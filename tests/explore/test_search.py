@@ -280,7 +280,7 @@ def test_a_case_that_draws_nothing_takes_no_program() -> None:
 
 
 def cells() -> list[CellKey]:
-    every = [CellKey(c.clause, c.name, "") for c in suites.planned_cases(contract.load())]
+    every = [c.cell for c in suites.planned_cases(contract.load())]
     return [CellKey("layout.values", "exp", "float32"), *every]
 
 

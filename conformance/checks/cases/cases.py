@@ -14,6 +14,9 @@ from devices.failure import Kind
 
 _Check = TypeVar("_Check", bound=Callable[..., None])
 
+#: The part of a device's memory that a case may need. Other processes need some, too, and estimates are rough.
+_SHARE = 0.6
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -52,10 +55,12 @@ class BehaviourCase:
         0  # number of processes of a process group; each needs an index unless they may share one
     )
     alone: bool = False  # True: no other worker may use the device meanwhile
+    memory: int = 0  # bytes: an estimate of the most memory of the device that it takes; 0: little
     own_process: bool = False  # True: it ends, forks or breaks its process, or needs a fresh one
     environment: tuple[tuple[str, str], ...] = ()  # environment variables of that process
     seconds: float = 60.0  # time limit in a subprocess
     more: bool = False  # not in plan quick: repeats another case with more input
+    whole: bool = False  # only in plans that are whole: takes many seconds, or much memory
     slow: bool = False  # True: takes more than 0.5 s; the project's own tests may skip it
     drawn: Drawn | None = (
         None  # set if the case draws programs: a seed and their number end its arguments
@@ -64,6 +69,8 @@ class BehaviourCase:
     def __post_init__(self) -> None:
         if self.environment and not self.own_process:
             raise ValueError(f"{self.id}: environment= requires own_process=True")
+        if self.memory and not (self.own_process and self.alone):
+            raise ValueError(f"{self.id}: memory= requires own_process=True and alone=True")
         if self.drawn and [type(each) for each in self.arguments[-2:]] != [int, int]:
             raise ValueError(
                 f"{self.id}: expected the arguments of a drawn case to end with two "
@@ -158,7 +165,8 @@ class Cases(list[BehaviourCase]):
 
     The name of the case is the name of its function. ``over`` makes several cases of one function: it maps the name of
     each case to the arguments that the function takes after the context. ``variants`` makes several cells of each case: it
-    maps the name of each variant to further arguments.
+    maps the name of each variant to further arguments. ``memory`` is a number of bytes, or a function that computes it from
+    the arguments of a case.
     """
 
     def __init__(self, kind: Kind = Kind.STATE) -> None:
@@ -171,6 +179,7 @@ class Cases(list[BehaviourCase]):
         *,
         over: Mapping[str, tuple[Any, ...]] | None = None,
         variants: Mapping[str, tuple[Any, ...]] = MappingProxyType({"": ()}),
+        memory: int | Callable[..., int] = 0,
         **needs: Any,
     ) -> Callable[[_Check], _Check]:
         needs.setdefault("kind", self._kind)
@@ -181,11 +190,12 @@ class Cases(list[BehaviourCase]):
 
         def take(check: _Check) -> _Check:
             named = {check.__name__: ()} if over is None else over
-            self.extend(
-                BehaviourCase(clause, name, check, (*given, *more), variant, **needs)
-                for name, given in named.items()
-                for variant, more in variants.items()
-            )
+            for name, given in named.items():
+                for variant, more in variants.items():
+                    arguments = (*given, *more)
+                    most = memory(*arguments) if callable(memory) else memory
+                    about = (clause, name, check, arguments, variant)
+                    self.append(BehaviourCase(*about, memory=most, **needs))
             return check
 
         return take
@@ -201,10 +211,16 @@ def collect_cases(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...
 
 
 def not_here(
-    case: BehaviourCase, capabilities: frozenset[str], indices: int, *, shared: bool = True
+    case: BehaviourCase,
+    capabilities: frozenset[str],
+    indices: int,
+    *,
+    shared: bool = True,
+    memory: int | None = None,
 ) -> str:
-    """Returns the reason why a case is not tried on a device with these capabilities and this many indices. ``shared``
-    says whether the processes of a process group may use the same index. Empty if the case is tried."""
+    """Returns the reason why a case is not tried on a device with these capabilities, this many indices and this many
+    bytes of memory (None: not known). ``shared`` says whether the processes of a process group may use the same index.
+    The reason is empty if the case is tried."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"
@@ -212,4 +228,10 @@ def not_here(
     if indices < needed:
         there = "one device" if indices == 1 else f"{indices} devices"
         return f"not on this machine: it has {there}, but the case needs {needed}"
+    if memory is not None and case.memory > memory * _SHARE:
+        has, needs = f"{memory / 2**30:.2f} GiB", f"{case.memory / 2**30:.2f} GiB"
+        return (
+            f"not on this machine: the device has {has} of memory; the case needs about {needs}, and"
+            f" may take at most {_SHARE:.0%} of it"
+        )
     return ""

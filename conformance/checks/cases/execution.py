@@ -96,6 +96,7 @@ def in_its_own_process(
             seconds=case.seconds,
             patience=patience,
             first_time=first_time,
+            memory=case.memory,
         )
         if not made.too_soon:
             break

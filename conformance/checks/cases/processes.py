@@ -67,7 +67,8 @@ class Rank:
 class Orders:
     """The task of a subprocess: a function, given by its module and its name, the arguments of the function, and the
     values from which its context is built. If ``fresh`` is True, the device has not been used before the function
-    starts."""
+    starts. On a device whose tensors are in the host's memory, the process may take ``memory`` bytes for the function,
+    and some more; 0 means that there is no limit."""
 
     module: str
     function: str
@@ -78,6 +79,7 @@ class Orders:
     patience: float = 50.0
     fresh: bool = False
     rank: Rank | None = None
+    memory: int = 0
 
 
 def _child(
@@ -112,18 +114,18 @@ def in_process(
     fresh: bool = False,
     spawned: bool = False,
     first_time: Callable[[float], float] = float,
+    memory: int = 0,
 ) -> Result:
     """Runs ``function(context, *arguments)`` in a subprocess and returns its result; see ``CaseContext.child``.
     ``first_time`` is the descriptor's function of that name, which extends a time limit for the first use of the
-    device.
+    device. ``memory`` is that of a case.
 
     Waits until the process ends, even if the result has arrived, because a case may check that the process exits
     cleanly.
     """
     name = function.__qualname__
-    orders = Orders(
-        function.__module__, name, arguments, where, seed, default, patience=patience, fresh=fresh
-    )
+    about = (function.__module__, name, arguments, where, seed, default, patience)
+    orders = Orders(*about, fresh=fresh, memory=memory)
     answer, ended = ask(_child(orders, seconds, first_time, environment, not spawned))
     result = Result() if answer is None else unpacked(answer)
     assert isinstance(result, Result)

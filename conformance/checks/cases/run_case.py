@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from conformance.checks.cases.cases import BehaviourCase, not_here
 from conformance.checks.cases.execution import attempt, here
+from conformance.checks.cases.memory import memory_of
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
@@ -74,4 +75,6 @@ def untried(case: BehaviourCase, device: Device) -> str:
     """Returns the reason why a case is not tried on this device and machine. Empty if the case is tried."""
     descriptor = device.descriptor
     indices = descriptor.device_count() if max(case.indices, case.ranks) > 1 else 1
-    return not_here(case, descriptor.capabilities, indices, shared=descriptor.ranks_share_indices)
+    memory = memory_of(device) if case.memory else None
+    shared = descriptor.ranks_share_indices
+    return not_here(case, descriptor.capabilities, indices, shared=shared, memory=memory)

@@ -98,7 +98,7 @@ def _written(case: BehaviourCase, check: str, arguments: tuple[Any, ...]) -> str
         given.append(pprint.pformat(arguments, width=90, compact=True))
     given.append(f"kind=Kind.{case.kind.name}")
     plain = BehaviourCase(case.clause, case.name, case.check)
-    for field in ("variant", "own_process", "environment", "seconds"):
+    for field in ("variant", "alone", "memory", "own_process", "environment", "seconds"):
         if (value := getattr(case, field)) != getattr(plain, field):
             given.append(f"{field}={value!r}")
     return ", ".join(given)

@@ -16,6 +16,7 @@ from conformance.checks.cases.exceptions import (
     CheckFailed,
     NotShown,
 )
+from conformance.checks.cases.memory import limited
 from conformance.checks.cases.processes import Orders, packed, unpacked
 from conformance.checks.cases.results import Result
 from conformance.checks.child import Tell
@@ -60,7 +61,8 @@ def _result(orders: Orders, opened: Device, tell: Tell) -> Result:
     function = attrgetter(orders.function)(importlib.import_module(orders.module))
     result = Result(answered=True)
     try:
-        result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
+        with limited(orders.memory if opened.descriptor.host_memory else 0):
+            result.value = ast.literal_eval(repr(function(context, *orders.arguments)))
     except Exception as error:  # the case in the parent process judges the exception
         result.end(error)
         if not isinstance(error, (CheckFailed, NotShown)):
