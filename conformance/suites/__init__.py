@@ -29,6 +29,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "autocast": ("autocast",),
     "optim": ("optim",),
     "nn": ("nn",),
+    "profiler": ("profiler",),
 }
 """The clause families of each suite. The suites stand in the order in which a plan lists their cases."""
 
