@@ -95,12 +95,17 @@ bool nothing_pending_locked(const Activity& all) {
   });
 }
 
+// Whether a launch had not ended when its session was to stop: it came to its end when the host launched nothing any more.
+bool was_queued(const Launch& one, const Activity& all) {
+  return one.ended > all.last_launched + 50 * kMillisecond;
+}
+
 // What the planted faults leave of a session.
 bool is_lost(const Launch& one, const Activity& all) {
   return on(Fault::profiler_nothing_listed) ||
       (on(Fault::profiler_copies_not_listed) && one.name == kCopyName) ||
       (on(Fault::profiler_first_of_session_lost) && one.number == all.launches_before + 1) ||
-      (on(Fault::profiler_queued_at_stop_lost) && one.ended > all.last_launched + 50 * kMillisecond);
+      (on(Fault::profiler_queued_at_stop_lost) && was_queued(one, all));
 }
 
 // What the planted faults make of a launch.
@@ -152,8 +157,9 @@ class Session final : public libkineto::IActivityProfilerSession {
     Activity& all = activity();
     std::unique_lock<std::mutex> lock(all.mutex);
     all.fewer.wait_for(lock, kLongest, [&] { return nothing_pending_locked(all); });
-    if (on(Fault::profiler_stop_waits_on)) {
-      all.fewer.wait_for(lock, seconds(8), [] { return false; });
+    if (on(Fault::profiler_stop_waits_on) &&
+        std::any_of(all.done.begin(), all.done.end(), [&](const Launch& one) { return was_queued(one, all); })) {
+      all.fewer.wait_for(lock, seconds(5), [] { return false; });
     }
     for (Launch& one : all.done) {
       if (!is_lost(one, all)) {
