@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import DeviceType, ProfilerActivity, profile, supported_activities
@@ -85,6 +85,9 @@ def type_of(kind: str) -> Any:
     return getattr(DeviceType, kind.upper(), DeviceType.PrivateUse1)
 
 
+_Recording = TypeVar("_Recording", bound="Recording")
+
+
 class Recording:
     """A context manager that profiles its block. Afterwards it has what the profile lists.
 
@@ -100,7 +103,7 @@ class Recording:
         options.setdefault("activities", {ProfilerActivity.CPU} | own)
         self.profile = profile(**options)
 
-    def __enter__(self) -> Recording:
+    def __enter__(self: _Recording) -> _Recording:
         self.profile.__enter__()
         return self
 

@@ -36,7 +36,8 @@ IDLE = 0.3
 def recorded_steps(wait: int, warmup: int, active: int, repeat: int, skip: int, steps: int) -> list[list[int]]:  # fmt: skip
     """Returns the steps that each cycle of a schedule records, as the documentation of torch.profiler.schedule says. The
     last cycle may be cut short by the end of the program."""
-    cycles, length, first = [], wait + warmup + active, skip
+    cycles: list[list[int]] = []
+    length, first = wait + warmup + active, skip
     while first < steps and (repeat == 0 or len(cycles) < repeat):
         begin = first + wait + warmup
         cycles.append([step for step in range(begin, begin + active) if step < steps])
@@ -74,7 +75,7 @@ def schedules(
             if step < steps - 1:
                 seen.step()
     found = [[s for s in range(steps) if cycle.all_named(f"step {s}")] for cycle in cycles]
-    expected = recorded_steps(*about.values(), steps=steps)
+    expected = recorded_steps(wait, warmup, active, repeat, skip, steps)
     text = "the cycles of a schedule do not record the steps that the schedule says"
     context.same(found, expected, text, Kind.COUNT)
     for cycle, recorded in zip(cycles, found, strict=True):
