@@ -104,7 +104,8 @@ class Recording:
         self.profile = profile(**options)
 
     def __enter__(self: _Recording) -> _Recording:
-        self.profile.__enter__()
+        with _without_warning():
+            self.profile.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
+from conformance.checks.behaviour.queued_work import two
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.suites.profiler.executions import ASYNCHRONOUS, program, warmed
@@ -119,11 +120,13 @@ def has_the_executions(context: CaseContext) -> None:
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def arrows(context: CaseContext) -> None:
-    """Each arrow of the trace that ends at a kernel begins at a launch on the host, inside of an op and not after the kernel."""
-    x = ones(context, 32, 32)
+    """Each arrow of the trace that ends at a kernel begins at a launch on the host, inside of an op and not after the kernel.
+    The stream is held during the launches, so that the kernels run later."""
+    (stream, _), x = two(context), ones(context, 32, 32)
     warmed(context, program, x)
     with Recording(context) as seen:
-        labelled("region", program, x)
+        with context.hold(stream, needed=False), stream:
+            labelled("region", program, x)
         context.settle()
     seen.launched(seen.named("region"))
     flows = [e for e in seen.trace if e.get("cat") == "ac2g"]
