@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -98,6 +99,26 @@ def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
     finally:
         threads = torch._C._autograd._disable_profiler_legacy()
     return list(threads), error
+
+
+def quiet_kineto() -> None:
+    """Keeps Kineto from writing lines to stderr for each profile. Call it before the first profile of the process."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
+def kineto_events(profile: Any) -> list[Any]:
+    """Returns the events of a torch.profiler.profile that has ended, as Kineto lists them."""
+    return list(profile.profiler.kineto_results.events())
+
+
+def every_thread() -> Any:
+    """Returns the setting with which a profile records the ops of all threads; None if torch has none (before 2.10)."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    try:
+        return _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return None
 
 
 def schema_of(overload: Any) -> Any:

@@ -32,6 +32,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "nn": ("nn",),
     "distributed": ("distributed",),
     "compile": ("compile",),
+    "profiler": ("profiler",),
 }
 """The clause families of each suite; none for a suite that only checks a clause of another's family. The suites stand in
 the order in which a plan lists their cases."""

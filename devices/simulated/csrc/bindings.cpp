@@ -11,6 +11,7 @@
 #include <chrono>
 #include <thread>
 
+#include "activity.h"
 #include "allocator.h"
 #include "arena.h"
 #include "event.h"
@@ -72,6 +73,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   register_kernels();
   register_settings(true);
   register_profiler();
+  register_activity();
 
   m.def("device_count", &device_count);
   m.def("current_device", &current_device);
