@@ -143,9 +143,9 @@ NEEDS = BehaviourCase("layout.large", "a", print, memory=6 * 2**30, alone=True, 
 
 
 def test_a_case_is_left_out_where_it_would_take_most_of_the_memory() -> None:
-    assert not_here(NEEDS, frozenset(), 1, 10 * 2**30) == ""
-    assert not_here(NEEDS, frozenset(), 1, None) == ""
-    why = not_here(NEEDS, frozenset(), 1, 9 * 2**30)
+    assert not_here(NEEDS, frozenset(), 1, memory=10 * 2**30) == ""
+    assert not_here(NEEDS, frozenset(), 1) == ""
+    why = not_here(NEEDS, frozenset(), 1, memory=9 * 2**30)
     assert "has 9.00 GiB of memory" in why and "needs about 6.00 GiB" in why
 
 

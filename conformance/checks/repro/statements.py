@@ -258,6 +258,10 @@ def _values(module: Module, node: ast.stmt, names: Mapping[Thing, str]) -> Itera
         value = getattr(importlib.import_module(module.name), name)
         value = dict(value) if isinstance(value, MappingProxyType) else value
         text = pprint.pformat(value, width=100, compact=True)
+        if isinstance(value, frozenset) and "\n" not in text:  # pprint sorts only what it wraps
+            text = (
+                f"frozenset({{{', '.join(map(repr, sorted(value)))}}})" if value else "frozenset()"
+            )
         try:
             ast.literal_eval(re.sub(r"^frozenset\((.*)\)$", r"\1", text, flags=re.DOTALL))
         except ValueError as error:

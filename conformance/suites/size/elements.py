@@ -191,8 +191,12 @@ _TRANSPOSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
+#: Matrices that live at the same time: the operand, the result, and one more if the call makes an intermediate.
+_LIVE_MATRICES = {**dict.fromkeys(_TRANSPOSES, 2), "rot90": 3}
+
+
 def _memory_of_matrix(op: str, limit: int) -> int:
-    return most(limit) * (3 if op == "rot90" else 2) + 2**26
+    return most(limit) * _LIVE_MATRICES[op] + 2**26
 
 
 _TRANSPOSED = {op: (op,) for op in _TRANSPOSES}

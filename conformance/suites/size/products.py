@@ -66,7 +66,7 @@ def _memory(op: str, dtype: str, columns: int, rows: int) -> int:
 
 @cases("layout.large", over={op: (op,) for op in _PRODUCTS}, variants=_LARGE_RESULTS, memory=_memory, **WHOLE)  # fmt: skip
 def large_product(context: CaseContext, op: str, dtype: str, columns: int, rows: int) -> None:
-    """A matrix of about 65,536 rows and 3 columns is multiplied by one with so many columns that the result has just below,
+    """A matrix of about 65,536 rows and 3 columns is multiplied by another matrix, so that the result has just below,
     as many as, and more than 2^31 or 2^32 elements, or 2^32 bytes. Every element is right."""
     declared(context, dtype)
     kind = _DTYPES[dtype]
@@ -92,7 +92,7 @@ def large_batches(context: CaseContext, op: str, dtype: str, columns: int, rows:
         lines = _digits(PERIOD * 5 + 32, kind).unfold(0, 32, 5)[:PERIOD]
         x = repeated(context, lines.contiguous(), count).transpose(1, 2)
         y = context.to_device(_picks(width, kind)).expand(count, 3, width)
-        found = (torch.bmm if op == "bmm" else torch.matmul)(x, y)
+        found = getattr(torch, op)(x, y)
         want = lines.transpose(1, 2)[:, :, torch.arange(width) % 3]
         check_repeats(context, found, want, TEXT, at=f"{count:,} matrices")
 

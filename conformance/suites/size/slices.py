@@ -225,6 +225,12 @@ def each_by_itself(context: CaseContext, what: str, op: str, limit: int) -> None
     )
 
 
+#: Calls that name the number of features, with two features.
+_CALLS_OF_TWO_FEATURES: dict[str, Callable[..., torch.Tensor]] = {
+    "nn.functional.layer_norm": lambda x, w: functional.layer_norm(x, [2], w, eps=0.1),
+}
+
+
 @cases(
     "layout.large",
     over={op: (op,) for op in _OF_MANY_ROWS},
@@ -238,8 +244,8 @@ def of_many_rows(context: CaseContext, op: str, limit: int) -> None:
     sliced = replace(_ROWS[op], grows=tuple(Grows((2,)) for _ in _ROWS[op].grows), grad=False)
     if sliced.shared:
         sliced = replace(sliced, shared=((2,),) if len(sliced.shared) == 1 else ((3, 2), (3,)))
-    if op == "nn.functional.layer_norm":
-        sliced = replace(sliced, call=lambda x, w: functional.layer_norm(x, [2], w, eps=0.1))
+    if op in _CALLS_OF_TWO_FEATURES:
+        sliced = replace(sliced, call=_CALLS_OF_TWO_FEATURES[op])
     at_each_size(
         context,
         lambda count: _check(context, sliced, count, f"{count:,} rows", False),
@@ -269,7 +275,7 @@ def _check(context: CaseContext, sliced: Sliced, count: int, at: str, transposed
         return
     cotangent = _small(known[0].shape, 99, whole)
     found.backward(repeated(context, cotangent, count, sliced.out))
-    text = "a gradient of a call with many slices is another than that of a small call"
+    text = "a gradient of a call with many slices differs from that of a small call"
     for operand, grow, want in zip(given, sliced.grows, known[1]):
         if want is not None:
             grad = _grad(context, operand)
