@@ -22,7 +22,7 @@ _SHARE = 0.6
 class Drawn:
     """The functions that handle the random programs of a case. Each program is a tuple of literals.
 
-    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run. ``told(*program)``
+    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run. ``describe(*program)``
     returns the program as text for people. ``validate(*program)`` raises an exception if the literals are not a valid
     program of the case, for example because somebody edited a pinned program. ``source(descriptor, *program)`` returns
     straight-line Python that defines a function ``program(context)`` and uses names of the module of ``replay``; a
@@ -30,7 +30,7 @@ class Drawn:
     """
 
     replay: Callable[..., None]
-    told: Callable[..., str]
+    describe: Callable[..., str]
     validate: Callable[..., None]
     source: Callable[..., str]
 

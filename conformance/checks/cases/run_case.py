@@ -51,7 +51,7 @@ def run_program(
     made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
     if made.failure is None:
         return made
-    failure = replace(made.failure, program=case.drawn.told(*program))
+    failure = replace(made.failure, program=case.drawn.describe(*program))
     return Attempt(made.checks, failure, program=program)
 
 

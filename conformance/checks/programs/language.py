@@ -203,11 +203,11 @@ class Language:
 
     # -- programs
 
-    def told(self, steps: Steps) -> str:
+    def describe(self, steps: Steps) -> str:
         """Returns steps as text for people."""
-        return "; ".join(map(self._told, steps)) or "nothing"
+        return "; ".join(map(self._describe, steps)) or "nothing"
 
-    def _told(self, step: Step) -> str:
+    def _describe(self, step: Step) -> str:
         instruction = self.instructions[step[0]]
         named = zip((operand.name for operand in instruction.operands), step[1:], strict=True)
         return instruction.text.format(**dict(named)) or self.text(*step)

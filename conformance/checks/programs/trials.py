@@ -244,5 +244,5 @@ class Trial:
             program, cause = self.found
             self.context.program = program
             how = " (fails only sometimes)" if sometimes else " (not fully shrunk)" if cut else ""
-            text = self.drawn.told(*program) + how
+            text = self.drawn.describe(*program) + how
             raise CheckFailed(replace(failure_of(cause), program=text)) from None

@@ -197,7 +197,9 @@ class Hunt:
 
         def failing(program: Program, error: BaseException) -> None:
             assert case.drawn is not None
-            failure = msgspec.structs.replace(failure_of(error), program=case.drawn.told(*program))
+            failure = msgspec.structs.replace(
+                failure_of(error), program=case.drawn.describe(*program)
+            )
             made = Attempt(1, failure, program=program)
             finding = self._finding(case, Sign(cell, kind_of(error), ""), turn, made)
             self.send(Found(finding, shrunk=False))

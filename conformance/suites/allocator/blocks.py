@@ -18,9 +18,9 @@ from conformance.checks.behaviour.allocator_memory import (
     filled,
     fresh,
     given_back,
+    has_statistics,
     inside,
     keeps,
-    kept,
     new_queue,
     overlapping,
     reset_totals,
@@ -265,7 +265,7 @@ def counted(context: CaseContext) -> None:
         before.allocated,
         "`allocated` did not return to its value after everything was freed",
     )
-    if kept(context, "allocation"):
+    if has_statistics(context, "allocation"):
         context.same(
             now["allocation.all.allocated"],
             taken,
@@ -276,7 +276,7 @@ def counted(context: CaseContext) -> None:
             taken,
             "the counted frees differ from the number of frees made",
         )
-    if kept(context, "active_bytes"):
+    if has_statistics(context, "active_bytes"):
         context.same(now.active, before.active, "freed blocks are still counted as active")
     balanced(context, now, reset)
 

@@ -17,7 +17,7 @@ from conformance.checks.behaviour.allocator_memory import (
     freed,
     fresh,
     granule,
-    kept,
+    has_statistics,
     ordered,
     peaks,
     reset_totals,
@@ -57,7 +57,7 @@ def one_block(context: CaseContext, size: int) -> None:
     rise, more = during.allocated - before.allocated, granule(context, size)
     text = f"a block of {size} bytes should raise `allocated` by at least {size} and at most {size + more} bytes, but did not"
     context.check(size <= rise <= size + more, text, found=rise)
-    if kept(context, "requested_bytes"):
+    if has_statistics(context, "requested_bytes"):
         asked = during.requested - before.requested
         context.same(asked, size, "`requested` did not rise by the requested bytes")
     del block
@@ -92,7 +92,7 @@ def many_blocks(context: CaseContext) -> None:
             "a free lowered `allocated` by less than the bytes of the block",
             found=fall,
         )
-        if kept(context, "requested_bytes"):
+        if has_statistics(context, "requested_bytes"):
             context.same(
                 now.requested - before.requested,
                 asked,
@@ -134,7 +134,7 @@ def _as_before(context: CaseContext, before: Counters) -> None:
         before.allocated,
         "`allocated` did not return to its value after everything was freed",
     )
-    if kept(context, "requested_bytes"):
+    if has_statistics(context, "requested_bytes"):
         context.same(
             now.requested,
             before.requested,
@@ -171,7 +171,7 @@ def totals(context: CaseContext) -> None:
         balanced(context, context.counters(), reset)
     freed = context.counters().get("allocation.all.freed")
     context.must(
-        freed >= 4 or not kept(context, "allocation"),
+        freed >= 4 or not has_statistics(context, "allocation"),
         "the allocator counted fewer frees than were made",
     )
     del held

@@ -72,7 +72,7 @@ def _of_libc(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
-def held() -> Held:
+def measure_host_memory() -> Held:
     gc.collect()  # backward leaves cycles, and only a collection empties Python's free lists
     return Held(_resident(), _heap())
 
@@ -113,10 +113,10 @@ def growths(window: Callable[[], None]) -> Iterator[Held]:
     """Yields the growth of host memory in bytes for each call of ``window``, endlessly. The measurement after
     one call is also the measurement before the next call. Each growth includes the 64 bytes that the previous
     result occupies."""
-    before = held()
+    before = measure_host_memory()
     while True:
         window()
-        after = held()
+        after = measure_host_memory()
         yield after.since(before)
         before = after
 

@@ -57,7 +57,7 @@ def in_use(context: CaseContext) -> int | None:
 def _must_measure(context: CaseContext, *, host: bool = False) -> None:
     """Raises NotDeclared if the use of device memory cannot be measured. If ``host`` is true, it is enough that host
     memory can be measured."""
-    if in_use(context) is None and not (host and any(host_memory.held())):
+    if in_use(context) is None and not (host and any(host_memory.measure_host_memory())):
         raise NotDeclared(
             "memory use was not checked: the descriptor declares neither allocator_statistics nor allocator_memory_info"
         )

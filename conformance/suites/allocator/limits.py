@@ -21,8 +21,8 @@ from conformance.checks.behaviour.allocator_memory import (
     fits_in_memory,
     freed,
     fresh,
+    has_statistics,
     keeps,
-    kept,
     memory_info,
     new_queue,
 )
@@ -87,7 +87,7 @@ def totals_are_reset(context: CaseContext) -> None:
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
     torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
     now = context.counters()
-    names = [name for name in ("num_ooms", "num_alloc_retries") if kept(context, name)]
+    names = [name for name in ("num_ooms", "num_alloc_retries") if has_statistics(context, name)]
     context.same(
         {name: now[name] for name in names},
         dict.fromkeys(names, 0),
@@ -127,7 +127,7 @@ def is_counted(context: CaseContext) -> None:
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
     now = context.counters()
     for name in ("num_ooms", "num_alloc_retries"):
-        if kept(context, name):
+        if has_statistics(context, name):
             context.same(
                 now[name] - before[name], 1, f"a failed request did not raise {name} by one"
             )
@@ -314,7 +314,7 @@ def rounding(context: CaseContext) -> None:
     size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
     change = context.own("allocator_settings")
     if "roundup_power2_divisions" not in context.descriptor.settings:
-        _told(context, "roundup_power2_divisions:4")
+        _check_refused_setting(context, "roundup_power2_divisions:4")
         return
     try:
         for divisions, expected in steps.items():
@@ -339,7 +339,7 @@ def no_split(context: CaseContext) -> None:
     requests. If the descriptor does not declare it, changing the setting raises an error or gives a warning."""
     change = context.own("allocator_settings")
     if "max_split_size_mb" not in context.descriptor.settings:
-        _told(context, "max_split_size_mb:21")
+        _check_refused_setting(context, "max_split_size_mb:21")
         return
 
     def rise() -> int:
@@ -361,7 +361,7 @@ def no_split(context: CaseContext) -> None:
         "a small block was cut from a freed block that is larger than max_split_size_mb and must not be split",
     )
     for statistic in ("oversize_allocations", "oversize_segments"):
-        if not kept(context, statistic):
+        if not has_statistics(context, statistic):
             continue
         name = f"{statistic}.current"
         fresh(context)
@@ -386,14 +386,14 @@ def unsupported(context: CaseContext) -> None:
     """Each allocator setting that torch knows but the descriptor does not declare is set. Each time an error is
     raised or a warning is given."""
     for key in sorted(SETTINGS - context.descriptor.settings):
-        _told(context, f"{key}:{_VALUES[key]}")
+        _check_refused_setting(context, f"{key}:{_VALUES[key]}")
     context.check(
         context.descriptor.settings <= SETTINGS,
         "the descriptor declares settings that torch does not know",
     )
 
 
-def _told(context: CaseContext, text: str) -> None:
+def _check_refused_setting(context: CaseContext, text: str) -> None:
     """Checks that setting an allocator option that the descriptor does not declare raises an error or gives a warning.
     ``text`` is the setting, such as "max_split_size_mb:21"."""
     with warnings.catch_warnings(record=True) as told, _on_stderr() as said:

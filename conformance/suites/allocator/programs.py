@@ -24,8 +24,8 @@ from conformance.checks.behaviour.allocator_memory import (
     balanced,
     fresh,
     granule,
+    has_statistics,
     inside,
-    kept,
     known,
     ordered,
     overlapping,
@@ -151,7 +151,7 @@ class Watch:
             rise = now.allocated - start.allocated
             text, want = "`allocated` does not match the live blocks", f"{low} to {high}"
             context.check(low <= rise <= high, text, expected=want, found=rise, at=at)
-            if kept(context, "requested_bytes"):
+            if has_statistics(context, "requested_bytes"):
                 asked = now.requested - start.requested
                 context.same(
                     asked,
@@ -168,7 +168,7 @@ class Watch:
                 self.top[index],
             )
             context.check(now.peak >= top, text, expected=top, found=now.peak, at=at)
-        if self.judges("oom") and kept(context, "num_ooms"):
+        if self.judges("oom") and has_statistics(context, "num_ooms"):
             counted = now["num_ooms"] - self.reset[index]["num_ooms"]
             context.same(
                 counted,
@@ -615,7 +615,7 @@ def source(descriptor: Descriptor, clause: str, program: Steps) -> str:
         operations += lowered(model, step, judged=place == len(program))
     operations += end(model)
     return (
-        f'def program(context: CaseContext) -> None:\n    """{ALLOCATOR.told(program)}"""\n'
+        f'def program(context: CaseContext) -> None:\n    """{ALLOCATOR.describe(program)}"""\n'
         f"    watch = Watch(context, {clause!r}, {model.indices!r})\n"
         + straight(operations, _NAMES, 1)
     )

@@ -26,7 +26,7 @@ from conformance.suites.autograd.gradients import (
     Gradients,
     Grads,
     Values,
-    again,
+    gradients_of_gradients,
     held_by,
     leaves_of,
     products,
@@ -133,7 +133,7 @@ def second_gradients(
     given = leaves_of(given, range(len(given)))
     with torch.enable_grad():
         first = torch.autograd.grad(ends, graph.starts, given, create_graph=True, allow_unused=True)
-        return list(again(first, [*graph.starts, *given], identity))
+        return list(gradients_of_gradients(first, [*graph.starts, *given], identity))
 
 
 def tangents_of(

@@ -91,7 +91,7 @@ class Ask:
     scale: float = 1.0
 
 
-def first(ctx: OpContext) -> None:
+def check_first_order(ctx: OpContext) -> None:
     with ctx.running(FIRST):
         for number, sample in enumerate(chosen(ctx)):
             known = known_of(ctx, sample)

@@ -99,7 +99,7 @@ def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[
     return [t.detach().requires_grad_(n in places) for n, t in enumerate(tensors)]
 
 
-def laid(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
+def place_cotangent(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
     """Build a cotangent on the device in its layout. Returns None if ``cotangent`` is None."""
     if cotangent is None:
         return None
@@ -111,7 +111,7 @@ def given_to(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs on the
     device."""
-    answer.cotangents = [laid(call, each) for each in cotangents]
+    answer.cotangents = [place_cotangent(call, each) for each in cotangents]
     ends, given = [], []
     for output, held, each in zip(outputs, answer.cotangents, cotangents):
         if held is not None and each is not None and output.requires_grad:
@@ -227,13 +227,13 @@ def differentiated_twice(
             return answer
         try:
             answer.devices = [str(each.device) for each in (*starts, *given)]
-            read(call, answer, again(first, [*starts, *given], call.move))
+            read(call, answer, gradients_of_gradients(first, [*starts, *given], call.move))
         except Exception as error:
             answer.raised = error
     return answer
 
 
-def again(
+def gradients_of_gradients(
     first: Sequence[torch.Tensor | None],
     starts: Sequence[torch.Tensor],
     move: Callable[[torch.Tensor], torch.Tensor],
@@ -259,7 +259,7 @@ def pushed_forward(call: Invocation, places: Sequence[int], tangents: Cotangents
         answer.unjudged = error
         return answer
     try:
-        answer.cotangents = [laid(call, each) for each in tangents]
+        answer.cotangents = [place_cotangent(call, each) for each in tangents]
         given = [seen(h.view, t) for h, t in zip(answer.cotangents, tangents) if h and t]
         read(
             call,
@@ -363,7 +363,7 @@ def accumulated(call: Invocation, places: Sequence[int], cotangents: Cotangents)
                 )
                 now = [each.grad for each in starts]
                 call.settle(now)
-                steps.append([held(call, *each) for each in zip(before, at, now)])
+                steps.append([describe_leaf_gradient(call, *each) for each in zip(before, at, now)])
             answer.before = steps
             answer.read = [None if h is None else h.values for h in steps[0]] if steps else []
         except Exception as error:
@@ -378,7 +378,7 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride()) if tensor.layout == torch.strided else ()
 
 
-def held(
+def describe_leaf_gradient(
     call: Invocation, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
 ) -> Held | None:
     """Return a description of a leaf's gradient after a backward pass; None if the leaf has no gradient or the gradient

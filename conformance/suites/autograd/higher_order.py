@@ -71,7 +71,7 @@ def has_forward(t: Traits) -> bool:
     return applies(t) and t.subject.has_forward_gradient
 
 
-def asked(
+def laid_out_samples(
     ctx: OpContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
     """Yield a tuple (reference gradients of a sample, laid-out inputs, layout of the cotangents, name of the check).
@@ -101,7 +101,7 @@ def asked(
 def second(ctx: OpContext) -> None:
     """Check the second gradients with respect to the inputs and to the cotangents."""
     with ctx.running(SECOND):
-        for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
+        for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, SAMPLES):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
             of = [f"the second gradient with respect to input {place}" for place in known.places]
@@ -127,7 +127,7 @@ def forward(ctx: OpContext) -> None:
     """Check gradients for a batch of two cotangents and, on devices that declare ``storage``, forward-mode derivatives
     for tangents in several layouts."""
     with ctx.running(FORWARD):
-        for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
+        for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, SAMPLES):
             tensors, outputs = laid.sample.tensors, known.outputs(laid.geometries)
             given = (known.places, tangents(known, laid, layout))
             of = [f"the forward-mode derivative of output {n}" for n in range(len(outputs))]
@@ -183,7 +183,7 @@ def _judged(
 def grad(ctx: OpContext) -> None:
     """Check the strides and values of the gradients that backward accumulates into leaves."""
     with ctx.running(GRAD):
-        for known, laid, layout, name in asked(ctx, _ACCUMULATED, 2):
+        for known, laid, layout, name in laid_out_samples(ctx, _ACCUMULATED, 2):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
             reference = of_inputs(ctx, known, laid, accumulated, given)

@@ -233,7 +233,7 @@ OUT: dict[str, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def _first(context: CaseContext, name: str, group: str) -> torch.Tensor:
+def _first_operand(context: CaseContext, name: str, group: str) -> torch.Tensor:
     """Return the tensor that is passed as the first operand to a function that takes ``out=``, for example a symmetric
     matrix for ``linalg.cholesky``."""
     positive = name in {"linalg.inv", "linalg.cholesky", "linalg.solve", "cholesky_inverse"}
@@ -249,7 +249,7 @@ def out(context: CaseContext, group: str) -> None:
     """Write to a saved tensor by passing it as out= to each function that takes out=: backward must raise
     RuntimeError."""
     for name, arguments in OUT[group].items():
-        first = _first(context, name, group)
+        first = _first_operand(context, name, group)
         given = [_given(context, first, each) for each in arguments]
         function = partial(attrgetter(name)(torch), first, *given)
         result = tried(context, f"torch.{name}", function)
@@ -551,7 +551,7 @@ def made_without_gradients(context: CaseContext) -> None:
 def reads(context: CaseContext, group: str) -> None:
     """Call functions that return a new tensor: a backward that needs the operands of these functions must still run."""
     for name, arguments in OUT[group].items():
-        operand = _first(context, name, group)
+        operand = _first_operand(context, name, group)
         given = [_given(context, operand, each) for each in arguments]
         needs = [each for each in (operand, *given) if isinstance(each, torch.Tensor)]
         results = [product_with(context, each) for each in needs]

@@ -209,7 +209,7 @@ def _all_on(
     context.same(elsewhere, {}, text)
 
 
-def _made(**named: Any) -> dict[str, torch.Tensor]:
+def _factory_tensors(**named: Any) -> dict[str, torch.Tensor]:
     return {name: make(**named) for name, make in _FACTORIES.items()}
 
 
@@ -221,7 +221,7 @@ def factories(context: CaseContext) -> None:
             context,
             at,
             f"factory functions with device={at} created tensors on the wrong device",
-            _made(device=at),
+            _factory_tensors(device=at),
         )
 
 
@@ -231,7 +231,7 @@ def device_context(context: CaseContext) -> None:
     named. After the `with` block they use the CPU again."""
     for at in map(context.named, context.indices):
         with at:
-            made, elsewhere = _made(), torch.empty(2, device="cpu")
+            made, elsewhere = _factory_tensors(), torch.empty(2, device="cpu")
         _all_on(
             context,
             at,
@@ -255,7 +255,12 @@ def default_device(context: CaseContext) -> None:
     try:
         for at in map(context.named, context.indices):
             torch.set_default_device(at)
-            _all_on(context, at, f"factory functions ignored the default device {at}", _made())
+            _all_on(
+                context,
+                at,
+                f"factory functions ignored the default device {at}",
+                _factory_tensors(),
+            )
     finally:
         torch.set_default_device(None)
     context.same(
@@ -343,7 +348,7 @@ def storages(context: CaseContext) -> None:
     """untyped_storage().device equals the device of the tensor, for tensors from factory functions and from
     ops."""
     for at in map(context.named, context.indices):
-        made = {**_made(device=at), **_alike(torch.ones(2, 3, device=at))}
+        made = {**_factory_tensors(device=at), **_alike(torch.ones(2, 3, device=at))}
         elsewhere = {
             name: str(where)
             for name, tensor in made.items()

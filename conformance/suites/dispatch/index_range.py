@@ -102,7 +102,7 @@ def _of_operand(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str
 
     sizes = {n for t in sample.tensors for n in (*t.shape, t.numel())}
     sizes |= {v for v in (*sample.call.args, *sample.call.kwargs.values()) if type(v) is int}
-    near = _near(refused, sizes)
+    near = _nearest_refused(refused, sizes)
     far = _far(near, refused)
     forms = [False, True] if ctx.subject.inplace is not None else [False]
     for inplace in forms:
@@ -126,12 +126,12 @@ def _of_number(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str,
         )
 
     sizes = {n for t in sample.tensors for n in (*t.shape, t.dim())}
-    near = _near(refused, sizes)
+    near = _nearest_refused(refused, sizes)
     for value in [*near, *_far(near, refused)]:
         yield {"sample": sample, "inplace": False, "place": place, "at": "args", "value": value}
 
 
-def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
+def _nearest_refused(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
     """Returns up to two indices out of range: the smallest of ``sizes`` that is refused as an index, and the
     refused negative index closest to zero. The negative indices tried are -1 and, for each size n, -n - 1. If
     no negative or no non-negative index is refused, the result contains no such index."""

@@ -59,7 +59,7 @@ def default(context: CaseContext) -> None:
     context.pooled(_default, ranks=2)
 
 
-def _again(context: CaseContext) -> None:
+def _check_new_groups(context: CaseContext) -> None:
     for turn in range(3):
         turned = turn == 1
         with group_of_its_own(context, turned=turned) as ranks:
@@ -84,7 +84,7 @@ def _again(context: CaseContext) -> None:
 def init_again(context: CaseContext, count: int = 2) -> None:
     """A group of all ranks is joined, used and destroyed, three times in a row, the second time with the ranks in reverse
     order. Each group has the right ranks and gives the right values; after the last one, collectives raise."""
-    context.pooled(_again, ranks=count)
+    context.pooled(_check_new_groups, ranks=count)
 
 
 def subsets(count: int) -> list[list[int]]:

@@ -15,7 +15,7 @@ cases = Cases(Kind.VALUES)
 QUICK = ("stepped", "padded", "transposed")
 
 
-def _over(names: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
+def _cases_of_views(names: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
     """Returns the cases with these views: each view for the tensor of a collective in place, and for the inputs and the
     outputs of the others."""
     found = {}
@@ -62,16 +62,16 @@ def _run(context: CaseContext, name: str, role: str, view: str) -> None:
     over={name: (name, "tensor", "contiguous") for name in COLLECTIVES},
     ranks=2,
 )
-@cases("distributed.collectives", over=_over(QUICK), ranks=2)
+@cases("distributed.collectives", over=_cases_of_views(QUICK), ranks=2)
 @cases(
     "distributed.collectives",
-    over=_over(tuple(view for view in LAYOUTS if view not in (*QUICK, "contiguous"))),
+    over=_cases_of_views(tuple(view for view in LAYOUTS if view not in (*QUICK, "contiguous"))),
     ranks=2,
     more=True,
 )
 @cases(
     "distributed.collectives",
-    over=_over(("contiguous", *QUICK)),
+    over=_cases_of_views(("contiguous", *QUICK)),
     variants={"4 ranks": (4,)},
     ranks=4,
     more=True,

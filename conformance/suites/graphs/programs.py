@@ -122,7 +122,7 @@ class Model(State):
         return [step for step in found if self.possible(step)]
 
     @property
-    def made(self) -> int:
+    def main_values(self) -> int:
         """The number of existing values of the main stream that are not inputs."""
         return len(self.main) - INPUTS
 
@@ -139,7 +139,7 @@ _VALUES = States(
     ),
     Aspect(("an input", "a value", "itself"), _second),
 )
-_FREED = Aspect(("the last", "an earlier one"), lambda model, a: a != model.made - 1)
+_FREED = Aspect(("the last", "an earlier one"), lambda model, a: a != model.main_values - 1)
 _SIDE_OF = Aspect([str(side + 1) for side in range(SIDES)], lambda model, side: side - 1)
 _OPEN = Aspect([f"{count} open" for count in range(SIDES)], lambda model, side: len(model.sides))
 _JOINED = Aspect(
@@ -220,8 +220,8 @@ def delete(run: Running, value: int) -> None:
 
 
 @GRAPHS.instruction(
-    operands=(Operand("a", range(12), lambda model: model.made),),
-    needs=lambda model, **_: not model.sides and model.made,
+    operands=(Operand("a", range(12), lambda model: model.main_values),),
+    needs=lambda model, **_: not model.sides and model.main_values,
     covers=(States(_FREED),),
 )
 def free(model: Model, a: int) -> Iterator[Operation]:
@@ -347,7 +347,7 @@ def source(descriptor: Descriptor, program: Steps) -> str:
 
     queue = function("queue", f"{given}, {streams}", streams=True)
     eager = function("eager", given, streams=False)
-    head = f'def program(context: CaseContext) -> None:\n    """{GRAPHS.told(program)}"""\n'
+    head = f'def program(context: CaseContext) -> None:\n    """{GRAPHS.describe(program)}"""\n'
     return f"{queue}\n\n{eager}\n\n{head}    check(context, queue, eager)\n"
 
 
@@ -370,7 +370,7 @@ def _programs(forks: bool) -> Any:
     return lists(one_of(*kinds), min_size=STEPS[0], max_size=STEPS[1])
 
 
-_DRAWN = Drawn(run_program, GRAPHS.told, GRAPHS.validate, source)
+_DRAWN = Drawn(run_program, GRAPHS.describe, GRAPHS.validate, source)
 
 
 def _drawn(context: CaseContext, forks: bool, seed: int, programs: int) -> None:

@@ -129,7 +129,7 @@ def judged(
         theirs.append(wide.detach().clone().requires_grad_(floats and "m" in needs))
     if poisoned:
         fill_free_memory(context, values)
-    with chosen(backend), held(context, poisoned):
+    with chosen(backend), fill_fresh_memory(context, poisoned):
         try:
             got = attention_of(*mine, **options)
         except RuntimeError:
@@ -190,7 +190,7 @@ def fill_free_memory(context: CaseContext, values: list[torch.Tensor]) -> None:
 
 
 @contextmanager
-def held(context: CaseContext, poisoned: bool) -> Iterator[None]:
+def fill_fresh_memory(context: CaseContext, poisoned: bool) -> Iterator[None]:
     """If ``poisoned`` is true, fill newly allocated CPU memory with large numbers inside a ``with`` block, provided
     that the allocator supports it."""
     with fresh_memory(context.device, 0x7F) if poisoned else nullcontext():

@@ -132,7 +132,7 @@ class Placed(NamedTuple):
 AROUND = 77.0
 
 
-def placed(
+def place_parameters(
     context: CaseContext, parameters: tuple[Parameter, ...], indices: Sequence[int] = (0,)
 ) -> Placed:
     """Create the parameters on the device, with their initial values."""

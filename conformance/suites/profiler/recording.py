@@ -288,7 +288,7 @@ def read_json(text: str) -> tuple[Any, str]:
     try:
         return json.loads(text, parse_constant=_refuse_constant), ""
     except ValueError as error:
-        return None, f"{error}{_near(text, getattr(error, 'pos', None))}"
+        return None, f"{error}{_text_around(text, getattr(error, 'pos', None))}"
 
 
 def loaded(context: CaseContext, text: str) -> Any:
@@ -298,7 +298,7 @@ def loaded(context: CaseContext, text: str) -> Any:
     return found
 
 
-def _near(text: str, position: int | None) -> str:
+def _text_around(text: str, position: int | None) -> str:
     """Returns the text around an error."""
     return "" if position is None else f": {text[max(position - 15, 0) : position + 15]!r}"
 

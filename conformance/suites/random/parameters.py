@@ -90,7 +90,9 @@ def _not_far(context: CaseContext, text: str, off: torch.Tensor, center: str) ->
     context.check(far <= _FAR, text, found=far)
 
 
-def near(context: CaseContext, text: str, drawn: torch.Tensor, mean: Any, deviation: Any) -> None:
+def check_normal(
+    context: CaseContext, text: str, drawn: torch.Tensor, mean: Any, deviation: Any
+) -> None:
     """Checks that each element is a normal sample with the mean and standard deviation of that element."""
     off = ((drawn.double() - mean) / deviation).flatten()
     _not_far(context, text, off, "mean")
@@ -125,7 +127,9 @@ def chosen(context: CaseContext, text: str, drawn: torch.Tensor, weight: torch.T
     exact(context, text, drawn, weight.argmax(1, keepdim=True).expand(drawn.shape))
 
 
-def kept(context: CaseContext, text: str, drawn: torch.Tensor, given: torch.Tensor) -> None:
+def check_dropout(
+    context: CaseContext, text: str, drawn: torch.Tensor, given: torch.Tensor
+) -> None:
     """Checks the result of dropout: each element is either 0 or the input element divided by the share of
     elements kept."""
     share = 1 - DROPPED
@@ -231,11 +235,11 @@ class Parameters:
 
 
 NOTHING = Parameters((), exact)
-NORMAL = Parameters((means, deviations), near, special_normal)
-MEANS = Parameters((means, 0.25), near, special_means)
-DEVIATIONS = Parameters((-3.0, deviations), near, special_deviations)
+NORMAL = Parameters((means, deviations), check_normal, special_normal)
+MEANS = Parameters((means, 0.25), check_normal, special_means)
+DEVIATIONS = Parameters((-3.0, deviations), check_normal, special_deviations)
 COINS = Parameters((coins,), exact, special_coins)
 RATES = Parameters((rates,), counted, special_rates)
 COUNTS = Parameters((counts, coins), all_or_none, special_counts)
 WEIGHTS = Parameters((weights,), chosen)
-NUMBERS = Parameters((numbers,), kept)
+NUMBERS = Parameters((numbers,), check_dropout)

@@ -14,7 +14,7 @@ import torch
 
 from conformance.checks.behaviour.queued_work import (
     filled,
-    held,
+    hold_stream,
     leaves,
     queue,
     same_everywhere,
@@ -127,7 +127,7 @@ def of_the_latest(context: CaseContext, moved: bool) -> None:
             event.record(stream)
             event.synchronize()
             context.check(event.query(), "query() is False after synchronize() of the event")
-        with held(context, stream) as hold:
+        with hold_stream(context, stream) as hold:
             event.record(stream)
             hold.pending("query() is True although the latest record has not completed", event)
             hold.keeps_waiting(
@@ -147,7 +147,7 @@ def on_other_kinds(context: CaseContext, kind: str) -> None:
         "the recording stream and the waiting stream are the same",
         by="streams.identity",
     )
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         event.record(stream)
         waiting.wait_event(event)
         hold.pending("query() is True while the work is in flight", event)
@@ -174,7 +174,7 @@ def recorded_by_the_stream(context: CaseContext) -> None:
     event, which it returns."""
     stream, _ = two(context)
     own = context.event()
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         made = stream.record_event()
         stream.record_event(own)
         hold.pending(

@@ -407,7 +407,7 @@ class Program:
             for place, number in enumerate(self.streams)
         )
         order = ", ".join(f"s{place}" for place in self.released)
-        return f"[{where}] {STREAMS.told(self.instructions)} [unblocked: {order}]"
+        return f"[{where}] {STREAMS.describe(self.instructions)} [unblocked: {order}]"
 
     def begin(self) -> Model:
         return Model(self.indices, self.streams)
