@@ -5,6 +5,10 @@ A vendor's descriptor imports these names::
 
     from conformance import Descriptor, Tolerance, common_facts
 
+An author of a kernel imports the function ``judge``, which needs torch::
+
+    from conformance import judge
+
 The packages ``devices``, ``opinfo`` and ``reports`` belong to the suite. Their names are common words, so a folder of
 the user may have the same name and come first in ``sys.path``. This module therefore makes Python import the three
 packages from the folder in which the suite is installed, whatever ``sys.path`` says. Every process of the suite imports
@@ -16,10 +20,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 #: The folder that holds the packages of the suite.
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -72,3 +77,12 @@ __all__ = [
     "Tolerance",
     "common_facts",
 ]
+
+#: Names that are imported when they are first used, because they need torch.
+_LATE: Final = {"judge": "conformance.kernels.judge", "Judgement": "conformance.kernels.judgement"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'conformance' has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

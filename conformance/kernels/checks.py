@@ -1,0 +1,114 @@
+"""The checks of a kernel: those of the frame that apply to it, and those of kernels alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from conformance.checks.cases.cases import OpCheck
+from conformance.checks.ops.call_reference import Reference
+from conformance.checks.ops.calls import Found, Laid, ReferenceParts
+from conformance.checks.ops.context import OpContext
+from conformance.checks.ops.evidence import Evidence, called
+from conformance.kernels.guard_pages import AfterPage, BeforePage, contiguous
+from conformance.kernels.marks import Marks, Spreading
+from conformance.kernels.request import Request
+from conformance.suites import layout, precision
+from conformance.suites.layout.reads import judge_values
+from conformance.suites.precision import stale_results
+from opinfo.compare import Wrong
+from opinfo.exceptions import Exceptions
+from opinfo.layouts import CONTIGUOUS, uniform
+from opinfo.samples import Sample, Traits
+
+GUARD_PAGES = "kernel.guard_pages"
+
+#: Clauses that are not judged for a kernel: it is judged in the dtypes for which it was handed in, and no error of it is
+#: on record.
+_LEFT_OUT = frozenset({"layout.type_promotion", "precision.budget", "layout.fp32_precision"})
+
+#: The most samples that are laid beside inaccessible pages.
+_PAGED = 12
+
+
+def checks_of(request: Request, marks: Marks) -> tuple[OpCheck, ...]:
+    """Returns the checks that are made of a kernel, those that apply."""
+
+    def check_stale_results(ctx: OpContext) -> None:
+        with Spreading(marks):
+            stale_results.check_stale_results(ctx)
+
+    found = []
+    for check in (*layout.SUITE.op_checks, *precision.SUITE.op_checks):
+        if check.clause in _LEFT_OUT:
+            continue
+        if check.clause == "layout.output_strides" and not request.strides:
+            continue
+        if check.clause == stale_results.TRUST:
+            check = OpCheck(check.clause, check.applies, (check_stale_results,), axes=False)
+        found.append(check)
+    if request.guard_pages:
+        found.append(OpCheck(GUARD_PAGES, lambda t: t.reads_strided, (guard_pages,)))
+    return tuple(found)
+
+
+def clauses_of(
+    checks: tuple[OpCheck, ...], traits: Traits, known: Exceptions, names: tuple[str, ...]
+) -> Iterator[str]:
+    """Yields the clauses that apply to a kernel."""
+    for check in checks:
+        excluded = (
+            known.excluded(check.clause, name, traits.dtype, fake_only=False) for name in names
+        )
+        if check.applies(traits) and not any(excluded):
+            yield check.clause
+
+
+def guard_pages(ctx: OpContext) -> None:
+    """Call the kernel on tensors that end right before an inaccessible page, and on tensors that begin right after
+    one."""
+    with ctx.running(GUARD_PAGES):
+        for sample in _paged_samples(ctx):
+            for made in (BeforePage, AfterPage):
+                geometries = tuple(contiguous(tuple(t.shape)) for t in sample.tensors)
+                inputs = [
+                    made(tensor, geometry, ctx.place)
+                    for tensor, geometry in zip(sample.tensors, geometries)
+                ]
+                laid = Laid(sample, uniform(CONTIGUOUS), geometries, [*inputs])
+                usual, ctx.guarded = ctx.guarded, made
+                try:
+                    ctx.judge({GUARD_PAGES: judge_guard_pages}, called, (), Reference(ctx, laid))
+                finally:
+                    ctx.guarded = usual
+
+
+def _paged_samples(ctx: OpContext) -> list[Sample]:
+    """Returns the samples with elements, those first whose tensors have the most different remainders of a vectorised
+    loop."""
+    fitting = [
+        each
+        for each in ctx.common
+        if 0 < each.numel <= 2**18 and all(t.numel() and t.dtype != torch.bool for t in each.tensors)
+    ]
+    chosen: dict[tuple[int, ...], Sample] = {}
+    for each in fitting:
+        chosen.setdefault(tuple(t.numel() % 16 for t in each.tensors), each)
+    return list(chosen.values())[:_PAGED]
+
+
+def judge_guard_pages(evidence: Evidence, reference: ReferenceParts) -> Found:
+    """Check that the call neither ends the process nor returns wrong values, although the memory right before and after
+    each tensor is inaccessible. Other wrong values are judged by layout.values."""
+    raised = evidence.raised
+    if raised is not None and type(raised).__name__ == "CallEnded":
+        yield Wrong(
+            "ended",
+            "no access to memory outside of the tensors",
+            str(raised),
+            "tensors beside an inaccessible page",
+        )
+        return
+    for _ in judge_values(evidence, reference):
+        yield None

@@ -1,0 +1,263 @@
+"""The kernel as the judge's process sees it: a function whose calls are planned in one pass and answered in the next.
+
+In the first pass, a call returns the reference's result, and is written down. The kernel's process then makes all calls
+that were written down, and ends. In the second pass the same checks make the same calls, which are now answered with
+what the kernel returned. If the checks make other calls than in the first pass, because a result was wrong, these calls
+are made in a further round.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.kernels.calls_file import (
+    CALLS,
+    MEMORY,
+    Answer,
+    Output,
+    PlannedCall,
+    Region,
+    View,
+    write,
+)
+from conformance.kernels.guard_pages import PAGE, PAGED
+from conformance.kernels.marks import Marks
+from opinfo.compare import Arguments
+from opinfo.encoding import ARGUMENTS, read_value, write_value
+from opinfo.torch_private import storage_id, without_modes
+
+#: The start of a storage is a multiple of this many bytes, as with torch's allocator.
+_ALIGNED = 64
+
+
+class CallEnded(RuntimeError):
+    """The exception that stands for a call which ended the kernel's process, or did not return."""
+
+
+class NotMade(RuntimeError):
+    """The exception that stands for a call which was not made, because earlier calls had ended the process too often."""
+
+
+class NotAPlainTensor(TypeError):
+    """The exception that stands for a result which holds something other than plain tensors of the device."""
+
+
+@dataclass
+class Given:
+    """An answer of the kernel, the bytes of its outputs, and the bytes that the call left in the storages of its
+    arguments."""
+
+    answer: Answer
+    blobs: memoryview
+    call: PlannedCall
+    memory: Path
+
+    def left(self, number: int) -> bytes:
+        """Returns the bytes that the call left in a storage."""
+        region = self.call.storages[number]
+        with self.memory.open("rb") as file:
+            file.seek(region.at + region.lead)
+            return file.read(region.nbytes)
+
+
+@dataclass
+class Exchange:
+    """The kernel's calls: those that were planned, those that were answered, and those that are still missing."""
+
+    reference: Callable[..., Any]
+    torch_type: str
+    marks: Marks = field(default_factory=Marks)
+    answers: dict[bytes, list[Given]] = field(default_factory=lambda: defaultdict(list))
+    planned: list[PlannedCall] = field(default_factory=list)
+    memory: list[tuple[Region, bytes]] = field(default_factory=list)
+    made: int = 0
+    not_plain: list[str] = field(default_factory=list)
+    late: int = 0
+    _used: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
+    _end: int = 0
+    _before: tuple[list[int], list[View]] | None = None  # storages and views of the call before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Answers a call: by the kernel if an argument is a tensor of the device, otherwise by the reference."""
+        call = Arguments(args, kwargs)
+        if not any(map(self.marks.has, call.tensors)):
+            return self.reference(*args, **kwargs)
+        with without_modes():
+            return self._remote(call)
+
+    def _remote(self, call: Arguments) -> Any:
+        self.made += 1
+        storages: dict[int, torch.Tensor] = {}
+        views = []
+        for tensor in call.tensors:
+            identity = storage_id(tensor)
+            storages.setdefault(identity, tensor)
+            views.append(_view(list(storages).index(identity), tensor))
+        numbers = iter(range(len(views)))
+        held = [[k, v] for k, v in call.kwargs.items()]
+        arguments = write_value([list(call.args), held], ARGUMENTS, lambda _: next(numbers))
+        contents = [_bytes_of(each) for each in storages.values()]
+        edges = [PAGED.get(each.untyped_storage().data_ptr(), "") for each in storages.values()]
+        key = _key(arguments, views, contents, edges)
+        used, known = self._used[key], self.answers.get(key, [])
+        self._used[key] += 1
+        if used < len(known):
+            return self._answered(known[used], call, list(storages.values()))
+        again = self._before == (list(storages), views)
+        self._before = list(storages), views
+        regions = tuple(self._region(*each) for each in zip(contents, edges))
+        self.planned.append(PlannedCall(key, arguments, tuple(views), regions, held=again))
+        values = [each.clone() for each in call.tensors]
+        args, kwargs = call.bind(values)
+        return self.reference(*args, **dict(kwargs))
+
+    # -- planning
+
+    def _region(self, content: bytes, edge: str) -> Region:
+        nbytes = len(content)
+        mapped = -(-nbytes // PAGE) * PAGE
+        rounded = nbytes if edge else -(-nbytes // _ALIGNED) * _ALIGNED
+        region = Region(self._end, nbytes, mapped, 0 if edge == "before" else mapped - rounded)
+        self.memory.append((region, content))
+        self._end += mapped
+        return region
+
+    def watch(self, most: int) -> None:
+        """Plans up to ``most`` calls once more, in which the kernel's own calls are recorded."""
+        sized = [
+            each
+            for each in self.planned
+            if not each.held and all(0 not in v.shape and not v.offset for v in each.tensors)
+        ]
+        contents = {id(region): content for region, content in self.memory}
+        for each in sized[:: max(1, len(sized) // most)][:most]:
+            regions = tuple(self._region(contents[id(r)], "") for r in each.storages)
+            self.planned.append(
+                PlannedCall(b"", each.arguments, each.tensors, regions, watched=True)
+            )
+
+    def save(self, folder: Path) -> None:
+        """Writes the planned calls and their memory into a folder."""
+        write(folder / CALLS, self.planned)
+        with (folder / MEMORY).open("wb") as file:
+            file.truncate(max(self._end, PAGE))
+            for region, content in self.memory:
+                os.pwrite(file.fileno(), content, region.at + region.lead)
+
+    # -- answering
+
+    def learn(self, calls: Sequence[PlannedCall], answers: Iterable[Given]) -> list[tuple[str, ...]]:
+        """Takes the answers to planned calls. Returns what the kernel called in the watched calls."""
+        by_number: dict[int, Given] = {}
+        for each in answers:
+            if each.answer.late:
+                self.late += 1
+            else:
+                by_number.setdefault(each.answer.call, each)
+        for number, call in enumerate(calls):
+            if not call.watched:
+                missing = Given(Answer(number, ended=NOT_MADE), memoryview(b""), call, Path())
+                self.answers[call.key].append(by_number.get(number, missing))
+        return [
+            each.answer.calls
+            for number, each in by_number.items()
+            if calls[number].watched and each.answer.raised is None and not each.answer.ended
+        ]
+
+    def _answered(self, given: Given, call: Arguments, bases: list[torch.Tensor]) -> Any:
+        answer = given.answer
+        if answer.ended == NOT_MADE:
+            raise NotMade("the call was not made, because earlier calls had ended the process")
+        if answer.ended:
+            raise CallEnded(answer.ended)
+        for number, base in enumerate(bases):
+            storage, left = base.untyped_storage(), given.left(number)
+            ctypes.memmove(storage.data_ptr(), left, len(left))
+        for place, geometry in answer.moved.items():
+            _move(call.tensors[place], geometry)
+        if answer.raised is not None:
+            raise _exception(*answer.raised)
+        outputs = self._outputs(given, bases)
+        if isinstance(answer.result, dict) and "other" in answer.result:
+            return self._refuse(f"an object of type {answer.result['other']}")
+        return read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
+
+    def _outputs(self, given: Given, bases: list[torch.Tensor]) -> list[torch.Tensor]:
+        found, at = [], 0
+        for out in given.answer.outputs:
+            if out.kind != "torch.Tensor":
+                self._refuse(f"an object of type {out.kind}")
+            if out.device != self.torch_type:
+                self._refuse(f"a tensor on {out.device}")
+            if out.outside:
+                self._refuse("a tensor that extends past its storage")
+            found.append(_tensor(out, given.blobs[at : at + out.span], bases))
+            at += out.span
+        return found
+
+    def _refuse(self, what: str) -> Any:
+        if what not in self.not_plain:
+            self.not_plain.append(what)
+        raise NotAPlainTensor(f"the result holds {what}; expected a torch.Tensor on the device")
+
+
+#: The mark of a call that was not made.
+NOT_MADE = "not made"
+
+
+def _view(storage: int, tensor: torch.Tensor) -> View:
+    geometry = tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return View(storage, dtype, *geometry, tensor.is_conj(), tensor.is_neg())
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    storage = tensor.untyped_storage()
+    return ctypes.string_at(storage.data_ptr(), storage.nbytes()) if storage.nbytes() else b""
+
+
+def _key(arguments: Any, views: list[View], contents: list[bytes], edges: list[str]) -> bytes:
+    digest = hashlib.blake2b(repr((arguments, views, edges)).encode(), digest_size=16)
+    for each in contents:
+        digest.update(len(each).to_bytes(8, "little") + each)
+    return digest.digest()
+
+
+def _move(tensor: torch.Tensor, geometry: tuple[Any, Any, Any]) -> None:
+    shape, stride, offset = geometry
+    last = offset + sum((n - 1) * s for n, s in zip(shape, stride)) if 0 not in shape else 0
+    if (last + 1) * tensor.dtype.itemsize <= tensor.untyped_storage().nbytes():
+        tensor.as_strided_(shape, stride, offset)
+    else:
+        tensor.resize_(shape)
+
+
+def _tensor(out: Output, blob: memoryview, bases: list[torch.Tensor]) -> torch.Tensor:
+    dtype = getattr(torch, out.dtype)
+    if out.storage is not None:
+        made = torch.empty(0, dtype=dtype)
+        storage = bases[out.storage].untyped_storage()
+        made.set_(storage, out.offset, out.shape, out.stride)  # type: ignore[call-overload]
+    elif out.span:
+        flat = torch.frombuffer(bytearray(blob), dtype=dtype)
+        made = flat.as_strided(out.shape, out.stride)
+    else:
+        made = torch.empty_strided(out.shape, out.stride, dtype=dtype)
+    made = torch.conj(made) if out.conj else made
+    return torch._neg_view(made) if out.neg else made
+
+
+def _exception(name: str, text: str) -> Exception:
+    kind = type(name, (NotImplementedError if name == "NotImplementedError" else RuntimeError,), {})
+    made: Exception = kind(text)
+    return made
+

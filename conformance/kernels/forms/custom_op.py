@@ -1,0 +1,46 @@
+"""A custom op of ``torch.library``, with a reference of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.kernels.forms.overrides import Override
+from conformance.kernels.request import Request
+from opinfo.subject import Source, loaded
+
+
+def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
+    """Returns the custom op: the object that the file defines, or the op that it registers under "namespace::name"."""
+    if "::" in request.kernel.name:
+        request.kernel.load_module()
+        space, _, name = request.kernel.name.partition("::")
+        name, _, overload = name.partition(".")
+        packet = getattr(getattr(torch.ops, space), name)
+        return getattr(packet, overload or "default")  # type: ignore[no-any-return]
+    found = request.kernel.load()
+    return getattr(found, "_opoverload", found)  # type: ignore[no-any-return]
+
+
+def opcheck(request: Request, args: Any, kwargs: Any) -> dict[str, str]:
+    """Returns the results of ``torch.library.opcheck`` by the name of the test."""
+    op: Any = load(request, [])
+    found = torch.library.opcheck(op, tuple(args), kwargs, raise_exception=False)
+    return {name: str(result) for name, result in found.items()}
+
+
+def script_source(request: Request) -> Source:
+    """Returns the expression by which a repro script refers to the custom op."""
+    return f"custom_op_of({request.kernel.path!r}, {request.kernel.name!r})", (custom_op_of,)
+
+
+def custom_op_of(path: str, name: str) -> Any:
+    """Returns the custom op that a file defines, by the name of the object or by "namespace::name"."""
+    if "::" not in name:
+        return loaded(path, name)
+    loaded(path, "__name__")
+    space, _, name = name.partition("::")
+    name, _, overload = name.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), name), overload or "default")

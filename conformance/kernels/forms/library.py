@@ -1,0 +1,47 @@
+"""A module that overrides aten ops by ``torch.library``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from conformance.kernels.forms.overrides import Override, in_place, overrides_captured
+from conformance.kernels.request import NotLoadable, Request
+from conformance.kernels.targets import named_function
+from opinfo.subject import Source, loaded
+
+
+def load(request: Request, captured: list[Override]) -> Callable[..., Any]:
+    """Returns a function that calls the op of the request while the overrides of the module are in place."""
+    request.kernel.load_module()
+    op = named_function(request.target)
+    name = request.target.removeprefix("aten::")
+    if not any(each.op.removesuffix(".default") == name for each in captured):
+        raise NotLoadable(f"{request.kernel.path} registers no kernel for {request.target}")
+
+    def overridden(*args: Any, **kwargs: Any) -> Any:
+        with in_place(captured):
+            return op(*args, **kwargs)
+
+    return overridden
+
+
+def script_source(request: Request) -> Source:
+    """Returns the expression by which a repro script calls the op with the overrides of the module in place."""
+    return f"overridden_by({request.kernel.path!r}, {request.target!r})", (overridden_by,)
+
+
+def overridden_by(path: str, target: str) -> Callable[..., Any]:
+    """Returns an op such as "aten::softmax.int", called while the overrides that a file registers are in place."""
+    name, _, overload = target.partition("::")[2].partition(".")
+    op = getattr(getattr(torch.ops.aten, name), overload or "default")
+    with overrides_captured() as captured:
+        loaded(path, "__name__")
+
+    def overridden(*args: Any, **kwargs: Any) -> Any:
+        with in_place(captured):
+            return op(*args, **kwargs)
+
+    return overridden

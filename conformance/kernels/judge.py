@@ -1,0 +1,194 @@
+"""The function ``judge``: judges one kernel, in other processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from conformance.checks.child import Ended
+from conformance.kernels.calls_file import (
+    ANSWERS,
+    CALLS,
+    LOADED,
+    PROGRESS,
+    REQUEST,
+    VERDICT,
+    Answer,
+    Loaded,
+    PlannedCall,
+    packed,
+    read,
+    write,
+)
+from conformance.kernels.judgement import Judgement
+from conformance.kernels.request import FUNCTION, Request, Source
+from conformance.kernels.zygote import Zygote, zygote
+from devices.errors import ConformError
+
+#: The most rounds of calls: in each, the kernel gets calls that follow from wrong results of earlier ones.
+_ROUNDS = 6
+#: The most calls that may end the kernel's process; after that, no further call is made.
+_ENDINGS = 3
+#: Seconds for planning or judging.
+_JUDGING = 600.0
+
+_lock = threading.Lock()  # a zygote runs one process at a time
+
+
+def judge(
+    function: Callable[..., Any],
+    replaces: str = "",
+    *,
+    reference: Callable[..., Any] | None = None,
+    samples: Callable[[], Any] | None = None,
+    device: str = "cpu",
+    dtypes: Sequence[str] = ("float32",),
+    seconds: float = 10.0,
+    strides: bool | None = None,
+    layouts: bool = True,
+    shapes: bool = True,
+    guard_pages: bool = True,
+    speed: bool = False,
+) -> Judgement:
+    """Judges a kernel, and returns its judgement. Nothing is printed, and nothing of this process is changed.
+
+    ``function`` is defined at the top of a Python file, since another process imports it. ``replaces`` is the op that it
+    stands for: an overload such as "aten::softmax.int", or the id of an op in torch's database, such as "softmax".
+    Without it, ``reference`` is a function that computes the right results on the CPU, and ``samples`` a function that
+    yields arguments, as tuples or as pairs (args, kwargs).
+
+    The kernel is called in each of the ``dtypes`` on ``device``, the name of a device of the suite. A call may take
+    ``seconds``. ``strides`` says whether the results must have the strides of the op's results; by default, they must if
+    the kernel replaces an op. With ``layouts=False``, all inputs are contiguous; with ``shapes=False``, no other shapes
+    are made from the samples. ``guard_pages`` adds calls on memory beside inaccessible pages. ``speed`` measures a right
+    kernel.
+
+    Raises ConformError for a wrong use: an op that torch lacks, or a function that cannot be imported.
+    """
+    if bool(replaces) == (reference is not None):
+        raise ConformError("expected either an op that the kernel replaces or a reference")
+    request = Request(
+        kernel=Source.of(function),
+        form=FUNCTION,
+        target=replaces,
+        reference=None if reference is None else Source.of(reference),
+        samples=None if samples is None else Source.of(samples),
+        device=device,
+        dtypes=tuple(dtypes),
+        seconds=seconds,
+        strides=bool(replaces) if strides is None else strides,
+        layouts=layouts,
+        shapes=shapes,
+        guard_pages=guard_pages,
+        speed=speed,
+    )
+    return judged(request)
+
+
+def judged(request: Request) -> Judgement:
+    """Judges the kernel of a request. Raises ConformError."""
+    began = time.monotonic()
+    with _lock:
+        server = zygote()
+        folder = Path(tempfile.mkdtemp(dir=server.folder))
+        try:
+            (folder / REQUEST).write_bytes(msgspec.json.encode(request))
+            found = _Rounds(request, folder, server).run()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return msgspec.structs.replace(found, seconds=round(time.monotonic() - began, 3))
+
+
+class _Rounds:
+    """The processes of one judgement, in turn: planning, the kernel's, judging."""
+
+    def __init__(self, request: Request, folder: Path, server: Zygote) -> None:
+        self.request, self.folder, self.server = request, folder, server
+
+    def run(self) -> Judgement:
+        for number in range(_ROUNDS):
+            self._judging(number)
+            if (self.folder / VERDICT).exists():
+                found: Judgement = read(self.folder / VERDICT, Judgement)
+                return found
+            self._kernel(self.folder / f"round-{number}")
+        raise ConformError(f"{self.request.kernel.name}: the checks made new calls in each of {_ROUNDS} rounds")
+
+    def _judging(self, number: int) -> None:
+        def is_late(seconds: float) -> str:
+            return f"had not ended after {_JUDGING:g} s" if seconds > _JUDGING else ""
+
+        given = [str(self.folder), str(number)]
+        target = "conformance.kernels.judging:main"
+        ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", is_late)
+        if not ended.well:
+            raise ConformError(f"the process that judges {ended}")
+
+    def _kernel(self, folder: Path) -> None:
+        """Has the kernel make the calls of a round. A call that ends the process, or does not return, costs that call."""
+        (folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
+        count = len(read(folder / CALLS, list[PlannedCall]))
+        first = endings = 0
+        while endings < _ENDINGS and first < count:
+            ended, step = self._process(folder, first)
+            if ended.well:
+                return
+            if step == 0:
+                if not (folder / LOADED).exists():
+                    write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
+                return
+            if step > count:  # after the calls: while it was timed
+                return
+            self._note(folder, Answer(step - 1, ended=_how(ended, self.request.seconds)))
+            first, endings = step, endings + 1
+
+    def _process(self, folder: Path, first: int) -> tuple[Ended, int]:
+        seen, since = -1, 0.0
+
+        def is_late(now: float) -> str:
+            nonlocal seen, since
+            step = _step(folder)
+            if step != seen:
+                seen, since = step, now
+            limit = self.request.seconds if step > 0 else self.request.load_seconds
+            return f"did not return within {limit:g} s" if now - since > limit else ""
+
+        (folder / PROGRESS).unlink(missing_ok=True)
+        target = "conformance.kernels.kernel_process:main"
+        given = [str(folder), str(first)]
+        ended = self.server.run(target, given, folder / f"kernel-{first}.txt", is_late)
+        return ended, _step(folder)
+
+    def _note(self, folder: Path, answer: Answer) -> None:
+        with (folder / ANSWERS).open("ab") as file:
+            file.write(packed(answer, []))
+
+
+def _how(ended: Ended, seconds: float) -> str:
+    if ended.status is None:
+        return f"the call did not return within {seconds:g} s"
+    return f"the process {ended.how}"
+
+
+def _step(folder: Path) -> int:
+    """Returns the number of the step that a kernel's process has begun: 0 for loading, n for its call n - 1."""
+    try:
+        text = (folder / PROGRESS).read_bytes()
+    except OSError:
+        return 0
+    return int(text) if text.strip() else 0
+
+
+def process_count() -> int:
+    """Returns the number of live children of this process's zygote, for tests."""
+    server = zygote()
+    path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+    return len(path.read_text().split()) if os.path.exists(path) else 0

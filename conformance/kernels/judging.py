@@ -1,0 +1,326 @@
+"""The process that judges a kernel: plans its calls, and judges what it returned. The kernel's code never runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.checks.cells import CellRecord, Failed, Recorder
+from conformance.checks.ops.context import OpContext, run_checks
+from conformance.kernels.calls_file import (
+    ANSWERS,
+    CALLS,
+    LOADED,
+    MEMORY,
+    REQUEST,
+    VERDICT,
+    Loaded,
+    PlannedCall,
+    answers_in,
+    read,
+    write,
+)
+from conformance.kernels.checks import GUARD_PAGES, checks_of, clauses_of
+from conformance.kernels.exchange import Exchange, Given
+from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
+from conformance.kernels.request import Request
+from conformance.kernels.subjects import KernelSubject, base_of, samples_for
+from devices.cell import Outcome
+from devices.errors import ConformError
+from devices.failure import Failure, Kind
+from devices.registry import find
+from opinfo.device import Device, limit_threads
+from opinfo.exceptions import exceptions
+from opinfo.guarded import identity
+from opinfo.reference import StrideReference
+from opinfo.samples import Sample, probe
+from opinfo.subject import Subject
+
+#: The most calls in which the kernel's own calls are recorded, of each dtype.
+_WATCHED = 6
+
+#: The checks that belong to the kernel as a whole.
+DELEGATES, RESULT = "kernel.delegates", "kernel.plain_result"
+KEPT, STATE = "kernel.result_kept", "kernel.process_state"
+LOAD, OPCHECK = "kernel.load", "kernel.opcheck"
+
+
+def main(folder: str, number: str) -> None:
+    """Makes the checks of the request in a folder with the answers of the rounds before ``number``. If the checks make
+    calls that have no answer, writes these calls as the round ``number``; otherwise writes the judgement. An error of the
+    user is written as the reason for which the kernel was not judged."""
+    limit_threads()
+    path = Path(folder)
+    request = msgspec.json.decode((path / REQUEST).read_bytes(), type=Request)
+    judge = Judge(request, path, int(number))
+    try:
+        found = judge.run()
+    except ConformError as error:
+        found = judge.judgement(Verdict.NOT_JUDGED, why=str(error))
+    if found is not None:
+        write(path / VERDICT, found)
+
+
+def round_folder(folder: Path, number: int) -> Path:
+    """Returns the folder of a round, which has the calls, their memory and the answers."""
+    return folder / f"round-{number}"
+
+
+class Judge:
+    """The checks of one kernel, and what they found."""
+
+    def __init__(self, request: Request, folder: Path, number: int) -> None:
+        self.request, self.folder, self.number = request, folder, number
+        self.faults: list[Fault] = []
+        self.results: list[CheckResult] = []
+        self.notes: list[str] = []
+        self.rounds = [round_folder(folder, each) for each in range(number)]
+        self.loaded = [read(r / LOADED, Loaded) for r in self.rounds if (r / LOADED).exists()]
+        self.calls = 0
+
+    def run(self) -> Judgement | None:
+        request = self.request
+        if any(each.error for each in self.loaded[:1]) and not (self.rounds[0] / ANSWERS).exists():
+            return self._not_loaded(self.loaded[0].error)
+        base = base_of(request)
+        descriptor = find(request.device, request.descriptor)
+        exchange = Exchange(base.reference, descriptor.torch_type)
+        watched = self._learn(exchange)
+        device = Device(
+            replace(descriptor, to_device=exchange.marks.to_device, from_device=identity),
+            torch.device("cpu"),
+            exchange.marks.to_device,
+            identity,
+        )
+        samples = {dtype: samples_for(base, request, dtype) for dtype in request.dtypes}
+        records = [
+            (dtype, record)
+            for dtype, chosen in samples.items()
+            for record in self._checked(base, exchange, device, dtype, chosen)
+        ]
+        if exchange.planned:
+            if not self.number:
+                exchange.watch(_WATCHED)
+            folder = round_folder(self.folder, self.number)
+            folder.mkdir()
+            exchange.save(folder)
+            return None
+        self.calls = exchange.made
+        for dtype, record in records:
+            self._take(dtype, record)
+        self._whole(exchange, base, [each for some in samples.values() for each in some], watched)
+        return self._verdict()
+
+    def _not_loaded(self, error: str) -> Judgement:
+        self.faults.append(Fault(LOAD, error))
+        return self.judgement(Verdict.WRONG)
+
+    def _learn(self, exchange: Exchange) -> list[tuple[str, ...]]:
+        watched = []
+        for each in self.rounds:
+            calls = read(each / CALLS, list[PlannedCall])
+            given = (
+                Given(answer, blobs, calls[answer.call], each / MEMORY)
+                for answer, blobs in answers_in(each / ANSWERS)
+                if 0 <= answer.call < len(calls)
+            )
+            watched += exchange.learn(calls, given)
+        return watched
+
+    def _checked(
+        self,
+        base: Subject,
+        exchange: Exchange,
+        device: Device,
+        dtype: str,
+        samples: list[Sample],
+    ) -> list[CellRecord]:
+        known, subject = exceptions(), KernelSubject(base, exchange, self.request)
+        traits = probe(subject, dtype, samples, known)
+        checks = checks_of(self.request, exchange.marks)
+        clauses = list(clauses_of(checks, traits, known, subject.names))
+        recorder = Recorder(subject.id, dtype, clauses)
+        strides = StrideReference("cpu", None)
+        context = OpContext(subject, dtype, traits, samples, device, strides, recorder, known)
+        run_checks(context, checks)
+        return list(recorder.cells.values())
+
+    # -- faults of checks
+
+    def _take(self, dtype: str, record: CellRecord) -> None:
+        made = [each for each in record.failures if each.failure.raises != "NotMade"]
+        record.failed -= len(record.failures) - len(made)
+        record.failures = made
+        found = record.to_outcome()
+        outcome, note = found.outcome, found.note
+        if outcome is Outcome.UNSUPPORTED and record.checks > len(record.unsupported) > 0:
+            outcome = Outcome.PASS
+            note = f"{len(record.unsupported)} calls were refused: {record.unsupported[0][1]}"
+            if note not in self.notes:
+                self.notes.append(note)
+        self.results.append(CheckResult(record.key.clause, dtype, outcome, record.checks, note))
+        shown = record.smallest
+        if outcome is not Outcome.FAIL or shown is None:
+            return
+        failure = _ended(found.failure or shown.failure)
+        script, note = self._script(shown, failure)
+        message = f"[{failure.layout}] {failure.message}" if failure.layout else failure.message
+        fault = Fault(
+            record.key.clause,
+            f"{message}{note}",
+            dtype,
+            failure,
+            max(record.failed, 1),
+            max(record.checks, 1),
+            script,
+        )
+        self.faults.append(fault)
+
+    def _script(self, shown: Failed, failure: Failure) -> tuple[str, str]:
+        """Returns the repro script of a failure, and a note if there is none."""
+        if shown.repro is None:
+            return "", ""
+        try:
+            if failure.kind is Kind.ENDED:
+                made: Any = shown.repro
+                judged = not self.request.kernel.path or GUARD_PAGES != made.clause
+                text = made.until_it_ends(self.request.seconds, judged=judged, failure=failure)
+            else:
+                text = shown.repro(failure)
+        except Exception as error:  # no verdict is lost for a script that cannot be written
+            return "", f" (no repro script: {error})"
+        device = find(self.request.device, self.request.descriptor).torch_type
+        return text.replace("DEVICE = 'cpu'", f"DEVICE = {device!r}", 1), ""
+
+    # -- faults of the kernel as a whole
+
+    def _whole(
+        self,
+        exchange: Exchange,
+        base: Subject,
+        samples: list[Sample],
+        watched: list[tuple[str, ...]],
+    ) -> None:
+        if exchange.not_plain:
+            expected = f"expected plain torch.Tensor objects on {exchange.torch_type}"
+            self.faults.insert(
+                0, Fault(RESULT, f"{expected}, found {', '.join(exchange.not_plain)}")
+            )
+        if exchange.late:
+            message = "expected the result of a call to stay unchanged, found other bytes in it after a later call"
+            self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
+        for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
+            self.faults.append(Fault(STATE, f"expected {name} to stay in place; the kernel replaced it"))
+        for name, result in (self.loaded[0].opcheck if self.loaded else {}).items():
+            if result != "SUCCESS":
+                self.faults.append(Fault(OPCHECK, f"{name}: {result}"))
+        self._delegates(base, samples, watched)
+
+    def _delegates(
+        self, base: Subject, samples: list[Sample], watched: list[tuple[str, ...]]
+    ) -> None:
+        """Looks for calls of the op that the kernel replaces, or of its reference."""
+        if self.request.form not in ("function", "kernelbench"):
+            return  # the dispatcher hides what a registered kernel calls
+        own = own_ops(base, samples) if self.request.target else frozenset()
+        packets = {each.name.replace("::", ".") for each in base.schemas if self.request.target}
+        calling = [
+            {c for c in calls if c == "reference" or c.rpartition(".")[0] in packets or c in own}
+            for calls in watched
+        ]
+        used = sorted({each for calls in calling for each in calls})
+        if not used:
+            return
+        name = self.request.replaces if used == ["reference"] else ", ".join(used)
+        if all(calling):
+            message = f"expected a result that the kernel computes; every call that was watched passes on to {name}"
+            self.faults.append(Fault(DELEGATES, message, failed=len(calling), checks=len(calling)))
+        else:
+            count = sum(map(bool, calling))
+            self.notes.append(f"{count} of {len(calling)} calls that were watched pass on to {name}")
+
+    # -- the verdict
+
+    def _verdict(self) -> Judgement:
+        if self.faults:
+            return self.judgement(Verdict.WRONG)
+        values = [r for r in self.results if r.check in ("layout.values", "layout.expanded_read")]
+        passed = [each for each in values if each.outcome is Outcome.PASS]
+        if not passed or len({each.dtype for each in passed}) < len(self.request.dtypes):
+            lacking = next((each for each in values if each.outcome is not Outcome.PASS), None)
+            why = f"{lacking.check}[{lacking.dtype}]: {lacking.note}" if lacking else "no check"
+            return self.judgement(Verdict.NOT_JUDGED, why=why)
+        return self.judgement(Verdict.RIGHT, speed=self._speed())
+
+    def _speed(self) -> Speed | None:
+        timed = next((each for each in self.loaded if each.kernel_us and each.replaced_us), None)
+        if timed is None:
+            return None
+        return Speed(timed.kernel_us, timed.replaced_us, "the largest contiguous sample")
+
+    def judgement(self, verdict: Verdict, *, why: str = "", speed: Speed | None = None) -> Judgement:
+        return Judgement(
+            self.request.name or self.request.kernel.name,
+            self.request.replaces,
+            self.request.device,
+            verdict,
+            tuple(self.faults),
+            tuple(self.results),
+            tuple(self.notes),
+            why,
+            self.calls,
+            speed,
+        )
+
+
+def _ended(failure: Failure) -> Failure:
+    """Returns the failure of a call that ended the kernel's process, with what ended it."""
+    if failure.raises != "CallEnded":
+        return failure
+    return msgspec.structs.replace(
+        failure,
+        kind=Kind.ENDED,
+        expected="the call to return",
+        found=failure.said or "",
+        detail="",
+        raises=None,
+        said=None,
+    )
+
+
+class _Ops(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.computing = set[str]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        views = any(r.alias_info is not None for r in function._schema.returns)
+        if not views:
+            self.computing.add(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def own_ops(base: Subject, samples: list[Sample]) -> frozenset[str]:
+    """Returns the aten op that does all the work of a reference: the only one that it calls apart from views. Empty for a
+    reference that calls several."""
+    used: set[frozenset[str]] = set()
+    for sample in _with_elements(samples):
+        args, kwargs = sample.call.bind([each.clone() for each in sample.tensors])
+        with torch.no_grad(), _Ops() as ops:
+            base.reference(*args, **dict(kwargs))
+        used.add(frozenset(ops.computing))
+    single = [each for each in used if len(each) == 1]
+    return frozenset().union(*single) if len(single) == len(used) else frozenset()
+
+
+def _with_elements(samples: list[Sample]) -> Iterator[Sample]:
+    fitting = [s for s in samples if s.tensors and all(t.numel() for t in s.tensors)]
+    yield from fitting[:3]

@@ -1,0 +1,91 @@
+"""What a kernel changes in its process, and which ops and functions it calls itself."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: The modules and classes whose functions a kernel must not replace.
+_WATCHED: dict[str, Any] = {
+    "torch": torch,
+    "torch.Tensor": torch.Tensor,
+    "torch.testing": torch.testing,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.Event": torch.Event,
+    "torch.cuda": torch.cuda,
+    "torch.cuda.Event": torch.cuda.Event,
+    "torch.cuda.Stream": torch.cuda.Stream,
+    "time": time,
+    "statistics": statistics,
+    "gc": gc,
+}
+
+
+def fingerprint() -> dict[str, Any]:
+    """Returns the functions of torch and of Python that a kernel could replace to deceive a judge, and torch's global
+    settings, by name."""
+    found: dict[str, Any] = {}
+    for name, holder in _WATCHED.items():
+        for attribute, value in list(vars(holder).items()):
+            if callable(value) and not attribute.startswith("__"):
+                found[f"{name}.{attribute}"] = value
+    found["the default dtype"] = torch.get_default_dtype()
+    found["the use of deterministic algorithms"] = torch.are_deterministic_algorithms_enabled()
+    found["the precision of float32 products"] = torch.get_float32_matmul_precision()
+    found["sys.settrace"], found["sys.setprofile"] = sys.gettrace(), sys.getprofile()
+    return found
+
+
+def replaced_names(before: dict[str, Any]) -> list[str]:
+    """Returns the names that have another value than in an earlier fingerprint."""
+    now = fingerprint()
+    return [name for name, value in before.items() if not _same_value(now.get(name, value), value)]
+
+
+def _same_value(one: Any, other: Any) -> bool:
+    return one is other or (not callable(one) and one == other)
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def calls_seen(reference: CodeType | None = None) -> Iterator[list[str]]:
+    """Records the aten ops that are called within the context, such as "aten.mul.Tensor". A call of the function whose
+    code is ``reference`` is recorded as "reference"."""
+    seen: list[str] = []
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and reference is not None and _same(frame.f_code, reference):
+            seen.append("reference")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with _Calls(seen):
+            yield seen
+    finally:
+        sys.setprofile(before)
+
+
+def _same(code: CodeType, other: CodeType) -> bool:
+    place = code.co_filename, code.co_firstlineno, code.co_name
+    return place == (other.co_filename, other.co_firstlineno, other.co_name)

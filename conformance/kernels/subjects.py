@@ -1,0 +1,215 @@
+"""The subject of a judgement: the kernel with its reference, and the samples on which it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from conformance.kernels.forms import script_source
+from conformance.kernels.request import Request
+from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
+from devices.errors import ConformError
+from opinfo.axes import samples_of
+from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
+from opinfo.plan import plan_spec
+from opinfo.reference import value_answer
+from opinfo.samples import Sample, draw
+from opinfo.subject import Function, Source, Subject, loaded
+
+#: The first index of the samples whose values are those of another sample in another order.
+_REORDERED = 900_000
+#: The distance between the indices of the samples of two ops of the database.
+_APART = 10_000_000
+#: A sample with more elements is run in two layouts only.
+_LARGE = 2**15
+
+
+class NoSamples(ConformError):
+    """The error for a kernel for which no sample is known."""
+
+    exit_code = 4
+
+
+class ReferenceSubject(Subject):
+    """A reference that is a Python function, with the samples that were given for it."""
+
+    def __init__(self, request: Request) -> None:
+        assert request.reference is not None
+        self.request = request
+        self.function = self.reference = request.reference.load()
+        self.id = request.reference.name
+
+    runs_on_cpu = True
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(self.request.dtypes)
+
+    def raw_samples(self, dtype: torch.dtype) -> Iterator[Any]:
+        if self.request.samples is None:
+            raise NoSamples(
+                f"{self.id}: a kernel with a reference needs samples: a function that yields (args, kwargs)"
+            )
+        for given in self.request.samples.load()():
+            args, kwargs = given if _is_pair(given) else (given, {})
+            args = tuple(_in_dtype(each, dtype) for each in args)
+            kwargs = {name: _in_dtype(each, dtype) for name, each in kwargs.items()}
+            first, *rest = args
+            yield SimpleNamespace(
+                input=first, args=tuple(rest), kwargs=kwargs, output_process_fn_grad=None
+            )
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)
+
+
+def _in_dtype(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.to(dtype)
+    return value
+
+
+class KernelSubject(Subject):
+    """A kernel, with what is known of the op or the function that it replaces."""
+
+    def __init__(self, base: Subject, kernel: Function, request: Request) -> None:
+        self.base, self.request = base, request
+        self.function, self.reference = kernel, base.reference
+        self.id = base.id
+        self.nan_policy, self.identity = base.nan_policy, base.identity
+        self.promotes_int_to_float = base.promotes_int_to_float
+
+    @property
+    def runs_on_cpu(self) -> bool:
+        """True, because the judge answers a call on tensors of the CPU with the reference."""
+        return True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.base.names
+
+    @property
+    def own_families(self) -> frozenset[str]:
+        return self.base.own_families
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        return self.base.dtypes
+
+    @property
+    def ufunc(self) -> str:
+        return self.base.ufunc
+
+    @property
+    def schemas(self) -> tuple[Any, ...]:
+        return self.base.schemas
+
+    @property
+    def pointwise(self) -> bool:
+        return self.base.pointwise
+
+    @property
+    def declares_view(self) -> bool:
+        return self.base.declares_view
+
+    def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
+        return self.base.tolerance(dtype, torch_type)
+
+    def process_of(self, dtype: str, index: int) -> Function:
+        return self.base.process_of(dtype, index)
+
+    def source_of_process(self, dtype: str, index: int) -> Source:
+        return self.base.source_of_process(dtype, index)
+
+    def source_of(self, function: Function) -> Source:
+        if function is self.function:
+            return script_source(self.request)
+        source = self.request.reference
+        if source is not None and function is self.reference:
+            return f"loaded({source.path!r}, {source.name!r})", (loaded,)
+        return self.base.source_of(function)
+
+
+def base_of(request: Request) -> Subject:
+    """Returns the op or the function that a kernel replaces. Raises ConformError if there is none."""
+    if not request.target:
+        return ReferenceSubject(request)
+    overload = overload_named(request.target)
+    return subject_named(request.target) if overload is None else OverloadSubject(overload)
+
+
+def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
+    """Returns the samples on which a kernel is judged in a dtype: those of a plan that the reference accepts, and samples
+    with the values of another sample in another order."""
+    found = [each for each in _planned(base, request, dtype) if _usable(base, each)]
+    if not request.layouts:
+        found = [replace(each, layouts=("contiguous",)) for each in found]
+    found = [_thinned(each) for each in found]
+    if not found:
+        raise NoSamples(f"{base.id}: no sample in {dtype} that the reference accepts")
+    return [*found, *_reordered(base, found)]
+
+
+def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:
+    count = plan_spec("quick").samples
+    if isinstance(base, OverloadSubject):
+        for number, source in enumerate(base.sources):
+            if dtype not in source.dtypes:
+                continue
+            for sample in samples_of(source, dtype, count, _declared(dtype)):
+                for turn, call in enumerate(base.calls_in(sample, source)):
+                    index = sample.index + _APART * number + 1_000_000 * turn
+                    origin = sample.origin if base.direct else None
+                    yield replace(sample, index=index, call=call, origin=origin)
+    elif request.shapes:
+        yield from samples_of(base, dtype, count, _declared(dtype))
+    else:
+        yield from draw(base, dtype)
+
+
+def _declared(dtype: str) -> tuple[str, ...]:
+    """Returns the dtypes of tensors that a kernel may get beside those of the dtype: those of indices and masks."""
+    return (dtype, "int64", "bool")
+
+
+def _usable(base: Subject, sample: Sample) -> bool:
+    tensors = sample.tensors
+    if not tensors or any(each.layout != torch.strided for each in tensors):
+        return False
+    try:
+        write_value([list(sample.call.args), [*map(list, sample.call.kwargs.items())]], ARGUMENTS, id)
+    except NotEncodable:
+        return False
+    return value_answer(base.reference, sample.call.on, tensors, mutates=True).raises is None
+
+
+def _thinned(sample: Sample) -> Sample:
+    if sample.numel <= _LARGE:
+        return sample
+    return replace(sample, layouts=("contiguous", "transposed"))
+
+
+def _reordered(base: Subject, samples: list[Sample]) -> Iterator[Sample]:
+    """Yields samples whose first tensor has the values of another sample's in another order, but for the first and the
+    last: a kernel that recognises an input by its address, its shape, its ends or its sum takes it for the other."""
+    fitting = (
+        each
+        for each in samples
+        if each.tensors[0].is_floating_point() and 8 <= each.tensors[0].numel() <= _LARGE
+    )
+    for number, sample in zip(range(2), fitting):
+        first, *rest = sample.tensors
+        flat = first.reshape(-1).clone()
+        flat[1:-1] = flat[1:-1].flip(0)
+        call = type(sample.call)(*sample.call.bind([flat.reshape(first.shape), *rest]))
+        made = replace(
+            sample, index=_REORDERED + number, call=call, layouts=("contiguous",), origin=sample.drawn
+        )
+        if _usable(base, made):
+            yield made

@@ -1,0 +1,189 @@
+"""The ops that kernels replace: their functions by name, and calls of an aten overload that are made from the samples of
+torch's database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from devices.errors import ConformError, suggestion
+from opinfo.compare import Arguments
+from opinfo.database import DATABASE
+from opinfo.samples import Sample
+from opinfo.subject import Function, Source, Subject, names_of_packet
+
+
+class UnknownTarget(ConformError):
+    """The error for a name that is neither an aten op nor an op of torch's database."""
+
+    exit_code = 4
+
+
+def overload_named(target: str) -> Any:
+    """Returns the overload of a name such as ``aten::softmax.int`` or ``aten::_softmax``; None for other names. A
+    packet stands for its overload ``default``, or else for its first. Raises UnknownTarget for an op that aten lacks."""
+    space, colons, name = target.partition("::")
+    if not colons:
+        return None
+    name, _, overload = name.partition(".")
+    packet = getattr(getattr(torch.ops, space), name, None)
+    names = [] if packet is None else packet.overloads()
+    wanted = overload or ("default" if "default" in names else next(iter(names), ""))
+    if wanted not in names:
+        known = f"; its overloads are {', '.join(names)}" if names else ""
+        raise UnknownTarget(f"'{target}': torch has no such op{known}")
+    return getattr(packet, wanted)
+
+
+def named_function(target: str) -> Callable[..., Any]:
+    """Returns the function of a target: an overload of aten, or the function of an op of torch's database."""
+    found = overload_named(target)
+    if found is None:
+        return subject_named(target).function
+    return found  # type: ignore[no-any-return]
+
+
+def subject_named(target: str) -> Subject:
+    """Returns the op of torch's database with an id. Raises UnknownTarget."""
+    subjects = DATABASE.subjects()
+    found = subjects.get(target) or subjects.get(f"nn.functional.{target}")
+    if found is None:
+        near = suggestion(target, subjects)
+        raise UnknownTarget(
+            f"'{target}': expected an aten op such as aten::softmax.int, or the id of an op in torch's database{near}"
+        )
+    return found
+
+
+class OverloadSubject(Subject):
+    """An overload of aten, with the samples of the ops of torch's database that call it."""
+
+    def __init__(self, overload: Any) -> None:
+        self.overload = overload
+        self.function = self.reference = overload
+        self.schema = overload._schema
+        self.packet = self.schema.name
+        self.sources = sources_of(overload)
+        self.main = self.sources[0]
+        self.id = self.main.id
+        self.direct = self.packet in self.main.packets
+
+    runs_on_cpu = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which ``exceptions.toml`` may list the op."""
+        return (self.id, *names_of_packet(self.packet.partition("::")[2]))
+
+    @property
+    def schemas(self) -> tuple[Any, ...]:
+        return (self.schema,)
+
+    @property
+    def ufunc(self) -> str:
+        return self.main.ufunc if self.direct else ""
+
+    @property
+    def pointwise(self) -> bool:
+        return torch.Tag.pointwise in self.overload.tags
+
+    @property
+    def declares_view(self) -> bool:
+        aliases = [each.alias_info for each in self.schema.returns]
+        return any(each is not None and not each.is_write for each in aliases)
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        return self.main.dtypes
+
+    def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
+        return self.main.tolerance(dtype, torch_type)
+
+    def process_of(self, dtype: str, index: int) -> Function:
+        return self.main.process_of(dtype, index)
+
+    def source_of_process(self, dtype: str, index: int) -> Source:
+        return self.main.source_of_process(dtype, index)
+
+    def calls_in(self, sample: Sample, source: Subject) -> list[Arguments]:
+        """Returns the overload's calls that a call of a database op makes, or the same call with the arguments in the
+        order of the overload's schema."""
+        if self.packet in source.packets:
+            bound = self._bound(sample.call)
+            return [] if bound is None else [bound]
+        return recorded_calls(self.overload, source.function, sample)
+
+    def _bound(self, call: Arguments) -> Arguments | None:
+        """Returns a call with the names of the schema; None if the schema does not take the arguments."""
+        schema = self.schema
+        positional = [each.name for each in schema.arguments if not each.kwarg_only]
+        names = {each.name for each in schema.arguments}
+        if len(call.args) > len(positional) or not call.kwargs.keys() <= names:
+            return None
+        try:
+            self.overload(*_copies(call.args), **dict(call.kwargs))
+        except Exception:  # another overload of the op takes these arguments
+            return None
+        return call
+
+
+def _copies(args: Sequence[Any]) -> list[Any]:
+    return [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
+
+
+class _Recording(TorchDispatchMode):
+    def __init__(self, overload: Any) -> None:
+        super().__init__()
+        self.overload, self.calls = overload, list[Arguments]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is self.overload:
+            call = Arguments(tuple(args), dict(kwargs or {}))
+            values = [t.detach().clone(memory_format=torch.contiguous_format) for t in call.tensors]
+            self.calls.append(Arguments(*call.bind(values)))
+        return function(*args, **(kwargs or {}))
+
+
+def recorded_calls(overload: Any, function: Callable[..., Any], sample: Sample) -> list[Arguments]:
+    """Returns the calls of an overload that a call of ``function`` makes, with contiguous copies of their tensors."""
+    args, kwargs = sample.call.bind([t.clone() for t in sample.tensors])
+    with torch.no_grad(), _Recording(overload) as recorded:
+        try:
+            function(*args, **kwargs)
+        except Exception:  # a sample that the CPU refuses
+            return []
+    return recorded.calls
+
+
+def sources_of(overload: Any) -> list[Subject]:
+    """Returns the ops of torch's database whose samples call an overload: those of its packet; otherwise those whose
+    first samples call it. Raises UnknownTarget if there are none."""
+    packet, subjects = overload._schema.name, DATABASE.subjects()
+    found = [each for each in subjects.values() if packet in each.packets]
+    if found:
+        return sorted(found, key=lambda each: "." in each.id.removeprefix("nn.functional."))
+    short = packet.partition("::")[2].strip("_").removeprefix("native_")
+    named = [s for s in subjects.values() if short in (s.id, s.id.rpartition(".")[2])]
+    found = [each for each in named if calls_overload(each, overload)]
+    if not found:
+        alike = [s for s in subjects.values() if s not in named]
+        found = [each for each in alike if calls_overload(each, overload)][:4]
+    if not found:
+        raise UnknownTarget(
+            f"{overload}: no sample of torch's database calls this op; name a reference and samples"
+        )
+    return found
+
+
+def calls_overload(subject: Subject, overload: Any) -> bool:
+    """Returns True if one of the first samples of a database op in float32 calls an overload."""
+    if "float32" not in subject.dtypes:
+        return False
+    samples = DATABASE.samples(subject, "float32")[:3]
+    return any(recorded_calls(overload, subject.function, each) for each in samples)
+

@@ -1,0 +1,39 @@
+"""The times of functions on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+#: The number of timed turns, and the least time of a turn in ns. A turn calls a function as often as needed.
+_TURNS, _LEAST = 15, 200_000
+
+
+def median_times(
+    functions: Sequence[Callable[..., Any]], args: Any, kwargs: Any, wait: Callable[[], None]
+) -> list[float]:
+    """Returns the median time of a call of each function in microseconds. The functions are timed in turns, so that a
+    change of the machine's speed meets all of them. ``wait`` waits for the device."""
+    counts = []
+    for function in functions:
+        count = 1
+        while (took := _time(function, args, kwargs, wait, count)) < _LEAST and count < 4096:
+            count *= 2 if took * 4 > _LEAST else 4
+        counts.append(count)
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(_TURNS):
+        for place, (function, count) in enumerate(zip(functions, counts)):
+            times[place].append(_time(function, args, kwargs, wait, count) / count / 1000)
+    return [sorted(each)[len(each) // 2] for each in times]
+
+
+def _time(
+    function: Callable[..., Any], args: Any, kwargs: Any, wait: Callable[[], None], count: int
+) -> int:
+    wait()
+    start = perf_counter_ns()
+    for _ in range(count):
+        function(*args, **kwargs)
+    wait()
+    return perf_counter_ns() - start
