@@ -18,6 +18,9 @@ REQUEST, CALLS, MEMORY = "request.json", "calls.msgpack", "memory.bin"
 ANSWERS, PROGRESS, LOADED = "answers.bin", "progress", "loaded.json"
 VERDICT, EARLIER = "judgement.msgpack", "earlier.msgpack"
 
+#: The length of the progress file: the number of the step that has begun.
+STEP_BYTES: Final = 12
+
 _LENGTH: Final = struct.Struct("<QQ")
 
 

@@ -20,6 +20,7 @@ from conformance.kernels.calls_file import (
     LOADED,
     PROGRESS,
     REQUEST,
+    STEP_BYTES,
     VERDICT,
     Answer,
     Loaded,
@@ -35,10 +36,11 @@ from devices.errors import ConformError
 
 #: The most rounds of calls: in each, the kernel gets calls that follow from wrong results of earlier ones.
 _ROUNDS = 6
-#: The most calls that may end the kernel's process; after that, no further call is made.
-_ENDINGS = 3
-#: Seconds for planning or judging.
-_JUDGING = 600.0
+#: The most calls that may end the kernel's process, and the most that may not return; after that, no further call is
+#: made.
+_ENDINGS, _HANGS = 12, 3
+#: Seconds for planning or judging, and for all calls of a round.
+_JUDGING, _KERNEL = 600.0, 1800.0
 
 _lock = threading.Lock()  # a zygote runs one process at a time
 
@@ -133,22 +135,29 @@ class _Rounds:
             raise ConformError(f"the process that judges {ended}")
 
     def _kernel(self, folder: Path) -> None:
-        """Has the kernel make the calls of a round. A call that ends the process, or does not return, costs that call."""
+        """Has the kernel make the calls of a round. A call that ends the process, or does not return, costs that call.
+
+        The kernel could change every file of the round. Those that the judge wrote are therefore written again."""
         (folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
-        count = len(read(folder / CALLS, list[PlannedCall]))
-        first = endings = 0
-        while endings < _ENDINGS and first < count:
+        planned = (folder / CALLS).read_bytes()
+        try:
+            self._calls(folder, len(read(folder / CALLS, list[PlannedCall])))
+        finally:
+            (folder / CALLS).write_bytes(planned)
+            (self.folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
+            (self.folder / VERDICT).unlink(missing_ok=True)
+
+    def _calls(self, folder: Path, count: int) -> None:
+        first = endings = hangs = 0
+        while endings < _ENDINGS and hangs < _HANGS and first < count:
             ended, step = self._process(folder, first)
-            if ended.well:
+            if step > count or (folder / LOADED).exists():  # all calls were made, or none can be
                 return
             if step == 0:
-                if not (folder / LOADED).exists():
-                    write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
-                return
-            if step > count:  # after the calls: while it was timed
+                write(folder / LOADED, Loaded(f"loading the kernel: the process {ended}"))
                 return
             self._note(folder, Answer(step - 1, ended=_how(ended, self.request.seconds)))
-            first, endings = step, endings + 1
+            first, endings, hangs = step, endings + 1, hangs + (ended.status is None)
 
     def _process(self, folder: Path, first: int) -> tuple[Ended, int]:
         seen, since = -1, 0.0
@@ -158,6 +167,8 @@ class _Rounds:
             step = _step(folder)
             if step != seen:
                 seen, since = step, now
+            if now > _KERNEL:
+                return f"had not made its calls after {_KERNEL:g} s"
             limit = self.request.seconds if step > 0 else self.request.load_seconds
             return f"did not return within {limit:g} s" if now - since > limit else ""
 
@@ -181,10 +192,9 @@ def _how(ended: Ended, seconds: float) -> str:
 def _step(folder: Path) -> int:
     """Returns the number of the step that a kernel's process has begun: 0 for loading, n for its call n - 1."""
     try:
-        text = (folder / PROGRESS).read_bytes()
-    except OSError:
+        return int((folder / PROGRESS).read_bytes()[:STEP_BYTES])
+    except (OSError, ValueError):  # not yet written, or overwritten by the kernel
         return 0
-    return int(text) if text.strip() else 0
 
 
 def process_count() -> int:

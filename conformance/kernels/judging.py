@@ -81,8 +81,16 @@ class Judge:
         self.results: list[CheckResult] = []
         self.notes: list[str] = []
         self.rounds = [round_folder(folder, each) for each in range(number)]
-        self.loaded = [read(r / LOADED, Loaded) for r in self.rounds if (r / LOADED).exists()]
+        self.loaded = [self._report(r / LOADED) for r in self.rounds if (r / LOADED).exists()]
         self.calls = 0
+
+    def _report(self, path: Path) -> Loaded:
+        try:
+            found: Loaded = read(path, Loaded)
+        except ConformError as error:
+            self.faults.append(Fault(STATE, f"the kernel damaged a file of its process: {error}"))
+            return Loaded()
+        return found
 
     def run(self) -> Judgement | None:
         request = self.request

@@ -74,10 +74,8 @@ class Process:
         self.calls: list[PlannedCall] = read(folder / CALLS, list[PlannedCall])
         self.device = open_device(find(self.request.device, self.request.descriptor))
         self.on_cpu = self.device.torch_device.type == "cpu"
-        self.file = os.open(folder / MEMORY, os.O_RDWR)
         self.slots: dict[int, int] = {}
         self.slot_size = max((r.mapped for c in self.calls for r in c.storages), default=0) + PAGE
-        self.progress = os.open(folder / PROGRESS, os.O_WRONLY | os.O_CREAT)
         self.held: tuple[Any, list[torch.Tensor], list[torch.Tensor]] | None = None
         self.last: tuple[int, list[tuple[torch.Tensor, int, bytes]]] | None = None
 
@@ -135,7 +133,10 @@ class Process:
         write(self.folder / LOADED, found)
 
     def _step(self, number: int) -> None:
-        _pwrite(self.progress, b"%12d" % number, 0)
+        # No file stays open, because a kernel may write to each.
+        file = _open(self.folder / PROGRESS, os.O_WRONLY | os.O_CREAT)
+        _pwrite(file, b"%12d" % number, 0)
+        _close(file)
 
     # -- one call
 
@@ -301,7 +302,9 @@ class Process:
         if region.mapped:
             access = PROT_READ | PROT_WRITE
             address = end - region.mapped
-            map_memory(address, region.mapped, access, MAP_SHARED | MAP_FIXED, self.file, region.at)
+            file = _open(self.folder / MEMORY, os.O_RDWR)
+            map_memory(address, region.mapped, access, MAP_SHARED | MAP_FIXED, file, region.at)
+            _close(file)
 
     def _mapped(self, number: int, region: Any) -> torch.Tensor:
         if not region.nbytes:

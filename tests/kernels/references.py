@@ -1,0 +1,61 @@
+"""References of kernels that replace no op of torch, and samples for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_SHAPES = ((4, 8), (3, 5, 7), (2, 130), (1, 1), (6, 600))
+
+
+def _seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, 1e-5)
+
+
+def swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(gate) * x
+
+
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(-1)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def weighted() -> Iterator[Any]:
+    for shape in _SHAPES:
+        yield torch.randn(shape, generator=_seeded()), torch.rand(shape[-1], generator=_seeded()) + 0.5
+
+
+def weighted_with_bias() -> Iterator[Any]:
+    for x, weight in weighted():
+        yield x, weight, torch.randn(weight.shape, generator=_seeded())
+
+
+def pairs() -> Iterator[Any]:
+    for shape in _SHAPES:
+        random = _seeded()
+        yield torch.randn(shape, generator=random), torch.randn(shape, generator=random)
+
+
+def single() -> Iterator[Any]:
+    for shape in _SHAPES:
+        yield (torch.randn(shape, generator=_seeded()),)
+
+
+def heads() -> Iterator[Any]:
+    for batch, length, size in ((2, 5, 8), (1, 17, 64), (3, 1, 4)):
+        random = _seeded()
+        yield tuple(torch.randn(batch, 2, length, size, generator=random) for _ in range(3))

@@ -1,0 +1,117 @@
+"""Kernels that are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.kernels import native, references
+from tests.kernels.entries import Register
+
+right = Register()
+
+
+@right("aten::softmax.int")
+def softmax(x: torch.Tensor, dim: int, dtype: Any = None) -> torch.Tensor:
+    x = (x if dtype is None else x.to(dtype)).contiguous()
+    if not x.numel():
+        return torch.empty_like(x)
+    e = (x - x.amax(dim, keepdim=True)).exp()
+    return e / e.sum(dim, keepdim=True)
+
+
+@right("aten::_softmax")
+def fused_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    """In C++, along any dimension."""
+    if not x.dim():
+        return torch.where(x.isnan(), x, torch.ones_like(x))
+    moved = x.movedim(dim, -1).contiguous()
+    found = torch.empty_like(moved)
+    columns = moved.shape[-1]
+    if moved.numel():
+        native.call("softmax", moved, found, moved.numel() // columns, columns)
+    return found.movedim(-1, dim).contiguous()
+
+
+@right("aten::mm")
+def tiled_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """In C++, in tiles of 32."""
+    a, b = a.contiguous(), b.contiguous()
+    found = torch.empty(a.shape[0], b.shape[1])
+    native.call("matmul", a, b, found, a.shape[0], a.shape[1], b.shape[1])
+    return found
+
+
+@right(reference=references.layer_norm, samples=references.weighted_with_bias, shapes=False)
+def fused_layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """In C++."""
+    x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
+    found, columns = torch.empty_like(x), weight.numel()
+    if x.numel():
+        rows = x.numel() // columns
+        native.call("layer_norm", x, weight, bias, found, rows, columns, 1e-5)
+    return found
+
+
+@right(reference=references.rms_norm, samples=references.weighted, shapes=False)
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+@right("aten::relu")
+def relu(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x, torch.where(x.isnan(), x, 0.0))
+
+
+@right("aten::add.Tensor")
+def add(a: torch.Tensor, b: torch.Tensor, *, alpha: Any = 1) -> torch.Tensor:
+    return torch.sub(a, b, alpha=-alpha)
+
+
+@right(reference=references.swiglu, samples=references.pairs)
+def swiglu(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return x * (gate * torch.sigmoid(gate))
+
+
+@right(reference=references.row_sum, samples=references.single)
+def row_sum(x: torch.Tensor) -> torch.Tensor:
+    return x.double().sum(-1).to(x.dtype)
+
+
+@right("aten::embedding")
+def embedding(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:
+    found = weight.contiguous().index_select(0, indices.reshape(-1))
+    return found.reshape(*indices.shape, weight.shape[1])
+
+
+@right("aten::tril")
+def tril(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
+    rows = torch.arange(x.shape[-2]).unsqueeze(1)
+    keep = torch.arange(x.shape[-1]) - rows <= diagonal
+    return torch.where(keep, x, torch.zeros((), dtype=x.dtype)).contiguous()
+
+
+@right(reference=references.attention, samples=references.heads, shapes=False)
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = (q @ k.mT) * q.shape[-1] ** -0.5
+    return softmax(scores, -1) @ v
+
+
+@right("aten::gelu")
+def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    wide = x.double()
+    if approximate == "tanh":
+        inner = 0.7978845608028654 * (wide + 0.044715 * wide**3)
+        found = 0.5 * wide * (1 + torch.tanh(inner))
+    else:
+        found = 0.5 * wide * (1 + torch.erf(wide * 0.7071067811865476))
+    return found.to(x.dtype)
