@@ -20,6 +20,7 @@ import click
 from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
+from conformance.commands.kernels import kernels
 from conformance.commands.manifest import manifest
 from conformance.commands.precision import precision
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
@@ -144,8 +145,8 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 
 for command in (
-    *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, manifest),
-    *(merge, minimise, pin, precision, results),
+    *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
+    *(manifest, merge, minimise, pin, precision, results),
 ):
     conform.add_command(command)
 

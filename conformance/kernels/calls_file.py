@@ -16,7 +16,7 @@ from devices.errors import ConformError
 #: The names of the files in the folder of a judgement.
 REQUEST, CALLS, MEMORY = "request.json", "calls.msgpack", "memory.bin"
 ANSWERS, PROGRESS, LOADED = "answers.bin", "progress", "loaded.json"
-VERDICT, EARLIER = "judgement.msgpack", "earlier.msgpack"
+VERDICT, REFUSAL = "judgement.msgpack", "refusal.json"
 
 #: The length of the progress file: the number of the step that has begun.
 STEP_BYTES: Final = 12
@@ -95,13 +95,21 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Loaded(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the kernel's process reports beside the answers: why the kernel could not be loaded, the names of torch and of
-    Python that it replaced, and the results of further checks."""
+    Python that it replaced, and the results of further checks. ``timed`` has the arguments of the call that was timed."""
 
     error: str = ""
     replaced: tuple[str, ...] = ()
     opcheck: dict[str, str] = {}
     kernel_us: float = 0.0
     replaced_us: float = 0.0
+    timed: str = ""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a request cannot be judged, and the exit code for that."""
+
+    why: str
+    exit_code: int
 
 
 _encode = msgspec.msgpack.Encoder().encode

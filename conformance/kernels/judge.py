@@ -19,18 +19,22 @@ from conformance.kernels.calls_file import (
     CALLS,
     LOADED,
     PROGRESS,
+    REFUSAL,
     REQUEST,
     STEP_BYTES,
     VERDICT,
     Answer,
     Loaded,
     PlannedCall,
+    Refusal,
     packed,
     read,
     write,
 )
+from conformance.kernels.discovery import Found
+from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.judgement import Judgement
-from conformance.kernels.request import FUNCTION, Request, Source
+from conformance.kernels.request import FUNCTION, NotLoadable, Request, Source
 from conformance.kernels.zygote import Zygote, zygote
 from devices.errors import ConformError
 
@@ -79,7 +83,7 @@ def judge(
         raise ConformError("expected either an op that the kernel replaces or a reference")
     request = Request(
         kernel=Source.of(function),
-        form=FUNCTION,
+        form=CUSTOM_OP if hasattr(function, "_opoverload") else FUNCTION,
         target=replaces,
         reference=None if reference is None else Source.of(reference),
         samples=None if samples is None else Source.of(samples),
@@ -109,6 +113,39 @@ def judged(request: Request) -> Judgement:
     return msgspec.structs.replace(found, seconds=round(time.monotonic() - began, 3))
 
 
+def overrides_of(source: Source, wanted: Any) -> tuple[str, ...]:
+    """Returns the aten overloads that a module overrides for a device, such as "aten::softmax.int". ``wanted`` has the
+    device. Raises ConformError if the module cannot be imported."""
+    request = Request(kernel=source, device=wanted.device, descriptor=wanted.descriptor)
+    with _lock:
+        server = zygote()
+        folder = Path(tempfile.mkdtemp(dir=server.folder))
+        try:
+            (folder / REQUEST).write_bytes(msgspec.json.encode(request))
+            target = "conformance.kernels.discovery:main"
+            ended = server.run(target, [str(folder)], folder / "printed.txt", _is_slow)
+            if not ended.well:
+                raise NotLoadable(f"{source.path}: the process that imports it {ended}")
+            found = read(folder / VERDICT, Found)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    if found.error:
+        raise NotLoadable(f"{source.path}: importing it raised {found.error}")
+    return tuple(found.targets)
+
+
+def _is_slow(seconds: float) -> str:
+    return f"had not ended after {_JUDGING:g} s" if seconds > _JUDGING else ""
+
+
+class CannotJudge(ConformError):
+    """The error for a request that cannot be judged: an unknown op, or no samples."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.why)
+        self.exit_code = refusal.exit_code
+
+
 class _Rounds:
     """The processes of one judgement, in turn: planning, the kernel's, judging."""
 
@@ -121,16 +158,15 @@ class _Rounds:
             if (self.folder / VERDICT).exists():
                 found: Judgement = read(self.folder / VERDICT, Judgement)
                 return found
+            if (self.folder / REFUSAL).exists():
+                raise CannotJudge(read(self.folder / REFUSAL, Refusal))
             self._kernel(self.folder / f"round-{number}")
         raise ConformError(f"{self.request.kernel.name}: the checks made new calls in each of {_ROUNDS} rounds")
 
     def _judging(self, number: int) -> None:
-        def is_late(seconds: float) -> str:
-            return f"had not ended after {_JUDGING:g} s" if seconds > _JUDGING else ""
-
         given = [str(self.folder), str(number)]
         target = "conformance.kernels.judging:main"
-        ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", is_late)
+        ended = self.server.run(target, given, self.folder / f"judging-{number}.txt", _is_slow)
         if not ended.well:
             raise ConformError(f"the process that judges {ended}")
 
@@ -145,7 +181,8 @@ class _Rounds:
         finally:
             (folder / CALLS).write_bytes(planned)
             (self.folder / REQUEST).write_bytes(msgspec.json.encode(self.request))
-            (self.folder / VERDICT).unlink(missing_ok=True)
+            for forged in (VERDICT, REFUSAL):
+                (self.folder / forged).unlink(missing_ok=True)
 
     def _calls(self, folder: Path, count: int) -> None:
         first = endings = hangs = 0

@@ -18,10 +18,12 @@ from conformance.kernels.calls_file import (
     CALLS,
     LOADED,
     MEMORY,
+    REFUSAL,
     REQUEST,
     VERDICT,
     Loaded,
     PlannedCall,
+    Refusal,
     answers_in,
     read,
     write,
@@ -53,8 +55,8 @@ LOAD, OPCHECK = "kernel.load", "kernel.opcheck"
 
 def main(folder: str, number: str) -> None:
     """Makes the checks of the request in a folder with the answers of the rounds before ``number``. If the checks make
-    calls that have no answer, writes these calls as the round ``number``; otherwise writes the judgement. An error of the
-    user is written as the reason for which the kernel was not judged."""
+    calls that have no answer, writes these calls as the round ``number``; otherwise writes the judgement. For a request
+    that cannot be judged, writes the reason."""
     limit_threads()
     path = Path(folder)
     request = msgspec.json.decode((path / REQUEST).read_bytes(), type=Request)
@@ -62,7 +64,8 @@ def main(folder: str, number: str) -> None:
     try:
         found = judge.run()
     except ConformError as error:
-        found = judge.judgement(Verdict.NOT_JUDGED, why=str(error))
+        write(path / REFUSAL, Refusal(str(error), error.exit_code))
+        return
     if found is not None:
         write(path / VERDICT, found)
 
@@ -270,7 +273,7 @@ class Judge:
         timed = next((each for each in self.loaded if each.kernel_us and each.replaced_us), None)
         if timed is None:
             return None
-        return Speed(timed.kernel_us, timed.replaced_us, "the largest contiguous sample")
+        return Speed(timed.kernel_us, timed.replaced_us, timed.timed)
 
     def judgement(self, verdict: Verdict, *, why: str = "", speed: Speed | None = None) -> Judgement:
         return Judgement(

@@ -115,8 +115,10 @@ class Process:
             if other is not None:
                 # New tensors of the allocator: memory that is mapped from a file is slower.
                 args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
-                times = median_times((kernel, other), args, kwargs, self.device.synchronise)
-                found = msgspec.structs.replace(found, kernel_us=times[0], replaced_us=times[1])
+                both = getattr(kernel, "direct", kernel), other
+                times = median_times(both, args, kwargs, self.device.synchronise)
+                timed = {"kernel_us": times[0], "replaced_us": times[1], "timed": _text(args, kwargs)}
+                found = msgspec.structs.replace(found, **timed)
         except Exception as error:
             found = msgspec.structs.replace(found, error=f"{_type(error).__name__}: {error}")
         self._report(found)
@@ -343,6 +345,16 @@ def _plain(result: Any) -> Any:
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return tensors_of(result)
+
+
+def _text(args: Any, kwargs: Any) -> str:
+    """Returns the arguments of a call in a line, with the dtype and shape of each tensor."""
+
+    def shown(tensor: torch.Tensor) -> Any:
+        return f"{str(tensor.dtype)[6:]}{[*tensor.shape]}"
+
+    args, kwargs = replace_tensors((args, kwargs), shown)
+    return ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
 
 
 def _has_code(reference: Any) -> bool:

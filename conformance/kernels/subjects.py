@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from conformance.kernels.forms import script_source
+from conformance.kernels import forms
 from conformance.kernels.request import Request
 from conformance.kernels.targets import OverloadSubject, overload_named, subject_named
 from devices.errors import ConformError
@@ -19,7 +18,7 @@ from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
 from opinfo.plan import plan_spec
 from opinfo.reference import value_answer
 from opinfo.samples import Sample, draw
-from opinfo.subject import Function, Source, Subject, loaded
+from opinfo.subject import Function, Source, Subject
 
 #: The first index of the samples whose values are those of another sample in another order.
 _REORDERED = 900_000
@@ -41,8 +40,8 @@ class ReferenceSubject(Subject):
     def __init__(self, request: Request) -> None:
         assert request.reference is not None
         self.request = request
-        self.function = self.reference = request.reference.load()
-        self.id = request.reference.name
+        self.function = self.reference = forms.reference_of(request)
+        self.id = request.name or request.reference.name
 
     runs_on_cpu = True
 
@@ -55,7 +54,7 @@ class ReferenceSubject(Subject):
             raise NoSamples(
                 f"{self.id}: a kernel with a reference needs samples: a function that yields (args, kwargs)"
             )
-        for given in self.request.samples.load()():
+        for given in forms.samples_of(self.request):
             args, kwargs = given if _is_pair(given) else (given, {})
             args = tuple(_in_dtype(each, dtype) for each in args)
             kwargs = {name: _in_dtype(each, dtype) for name, each in kwargs.items()}
@@ -129,10 +128,9 @@ class KernelSubject(Subject):
 
     def source_of(self, function: Function) -> Source:
         if function is self.function:
-            return script_source(self.request)
-        source = self.request.reference
-        if source is not None and function is self.reference:
-            return f"loaded({source.path!r}, {source.name!r})", (loaded,)
+            return forms.script_source(self.request)
+        if self.request.reference is not None and function is self.reference:
+            return forms.reference_source(self.request)
         return self.base.source_of(function)
 
 
@@ -167,10 +165,26 @@ def _planned(base: Subject, request: Request, dtype: str) -> Iterator[Sample]:
                     index = sample.index + _APART * number + 1_000_000 * turn
                     origin = sample.origin if base.direct else None
                     yield replace(sample, index=index, call=call, origin=origin)
-    elif request.shapes:
+    elif request.target:
         yield from samples_of(base, dtype, count, _declared(dtype))
     else:
-        yield from draw(base, dtype)
+        drawn = draw(base, dtype)
+        yield from (
+            _of_the_kind(samples_of(base, dtype, count, _declared(dtype), drawn), drawn)
+            if request.shapes
+            else drawn
+        )
+
+
+def _of_the_kind(samples: list[Sample], drawn: list[Sample]) -> Iterator[Sample]:
+    """Yields the samples that differ from a given one in sizes and values only: a kernel need not take other ranks and
+    other arguments, although its reference takes them."""
+    kinds = {_kind(each) for each in drawn}
+    return (each for each in samples if _kind(each) in kinds)
+
+
+def _kind(sample: Sample) -> tuple[Any, ...]:
+    return sample.call.form, tuple((t.dim(), t.dtype) for t in sample.tensors)
 
 
 def _declared(dtype: str) -> tuple[str, ...]:

@@ -1,0 +1,68 @@
+"""The formats in which kernels are found in files and folders. Each format is a module behind the Protocol ``Format``;
+none imports a kernel in this process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from conformance.kernels.judgement import Judgement
+from conformance.kernels.request import Request
+from devices.errors import ConformError
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asks for beside a path: the fields of a request that do not follow from the kernel's file. ``target`` and
+    ``reference`` are empty if the file says them."""
+
+    target: str = ""
+    reference: str = ""
+    samples: str = ""
+    device: str = "cpu"
+    descriptor: str | None = None
+    dtypes: tuple[str, ...] = ("float32",)
+    seconds: float = 10.0
+    guard_pages: bool = True
+    speed: bool = True
+
+    def request(self, **fields: Any) -> Request:
+        """Returns a request with these settings."""
+        common = ("device", "descriptor", "dtypes", "seconds", "guard_pages", "speed")
+        given = {name: getattr(self, name) for name in common}
+        return Request(**{**given, **fields})
+
+
+class Format(Protocol):
+    """A format: a module with these functions."""
+
+    def takes(self, path: Path) -> bool:
+        """Returns True if a file or a folder has this format."""
+        ...
+
+    def requests(self, path: Path, wanted: Wanted) -> list[Request]:
+        """Returns a request for each kernel. Raises ConformError if the file cannot be read."""
+        ...
+
+    def record(self, path: Path, judged: Sequence[tuple[Request, Judgement]]) -> list[Path]:
+        """Writes the verdicts in the way of the format. Returns the files that were written; most formats have none."""
+        ...
+
+
+#: The formats, in the order in which a path is offered to them.
+FORMATS: Final = ("flashinfer", "backendbench", "kernelbench", "library_module")
+
+
+class NoKernel(ConformError):
+    """The error for a path in which no format finds a kernel."""
+
+    exit_code = 4
+
+
+def format_of(path: Path) -> Any:
+    """Returns the module of the format of a file or folder; None if no format takes it."""
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in FORMATS)
+    return next((each for each in modules if each.takes(path)), None)

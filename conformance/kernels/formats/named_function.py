@@ -1,0 +1,47 @@
+"""One function or custom op that the user names: ``file.py:function`` or ``file.py:namespace::op``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance.kernels.forms import CUSTOM_OP
+from conformance.kernels.formats import Wanted
+from conformance.kernels.formats.python_file import Unreadable, names_in
+from conformance.kernels.request import FUNCTION, Request, Source
+from devices.errors import suggestion
+
+
+def split(text: str) -> tuple[Path, str]:
+    """Returns the path and the name of ``file.py:name``. The name is empty if there is none."""
+    head, colon, name = text.partition(".py:")
+    return (Path(f"{head}.py"), name) if colon else (Path(text), "")
+
+
+def request(path: Path, name: str, wanted: Wanted) -> Request:
+    """Returns the request for one named kernel. Raises Unreadable."""
+    form = CUSTOM_OP if "::" in name else FUNCTION
+    if bool(wanted.target) == bool(wanted.reference):
+        raise Unreadable(
+            f"{path}:{name}: say with --as which op the kernel replaces, or with --reference which function computes "
+            "the right results"
+        )
+    reference = _source(path, wanted.reference) if wanted.reference else None
+    samples = _source(path, wanted.samples or "samples") if reference else None
+    return wanted.request(
+        kernel=_source(path, name),
+        form=form,
+        target=wanted.target,
+        reference=reference,
+        samples=samples,
+        name=name,
+        strides=bool(wanted.target),
+    )
+
+
+def _source(path: Path, text: str) -> Source:
+    """Returns the place of a function: a name in the kernel's file, or ``file.py:name``."""
+    other, name = split(text) if ".py:" in text else (path, text)
+    known = names_in(other)
+    if "::" not in name and name not in known:
+        raise Unreadable(f"{other} defines no '{name}'{suggestion(name, known)}")
+    return Source(str(other.resolve()), name)

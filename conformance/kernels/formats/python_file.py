@@ -1,0 +1,48 @@
+"""What a Python file defines, read without importing it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from devices.errors import ConformError
+
+
+class Unreadable(ConformError):
+    """The error for a file that is not Python."""
+
+    exit_code = 4
+
+
+def tree_of(path: Path) -> ast.Module:
+    """Returns the syntax tree of a file. Raises Unreadable."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise Unreadable(f"{path}: expected a Python file: {error}") from None
+
+
+def names_in(path: Path) -> frozenset[str]:
+    """Returns the functions, classes and variables that a file defines at its top. Empty for a file that is not
+    Python."""
+    if path.suffix != ".py" or not path.is_file():
+        return frozenset()
+    found: set[str] = set()
+    for node in tree_of(path).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+    return frozenset(found)
+
+
+def attributes_in(path: Path) -> frozenset[str]:
+    """Returns the names of all attributes and functions that a file uses."""
+    if path.suffix != ".py" or not path.is_file():
+        return frozenset()
+    nodes = ast.walk(tree_of(path))
+    return frozenset(
+        each.attr if isinstance(each, ast.Attribute) else each.id
+        for each in nodes
+        if isinstance(each, (ast.Attribute, ast.Name))
+    )
