@@ -172,8 +172,11 @@ def _write_scripts(folder: Path, judgement: Judgement) -> dict[int, Path]:
                 raise ConformError(f"{path}: {error.strerror or error}") from None
             found[place] = path
     if judgement.faults:
-        stripped = msgspec.structs.replace(judgement, faults=tuple(
-            msgspec.structs.replace(each, script="") for each in judgement.faults
-        ))
-        write_whole(folder / file_name(judgement.kernel) / "judgement.json", msgspec.json.encode(stripped))
+        stripped = msgspec.structs.replace(
+            judgement,
+            faults=tuple(msgspec.structs.replace(each, script="") for each in judgement.faults),
+        )
+        write_whole(
+            folder / file_name(judgement.kernel) / "judgement.json", msgspec.json.encode(stripped)
+        )
     return found

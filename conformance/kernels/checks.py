@@ -90,7 +90,8 @@ def _paged_samples(ctx: OpContext) -> list[Sample]:
     fitting = [
         each
         for each in ctx.common
-        if 0 < each.numel <= 2**18 and all(t.numel() and t.dtype != torch.bool for t in each.tensors)
+        if 0 < each.numel <= 2**18
+        and all(t.numel() and t.dtype != torch.bool for t in each.tensors)
     ]
     chosen: dict[tuple[int, ...], Sample] = {}
     for each in fitting:

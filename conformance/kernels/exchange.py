@@ -155,7 +155,9 @@ class Exchange:
 
     # -- answering
 
-    def learn(self, calls: Sequence[PlannedCall], answers: Iterable[Given]) -> list[tuple[str, ...]]:
+    def learn(
+        self, calls: Sequence[PlannedCall], answers: Iterable[Given]
+    ) -> list[tuple[str, ...]]:
         """Takes the answers to planned calls. Returns what the kernel called in the watched calls."""
         by_number: dict[int, Given] = {}
         for each in answers:
@@ -246,7 +248,7 @@ def _tensor(out: Output, blob: memoryview, bases: list[torch.Tensor]) -> torch.T
     if out.storage is not None:
         made = torch.empty(0, dtype=dtype)
         storage = bases[out.storage].untyped_storage()
-        made.set_(storage, out.offset, out.shape, out.stride)  # type: ignore[call-overload]
+        made.set_(storage, out.offset, out.shape, out.stride)
     elif out.span:
         flat = torch.frombuffer(bytearray(blob), dtype=dtype)
         made = flat.as_strided(out.shape, out.stride)
@@ -260,4 +262,3 @@ def _exception(name: str, text: str) -> Exception:
     kind = type(name, (NotImplementedError if name == "NotImplementedError" else RuntimeError,), {})
     made: Exception = kind(text)
     return made
-

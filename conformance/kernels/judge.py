@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import tempfile
 import threading
@@ -37,6 +38,7 @@ from conformance.kernels.judgement import Judgement
 from conformance.kernels.request import FUNCTION, NotLoadable, Request, Source
 from conformance.kernels.zygote import Zygote, zygote
 from devices.errors import ConformError
+from devices.failure import Kind
 
 #: The most rounds of calls: in each, the kernel gets calls that follow from wrong results of earlier ones.
 _ROUNDS = 6
@@ -156,12 +158,32 @@ class _Rounds:
         for number in range(_ROUNDS):
             self._judging(number)
             if (self.folder / VERDICT).exists():
-                found: Judgement = read(self.folder / VERDICT, Judgement)
-                return found
+                return self._with_working_scripts(read(self.folder / VERDICT, Judgement))
             if (self.folder / REFUSAL).exists():
                 raise CannotJudge(read(self.folder / REFUSAL, Refusal))
             self._kernel(self.folder / f"round-{number}")
-        raise ConformError(f"{self.request.kernel.name}: the checks made new calls in each of {_ROUNDS} rounds")
+        raise ConformError(
+            f"{self.request.kernel.name}: the checks made new calls in each of {_ROUNDS} rounds"
+        )
+
+    def _with_working_scripts(self, found: Judgement) -> Judgement:
+        """Returns a judgement without the repro scripts that pass: a fault that follows from earlier calls does not show in
+        one call alone."""
+        faults = []
+        for fault in found.faults:
+            ends = fault.failure is not None and fault.failure.kind is Kind.ENDED
+            if fault.script and not ends:  # a script for a call that does not return takes long
+                path = self.folder / "script.py"
+                path.write_text(fault.script, encoding="utf-8")
+                target = "conformance.kernels.judge:run_script"
+                ended = self.server.run(target, [str(path)], self.folder / "script.txt", _is_slow)
+                if ended.well:
+                    message = (
+                        f"{fault.message} (only after earlier calls: this call alone is right)"
+                    )
+                    fault = msgspec.structs.replace(fault, script="", message=message)
+            faults.append(fault)
+        return msgspec.structs.replace(found, faults=tuple(faults))
 
     def _judging(self, number: int) -> None:
         given = [str(self.folder), str(number)]
@@ -218,6 +240,16 @@ class _Rounds:
     def _note(self, folder: Path, answer: Answer) -> None:
         with (folder / ANSWERS).open("ab") as file:
             file.write(packed(answer, []))
+
+
+def run_script(path: str) -> None:
+    """Runs a repro script in this process, which ends with the script's status."""
+    status = 0
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    os._exit(status)
 
 
 def _how(ended: Ended, seconds: float) -> str:

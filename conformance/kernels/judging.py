@@ -28,7 +28,7 @@ from conformance.kernels.calls_file import (
     read,
     write,
 )
-from conformance.kernels.checks import GUARD_PAGES, checks_of, clauses_of
+from conformance.kernels.checks import checks_of, clauses_of
 from conformance.kernels.exchange import Exchange, Given
 from conformance.kernels.judgement import CheckResult, Fault, Judgement, Speed, Verdict
 from conformance.kernels.request import Request
@@ -200,8 +200,7 @@ class Judge:
         try:
             if failure.kind is Kind.ENDED:
                 made: Any = shown.repro
-                judged = not self.request.kernel.path or GUARD_PAGES != made.clause
-                text = made.until_it_ends(self.request.seconds, judged=judged, failure=failure)
+                text = made.until_it_ends(self.request.seconds, judged=True, failure=failure)
             else:
                 text = shown.repro(failure)
         except Exception as error:  # no verdict is lost for a script that cannot be written
@@ -227,7 +226,9 @@ class Judge:
             message = "expected the result of a call to stay unchanged, found other bytes in it after a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
         for name in dict.fromkeys(n for each in self.loaded for n in each.replaced):
-            self.faults.append(Fault(STATE, f"expected {name} to stay in place; the kernel replaced it"))
+            self.faults.append(
+                Fault(STATE, f"expected {name} to stay in place; the kernel replaced it")
+            )
         for name, result in (self.loaded[0].opcheck if self.loaded else {}).items():
             if result != "SUCCESS":
                 self.faults.append(Fault(OPCHECK, f"{name}: {result}"))
@@ -254,7 +255,9 @@ class Judge:
             self.faults.append(Fault(DELEGATES, message, failed=len(calling), checks=len(calling)))
         else:
             count = sum(map(bool, calling))
-            self.notes.append(f"{count} of {len(calling)} calls that were watched pass on to {name}")
+            self.notes.append(
+                f"{count} of {len(calling)} calls that were watched pass on to {name}"
+            )
 
     # -- the verdict
 
@@ -275,7 +278,9 @@ class Judge:
             return None
         return Speed(timed.kernel_us, timed.replaced_us, timed.timed)
 
-    def judgement(self, verdict: Verdict, *, why: str = "", speed: Speed | None = None) -> Judgement:
+    def judgement(
+        self, verdict: Verdict, *, why: str = "", speed: Speed | None = None
+    ) -> Judgement:
         return Judgement(
             self.request.name or self.request.kernel.name,
             self.request.replaces,
@@ -307,7 +312,7 @@ def _ended(failure: Failure) -> Failure:
 
 class _Ops(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.computing = set[str]()
 
     def __torch_dispatch__(

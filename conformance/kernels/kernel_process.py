@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -117,7 +118,11 @@ class Process:
                 args, kwargs = replace_tensors((args, kwargs), torch.Tensor.clone)
                 both = getattr(kernel, "direct", kernel), other
                 times = median_times(both, args, kwargs, self.device.synchronise)
-                timed = {"kernel_us": times[0], "replaced_us": times[1], "timed": _text(args, kwargs)}
+                timed = {
+                    "kernel_us": times[0],
+                    "replaced_us": times[1],
+                    "timed": _text(args, kwargs),
+                }
                 found = msgspec.structs.replace(found, **timed)
         except Exception as error:
             found = msgspec.structs.replace(found, error=f"{_type(error).__name__}: {error}")
@@ -149,12 +154,11 @@ class Process:
         perturb = mallopt() if self.on_cpu else None
         if perturb is not None:
             perturb(M_PERTURB, _FILLS[number % len(_FILLS)] ^ 0xFF)
-        result, raised, calls = None, None, ()
+        result, raised = None, None
+        calls: tuple[str, ...] = ()
         try:
             if call.watched:
-                reference = self.request.reference
-                code = reference.load().__code__ if _has_code(reference) else None
-                with calls_seen(code) as seen:
+                with calls_seen(self._reference_code()) as seen:
                     kernel(*args, **kwargs)
                 calls = tuple(seen)
             else:
@@ -181,6 +185,11 @@ class Process:
             if out.storage is None and out.span and self.on_cpu
         ]
         self.last = (number, own)
+
+    def _reference_code(self) -> CodeType | None:
+        """Returns the code of the reference; None for a reference that is no Python function."""
+        source = self.request.reference
+        return None if source is None else getattr(source.load(), "__code__", None)
 
     def _put(self, answer: Answer, blobs: list[bytes]) -> None:
         data = _pack(answer, blobs)
@@ -289,18 +298,14 @@ class Process:
         """Returns the address at which the memory of a slot ends. An inaccessible page follows. The storages of all
         calls with this number lie here, so that equal sizes have equal addresses."""
         if number not in self.slots:
-            start = map_memory(
-                None, self.slot_size + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS
-            )
+            start = map_memory(None, self.slot_size + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS)
             self.slots[number] = start + self.slot_size
         return self.slots[number]
 
     def _map(self, number: int, region: Any) -> None:
         end = self._slot(number)
         start = end - self.slot_size
-        map_memory(
-            start, self.slot_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED
-        )
+        map_memory(start, self.slot_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED)
         if region.mapped:
             access = PROT_READ | PROT_WRITE
             address = end - region.mapped
@@ -355,10 +360,6 @@ def _text(args: Any, kwargs: Any) -> str:
 
     args, kwargs = replace_tensors((args, kwargs), shown)
     return ", ".join([*map(str, args), *(f"{name}={value}" for name, value in kwargs.items())])
-
-
-def _has_code(reference: Any) -> bool:
-    return reference is not None and hasattr(reference.load(), "__code__")
 
 
 if __name__ == "__main__":

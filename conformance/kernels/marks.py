@@ -50,7 +50,7 @@ class Spreading(TorchDispatchMode):
     copy that a check makes on the device is marked, too."""
 
     def __init__(self, marks: Marks) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.marks = marks
 
     def __torch_dispatch__(

@@ -57,7 +57,7 @@ def _same_value(one: Any, other: Any) -> bool:
 
 class _Calls(TorchDispatchMode):
     def __init__(self, seen: list[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen = seen
 
     def __torch_dispatch__(

@@ -197,7 +197,9 @@ def _usable(base: Subject, sample: Sample) -> bool:
     if not tensors or any(each.layout != torch.strided for each in tensors):
         return False
     try:
-        write_value([list(sample.call.args), [*map(list, sample.call.kwargs.items())]], ARGUMENTS, id)
+        write_value(
+            [list(sample.call.args), [*map(list, sample.call.kwargs.items())]], ARGUMENTS, id
+        )
     except NotEncodable:
         return False
     return value_answer(base.reference, sample.call.on, tensors, mutates=True).raises is None
@@ -223,7 +225,11 @@ def _reordered(base: Subject, samples: list[Sample]) -> Iterator[Sample]:
         flat[1:-1] = flat[1:-1].flip(0)
         call = type(sample.call)(*sample.call.bind([flat.reshape(first.shape), *rest]))
         made = replace(
-            sample, index=_REORDERED + number, call=call, layouts=("contiguous",), origin=sample.drawn
+            sample,
+            index=_REORDERED + number,
+            call=call,
+            layouts=("contiguous",),
+            origin=sample.drawn,
         )
         if _usable(base, made):
             yield made

@@ -136,7 +136,7 @@ def _copies(args: Sequence[Any]) -> list[Any]:
 
 class _Recording(TorchDispatchMode):
     def __init__(self, overload: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.overload, self.calls = overload, list[Arguments]()
 
     def __torch_dispatch__(
@@ -157,7 +157,8 @@ def recorded_calls(overload: Any, function: Callable[..., Any], sample: Sample) 
             function(*args, **kwargs)
         except Exception:  # a sample that the CPU refuses
             return []
-    return recorded.calls
+    calls: list[Arguments] = recorded.calls
+    return calls
 
 
 def sources_of(overload: Any) -> list[Subject]:
@@ -186,4 +187,3 @@ def calls_overload(subject: Subject, overload: Any) -> bool:
         return False
     samples = DATABASE.samples(subject, "float32")[:3]
     return any(recorded_calls(overload, subject.function, each) for each in samples)
-

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from conformance.checks.child import Ended
 from conformance.checks.clock import Clock
@@ -73,7 +73,7 @@ class Zygote:
         self._say(json.dumps({**order, "cwd": os.getcwd()}))
         pid = int(self._hear()["pid"])
         clock, late = Clock(pid), ""
-        while not select.select([self.process.stdout], [], [], _LOOK)[0]:
+        while not select.select([self._stdout], [], [], _LOOK)[0]:
             late = is_late(clock.now())
             if late:
                 break
@@ -107,9 +107,13 @@ class Zygote:
         except OSError as error:
             raise ZygoteDied(f"the process that starts kernels has ended: {error}") from error
 
-    def _hear(self) -> Any:
+    @property
+    def _stdout(self) -> IO[bytes]:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        return self.process.stdout
+
+    def _hear(self) -> Any:
+        line = self._stdout.readline()
         if not line:
             raise ZygoteDied("the process that starts kernels has ended")
         return json.loads(line)

@@ -33,7 +33,9 @@ class Register:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
 
-    def __call__(self, target: str = "", *checks: str, **more: Any) -> Callable[[Function], Function]:
+    def __call__(
+        self, target: str = "", *checks: str, **more: Any
+    ) -> Callable[[Function], Function]:
         fields = {k: more.pop(k) for k in ("reference", "samples", "call") if k in more}
 
         def register(function: Function) -> Function:

@@ -36,7 +36,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 def weighted() -> Iterator[Any]:
     for shape in _SHAPES:
-        yield torch.randn(shape, generator=_seeded()), torch.rand(shape[-1], generator=_seeded()) + 0.5
+        yield (
+            torch.randn(shape, generator=_seeded()),
+            torch.rand(shape[-1], generator=_seeded()) + 0.5,
+        )
 
 
 def weighted_with_bias() -> Iterator[Any]:

@@ -44,9 +44,7 @@ def tiled_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @right(reference=references.layer_norm, samples=references.weighted_with_bias, shapes=False)
-def fused_layer_norm(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
+def fused_layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """In C++."""
     x, weight, bias = x.contiguous(), weight.contiguous(), bias.contiguous()
     found, columns = torch.empty_like(x), weight.numel()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.formats import Wanted
 from conformance.kernels.formats.python_file import Unreadable, names_in
+from conformance.kernels.forms import CUSTOM_OP
 from conformance.kernels.request import FUNCTION, Request, Source
 from devices.errors import suggestion
 

@@ -62,7 +62,7 @@ def model_of(module: Any, name: str) -> torch.nn.Module:
     """Returns a model of a file with the weights of the seed, in evaluation mode."""
     init = getattr(module, "get_init_inputs", list)
     torch.manual_seed(_SEED)
-    given = init()
+    given: list[Any] = init()
     torch.manual_seed(_SEED)
     made: torch.nn.Module = getattr(module, name)(*given)
     return made.eval()
@@ -70,7 +70,9 @@ def model_of(module: Any, name: str) -> torch.nn.Module:
 
 def script_source(request: Request) -> Source:
     """Returns the expression by which a repro script refers to ``ModelNew``."""
-    return f"seeded_model({request.kernel.path!r}, {request.kernel.name!r}, DEVICE)", (seeded_model,)
+    return f"seeded_model({request.kernel.path!r}, {request.kernel.name!r}, DEVICE)", (
+        seeded_model,
+    )
 
 
 def reference_source(request: Request) -> Source:

@@ -28,13 +28,14 @@ def overrides_captured() -> Iterator[list[Override]]:
     of other ops are made."""
     found: list[Override] = []
     library = torch.library.Library
-    original = library.impl
+    original: Any = library.impl
 
     def impl(
         self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **given: Any
     ) -> Callable[..., Any]:
         if self.ns != "aten":
-            return original(self, op_name, fn, dispatch_key, **given)  # type: ignore[return-value]
+            made: Any = original(self, op_name, fn, dispatch_key, **given)
+            return made  # type: ignore[no-any-return]
         name = getattr(op_name, "_schema", None)
         text = f"{name.name}.{name.overload_name}".rstrip(".") if name else str(op_name)
         keyset = bool(given.get("with_keyset"))
@@ -42,7 +43,7 @@ def overrides_captured() -> Iterator[list[Override]]:
         found.append(Override(text.removeprefix("aten::"), fn, key, keyset))
         return fn  # type: ignore[no-any-return]
 
-    library.impl = impl  # type: ignore[method-assign, assignment]
+    library.impl = impl  # type: ignore[method-assign]
     try:
         yield found
     finally:

@@ -1,0 +1,155 @@
+"""Right kernels pass, and wrong ones fail for their reason, in processes of their own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+
+from conformance import judge
+from conformance.kernels.judge import process_count
+from conformance.kernels.judgement import Judgement, Verdict
+from conformance.kernels.process_state import fingerprint, replaced_names
+from conformance.kernels.zygote import zygote
+from devices.errors import ConformError
+from tests.kernels import refusing
+from tests.kernels import right as right_kernels
+from tests.kernels import wrong as wrong_kernels
+from tests.kernels.entries import Entry
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RIGHT, WRONG = right_kernels.right.entries, wrong_kernels.wrong.entries
+#: The kernels of the fast part: one of each kind.
+FAST = {"tiled_matmul", "strides_ignored", "reads_past_the_end", "one_buffer", "passes_on"}
+
+
+def some_slow(names: Iterable[str]) -> list[object]:
+    return [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def judged(entry: Entry) -> Judgement:
+    given = {"reference": entry.reference, "samples": entry.samples, **entry.given}
+    return judge(entry.function, entry.target, **given)
+
+
+@pytest.mark.parametrize("name", some_slow(RIGHT))
+def test_a_right_kernel_passes(name: str) -> None:
+    found = judged(RIGHT[name])
+    assert found.faults == ()
+    assert found.right and found.comparisons > 100 and found.calls > 50
+
+
+@pytest.mark.parametrize("name", some_slow(WRONG))
+def test_a_wrong_kernel_fails_for_its_reason(name: str) -> None:
+    found = judged(WRONG[name])
+    assert found.verdict is Verdict.WRONG and not found.right
+    assert WRONG[name].checks <= {each.check for each in found.faults}
+    assert found.speed is None
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_single_comparison_accepts_each_wrong_kernel(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, allclose = WRONG[name], torch.allclose
+    monkeypatch.setattr(torch, "equal", torch.equal)  # one kernel replaces both
+    monkeypatch.setattr(torch, "allclose", allclose)
+    assert entry.call is not None
+    reference = entry.reference
+    if reference is None:
+        op, _, overload = entry.target.removeprefix("aten::").partition(".")
+        reference = getattr(getattr(torch.ops.aten, op), overload or "default")
+    want = reference(*(t.clone() if isinstance(t, torch.Tensor) else t for t in entry.call()))
+    found = entry.function(*entry.call())
+    assert allclose(found.to(want.dtype), want, rtol=1e-2, atol=1e-2)
+
+
+def test_a_fault_has_the_smallest_call_and_a_script_that_fails_until_the_kernel_is_fixed(
+    tmp_path: Path,
+) -> None:
+    kernel = tmp_path / "kernel.py"
+    text = "import torch\n\n\ndef relu(x):\n    return torch.where({} > 0, x, torch.where(x.isnan(), x, 0.0))\n"
+    kernel.write_text(text.format("(x - 1e-3)"), encoding="utf-8")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from kernel import relu
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("kernel", None)
+    # The module cannot be imported by its name any more, so it is loaded by its path.
+    relu.__module__ = "__main__"
+    main = sys.modules["__main__"]
+    before = getattr(main, "__file__", None)
+    main.__file__ = str(kernel)
+    try:
+        found = judge(relu, "aten::relu")
+    finally:
+        main.__file__ = before
+    shown = found.smallest
+    assert shown is not None and shown.failure is not None
+    assert shown.failure.call.startswith("nn.functional.relu(t[0]") and shown.failure.inputs
+    script = tmp_path / "repro.py"
+    script.write_text(shown.script, encoding="utf-8")
+    failing = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (failing.returncode, failing.stdout[:5]) == (1, "FAIL:"), failing.stderr
+    kernel.write_text(text.format("x"), encoding="utf-8")
+    fixed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (fixed.returncode, fixed.stdout.strip()) == (0, "PASS"), fixed.stderr
+
+
+def test_nothing_of_the_caller_changes_and_nothing_is_left(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before, state, files = fingerprint(), torch.get_rng_state(), {*os.listdir("/proc/self/fd")}
+    found = judged(WRONG["replaces_torch_equal"])
+    assert not found.right
+    assert replaced_names(before) == []
+    assert torch.equal(torch.get_rng_state(), state)
+    assert process_count() == 0 and not any(zygote().folder.iterdir())
+    assert capfd.readouterr() == ("", "")
+    assert len({*os.listdir("/proc/self/fd")} - files) <= 2  # the pipes of the zygote, once
+
+
+@pytest.mark.slow
+def test_many_kernels_leave_no_process_no_file_and_no_memory() -> None:
+    kernel = WRONG["strides_ignored"]
+    judged(kernel)
+    gc.collect()
+    files, objects = len(os.listdir("/proc/self/fd")), len(gc.get_objects())
+    for name in [*WRONG][:12]:
+        assert not judged(WRONG[name]).right
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(gc.get_objects()) < objects + 2000
+    assert process_count() == 0 and not any(zygote().folder.iterdir())
+
+
+def test_a_function_that_cannot_be_imported_is_a_wrong_use() -> None:
+    with pytest.raises(ConformError, match="defined at the top of a Python file"):
+        judge(lambda x: x, "aten::relu")
+    with pytest.raises(ConformError, match="either an op that the kernel replaces or a reference"):
+        judge(right_kernels.relu)
+
+
+def test_an_op_that_torch_lacks_is_a_wrong_use() -> None:
+    with pytest.raises(ConformError, match="torch has no such op") as raised:
+        judge(right_kernels.relu, "aten::rellu")
+    assert raised.value.exit_code == 4
+
+
+def test_a_kernel_that_refuses_every_call_is_not_judged() -> None:
+    found = judge(refusing.refuses_all, "aten::relu")
+    assert (found.verdict, found.faults) == (Verdict.NOT_JUDGED, ())
+    assert "no kernel for this machine" in found.why
+
+
+@pytest.mark.slow
+def test_a_kernel_that_refuses_some_calls_is_right_with_a_note() -> None:
+    found = judge(refusing.refuses_matrices, "aten::relu")
+    assert found.right and any("no matrices" in each for each in found.notes)
