@@ -19,6 +19,7 @@ ROOMS = (
     "plugin",
     "cli",
     "commands",
+    "kernels",
     "run",
     "onboarding",
     "search",
