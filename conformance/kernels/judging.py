@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,7 @@ def main(folder: str, number: str) -> None:
     that cannot be judged, writes the reason."""
     limit_threads()
     path = Path(folder)
+    tempfile.tempdir = folder  # the supervisor removes it
     request = msgspec.json.decode((path / REQUEST).read_bytes(), type=Request)
     judge = Judge(request, path, int(number))
     try:

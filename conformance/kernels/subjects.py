@@ -56,8 +56,9 @@ class ReferenceSubject(Subject):
             )
         for given in forms.samples_of(self.request):
             args, kwargs = given if _is_pair(given) else (given, {})
-            args = tuple(_in_dtype(each, dtype) for each in args)
-            kwargs = {name: _in_dtype(each, dtype) for name, each in kwargs.items()}
+            if not forms.keeps_dtypes(self.request):
+                args = tuple(_in_dtype(each, dtype) for each in args)
+                kwargs = {name: _in_dtype(each, dtype) for name, each in kwargs.items()}
             first, *rest = args
             yield SimpleNamespace(
                 input=first, args=tuple(rest), kwargs=kwargs, output_process_fn_grad=None

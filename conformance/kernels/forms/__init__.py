@@ -58,6 +58,13 @@ def samples_of(request: Request) -> Iterator[Any]:
         yield from request.samples.load()()
 
 
+def keeps_dtypes(request: Request) -> bool:
+    """Returns True if the samples of a form have their dtypes already."""
+    return bool(
+        getattr(importlib.import_module(f"{__name__}.{request.form}"), "KEEPS_DTYPES", False)
+    )
+
+
 def reference_source(request: Request) -> Source:
     """Returns the expression by which a repro script refers to the reference."""
     form: Any = importlib.import_module(f"{__name__}.{request.form}")
