@@ -70,6 +70,11 @@ def kernels(name: str, key: str) -> list[str]:
     return [line for line in table if line.startswith(f"{key}: ")]
 
 
+def has_kernel(name: str, key: str) -> bool:
+    """Returns True if an overload such as ``aten::add.Tensor`` has a kernel of its own for a dispatch key."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
 @cache
 def all_overloads() -> dict[str, tuple[str, ...]]:
     """Returns the full names of the overloads of every op, such as ``aten::add.Tensor`` and ``aten::add.out`` for

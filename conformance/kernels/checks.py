@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from conformance.checks.cases.cases import OpCheck
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Laid, ReferenceParts
@@ -90,8 +88,7 @@ def _paged_samples(ctx: OpContext) -> list[Sample]:
     fitting = [
         each
         for each in ctx.common
-        if 0 < each.numel <= 2**18
-        and all(t.numel() and t.dtype != torch.bool for t in each.tensors)
+        if 0 < each.numel <= 2**18 and all(t.numel() for t in each.tensors)
     ]
     chosen: dict[tuple[int, ...], Sample] = {}
     for each in fitting:

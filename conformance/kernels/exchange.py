@@ -187,11 +187,26 @@ class Exchange:
         for place, geometry in answer.moved.items():
             _move(call.tensors[place], geometry)
         if answer.raised is not None:
-            raise _exception(*answer.raised)
+            raise self._exception(call, *answer.raised)
         outputs = self._outputs(given, bases)
         if isinstance(answer.result, dict) and "other" in answer.result:
             return self._refuse(f"an object of type {answer.result['other']}")
         return read_value(answer.result, ARGUMENTS, lambda n: outputs[n])
+
+    def _exception(self, call: Arguments, name: str, text: str) -> Exception:
+        """Returns an exception like the kernel's. A kernel may refuse what its reference refuses in the same layout, as ops do
+        that expect contiguous inputs."""
+        if name == NotImplementedError.__name__:
+            return NotImplementedError(text)
+        values = [_like(each) for each in call.tensors]
+        args, kwargs = call.bind(values)
+        try:
+            self.reference(*args, **dict(kwargs))
+        except Exception:
+            return NotImplementedError(f"refused by the reference, too: {text}")
+        kind = type(name, (RuntimeError,), {})
+        made: Exception = kind(text)
+        return made
 
     def _outputs(self, given: Given, bases: list[torch.Tensor]) -> list[torch.Tensor]:
         found, at = [], 0
@@ -234,6 +249,13 @@ def _key(arguments: Any, views: list[View], contents: list[bytes], edges: list[s
     return digest.digest()
 
 
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of a tensor in the same layout, in a storage of its own."""
+    storage = tensor.untyped_storage().clone()
+    made = torch.empty(0, dtype=tensor.dtype)
+    return made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
 def _move(tensor: torch.Tensor, geometry: tuple[Any, Any, Any]) -> None:
     shape, stride, offset = geometry
     last = offset + sum((n - 1) * s for n, s in zip(shape, stride)) if 0 not in shape else 0
@@ -256,9 +278,3 @@ def _tensor(out: Output, blob: memoryview, bases: list[torch.Tensor]) -> torch.T
         made = torch.empty_strided(out.shape, out.stride, dtype=dtype)
     made = torch.conj(made) if out.conj else made
     return torch._neg_view(made) if out.neg else made
-
-
-def _exception(name: str, text: str) -> Exception:
-    kind = type(name, (NotImplementedError if name == "NotImplementedError" else RuntimeError,), {})
-    made: Exception = kind(text)
-    return made

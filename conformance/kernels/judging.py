@@ -177,6 +177,8 @@ class Judge:
             note = f"{len(record.unsupported)} calls were refused: {record.unsupported[0][1]}"
             if note not in self.notes:
                 self.notes.append(note)
+        if outcome in (Outcome.ERROR, Outcome.AMBIGUOUS):
+            self.notes.append(f"{record.key.clause}[{dtype}]: {note}")
         self.results.append(CheckResult(record.key.clause, dtype, outcome, record.checks, note))
         shown = record.smallest
         if outcome is not Outcome.FAIL or shown is None:

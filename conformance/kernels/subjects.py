@@ -17,7 +17,7 @@ from opinfo.axes import samples_of
 from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
 from opinfo.plan import plan_spec
 from opinfo.reference import value_answer
-from opinfo.samples import Sample, draw
+from opinfo.samples import Sample, choose, draw
 from opinfo.subject import Function, Source, Subject
 
 #: The first index of the samples whose values are those of another sample in another order.
@@ -26,6 +26,10 @@ _REORDERED = 900_000
 _APART = 10_000_000
 #: A sample with more elements is run in two layouts only.
 _LARGE = 2**15
+
+
+#: The most samples of a dtype.
+_MOST = 150
 
 
 class NoSamples(ConformError):
@@ -149,7 +153,7 @@ def samples_for(base: Subject, request: Request, dtype: str) -> list[Sample]:
     found = [each for each in _planned(base, request, dtype) if _usable(base, each)]
     if not request.layouts:
         found = [replace(each, layouts=("contiguous",)) for each in found]
-    found = [_thinned(each) for each in found]
+    found = [_thinned(each) for each in choose(found, _MOST)]
     if not found:
         raise NoSamples(f"{base.id}: no sample in {dtype} that the reference accepts")
     return [*found, *_reordered(base, found)]

@@ -4,6 +4,7 @@ torch's database."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from opinfo.compare import Arguments
 from opinfo.database import DATABASE
 from opinfo.samples import Sample
 from opinfo.subject import Function, Source, Subject, names_of_packet
+from opinfo.torch_private import has_kernel
+
+#: The most ops of torch's database whose samples are taken, and the most calls that are taken of one sample.
+_SOURCES, _OF_A_CALL = 3, 2
 
 
 class UnknownTarget(ConformError):
@@ -109,12 +114,13 @@ class OverloadSubject(Subject):
         return self.main.source_of_process(dtype, index)
 
     def calls_in(self, sample: Sample, source: Subject) -> list[Arguments]:
-        """Returns the overload's calls that a call of a database op makes, or the same call with the arguments in the
-        order of the overload's schema."""
-        if self.packet in source.packets:
-            bound = self._bound(sample.call)
-            return [] if bound is None else [bound]
-        return recorded_calls(self.overload, source.function, sample)
+        """Returns the overload's calls that a call of a database op makes. An overload that is composed of others is not
+        seen below the dispatcher; it gets the op's own arguments, if it takes them."""
+        found = recorded_calls(self.overload, source.function, sample)
+        if found or self.packet not in source.packets:
+            return found[:_OF_A_CALL]
+        bound = self._bound(sample.call)
+        return [] if bound is None else [bound]
 
     def _bound(self, call: Arguments) -> Arguments | None:
         """Returns a call with the names of the schema; None if the schema does not take the arguments."""
@@ -165,25 +171,35 @@ def sources_of(overload: Any) -> list[Subject]:
     """Returns the ops of torch's database whose samples call an overload: those of its packet; otherwise those whose
     first samples call it. Raises UnknownTarget if there are none."""
     packet, subjects = overload._schema.name, DATABASE.subjects()
-    found = [each for each in subjects.values() if packet in each.packets]
-    if found:
-        return sorted(found, key=lambda each: "." in each.id.removeprefix("nn.functional."))
     short = packet.partition("::")[2].strip("_").removeprefix("native_")
-    named = [s for s in subjects.values() if short in (s.id, s.id.rpartition(".")[2])]
+    named = [
+        each
+        for each in subjects.values()
+        if packet in each.packets or short in (each.id, each.id.rpartition(".")[2])
+    ]
     found = [each for each in named if calls_overload(each, overload)]
     if not found:
         alike = [s for s in subjects.values() if s not in named]
-        found = [each for each in alike if calls_overload(each, overload)][:4]
+        found = list(islice((each for each in alike if calls_overload(each, overload)), _SOURCES))
     if not found:
         raise UnknownTarget(
             f"{overload}: no sample of torch's database calls this op; name a reference and samples"
         )
-    return found
+    return found[:_SOURCES]
 
 
 def calls_overload(subject: Subject, overload: Any) -> bool:
     """Returns True if one of the first samples of a database op in float32 calls an overload."""
     if "float32" not in subject.dtypes:
         return False
-    samples = DATABASE.samples(subject, "float32")[:3]
+    samples = DATABASE.samples(subject, "float32")
+    direct = overload._schema.name in subject.packets
+    if direct and is_composed(overload):
+        return True
+    samples = samples if direct else samples[:3]
     return any(recorded_calls(overload, subject.function, each) for each in samples)
+
+
+def is_composed(overload: Any) -> bool:
+    """Returns True for an overload that torch composes of others above the dispatcher, for every device."""
+    return has_kernel(overload.name(), "CompositeImplicitAutograd")
