@@ -18,7 +18,7 @@ from conformance.kernels.judgement import Judgement, Verdict
 from conformance.kernels.process_state import fingerprint, replaced_names
 from conformance.kernels.zygote import zygote
 from devices.errors import ConformError
-from tests.kernels import refusing
+from tests.kernels import accumulating, custom_ops, references, refusing
 from tests.kernels import right as right_kernels
 from tests.kernels import wrong as wrong_kernels
 from tests.kernels.entries import Entry
@@ -114,6 +114,34 @@ def test_nothing_of_the_caller_changes_and_nothing_is_left(
     assert process_count() == 0 and not any(zygote().folder.iterdir())
     assert capfd.readouterr() == ("", "")
     assert len({*os.listdir("/proc/self/fd")} - files) <= 2  # the pipes of the zygote, once
+
+
+@pytest.mark.slow
+def test_a_kernel_is_judged_on_another_device() -> None:
+    found = judge(right_kernels.softmax, "aten::softmax.int", device="simulated")
+    assert found.right and found.device == "simulated"
+    wrong = judge(wrong_kernels.offset_ignored, "aten::relu", device="simulated")
+    assert "layout.values" in {each.check for each in wrong.faults}
+
+
+@pytest.mark.slow
+def test_opcheck_is_one_of_the_judges_of_a_custom_op() -> None:
+    given = {"reference": references.doubled, "samples": references.single}
+    found = judge(custom_ops.doubled, **given)
+    assert found.right, found.faults
+    without = judge(custom_ops.without_fake, **given)
+    assert {each.check for each in without.faults} == {"kernel.opcheck"}
+    assert "test_faketensor" in without.faults[0].message
+
+
+@pytest.mark.slow
+def test_bfloat16_is_judged_where_it_is_asked_for() -> None:
+    found = judge(right_kernels.relu, "aten::relu", dtypes=("float32", "bfloat16"))
+    assert found.right and {each.dtype for each in found.results} == {"float32", "bfloat16"}
+    given = {"reference": references.row_sum, "samples": references.single}
+    assert judge(accumulating.in_own_dtype, **given).right
+    wrong = judge(accumulating.in_own_dtype, **given, dtypes=("bfloat16",))
+    assert "layout.values" in {each.check for each in wrong.faults}
 
 
 @pytest.mark.slow

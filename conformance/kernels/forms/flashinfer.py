@@ -86,7 +86,8 @@ def samples(request: Request) -> Iterator[Any]:
 def definition_of(request: Request) -> Definition:
     """Returns the definition that a solution is for."""
     assert request.reference is not None
-    return _read(request.reference.path, Definition)
+    found: Definition = _read(request.reference.path, Definition)
+    return found
 
 
 def workloads_in(path: Path) -> Iterator[tuple[Trace, Workload]]:
