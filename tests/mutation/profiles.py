@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -25,6 +25,7 @@ from conformance.suites.profiler import recording
 from tests.mutation import sessions
 from tests.mutation.items import is_refused
 from tests.mutation.kernels import Result
+from tests.mutation.profile_probe import probe
 from tests.planting.calls import KernelCall
 from tests.planting.places import replaced
 
@@ -529,7 +530,8 @@ def cases() -> list[BehaviourCase]:
 
 
 def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> Result:
-    """Try a mutant with the cases of the profiler. A mutant that changed nothing in any of them is not reached."""
+    """Try a mutant with the cases of the profiler. A mutant that changes nothing in any of them is
+    equivalent if it changes nothing in a long program either."""
     layer, rest = name.split(" ", 1)
     subject, _, kind = rest.partition("|")
     found = Result(f"p{number:04d}", "profiles", subject, layer, kind, "")
@@ -547,5 +549,15 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
                 found.note = case.name
                 break
     found.reached = run.reached
-    found.result = found.result or ("survived" if run.reached else "not_reached")
+    if not found.result and run.reached:
+        found.result = "survived"
+    elif not found.result:
+        found.result = "not_reached" if meets(name) else "equivalent"
     return found
+
+
+def meets(name: str) -> bool:
+    """Whether a long program meets a mutant that no case meets."""
+    with planted(name) as run, suppress(Exception):
+        probe()
+    return run.reached > 0

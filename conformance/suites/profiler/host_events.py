@@ -141,28 +141,45 @@ def shapes(context: CaseContext, call: str, op: str, expected: list[list[int]]) 
     context.check(expected in found, text, expected=expected, found=found, kind=Kind.SHAPE)
 
 
+#: The ops that each turn of a program makes, and the nodes of backward that belong to them.
+_TURN = {"exp": "ExpBackward0", "mul": "MulBackward0", "sin": "SinBackward0"}
+_TURNS = 10
+
+
 @cases("profiler.activity")
 def sequence_numbers(context: CaseContext) -> None:
-    """Each op of forward has a sequence number. The backward node of the op is listed with the same number and with the
-    thread of forward."""
+    """In each of two profiles, each op of forward has a sequence number of its own. The backward node of the op is listed with
+    the same number and with the thread of forward."""
     x = ones(context, 4, requires_grad=True)
-    with Recording(context) as seen:
-        with record_function("forward"):
-            y = x.exp()
-            z = y.mul(x).sum()
-        z.backward()
-        context.settle()
-    forward = {op.name: op for op in seen.ops_inside(seen.named("forward"))}
-    numbers = [op.sequence for op in forward.values()]
-    text = "two ops of forward have one sequence number"
-    context.check(-1 not in numbers and len({*numbers}) == 3, text, found=numbers)
-    for op, node in (("exp", "ExpBackward0"), ("mul", "MulBackward0"), ("sum", "SumBackward0")):
-        made = forward[f"aten::{op}"]
-        ran = seen.named(f"autograd::engine::evaluate_function: {node}")
-        text = "a node of backward does not have the sequence number of its op"
-        context.same(ran.sequence, made.sequence, text, at=node)
-        text = "a node of backward is not listed with the thread of its op"
-        context.same(ran.forward_thread, made.thread, text, at=node)
+    for place in range(2):
+        with Recording(context) as seen:
+            with record_function("forward"):
+                y = x
+                for _ in range(_TURNS):
+                    y = y.exp().mul(x).sin()
+            y.backward(torch.ones_like(y))
+            context.settle()
+        _judge_numbers(context, seen, f"profile {place + 1}")
+
+
+def _judge_numbers(context: CaseContext, seen: Recording, at: str) -> None:
+    """Checks the numbers and threads of the ops and nodes of ``sequence_numbers``."""
+    forward = seen.ops_inside(seen.named("forward"))
+    text = "the ops of forward are not listed as they were called"
+    context.same(names(forward), [f"aten::{op}" for op in _TURN] * _TURNS, text, at=at)
+    numbers = [op.sequence for op in forward]
+    text = "two ops of forward have one sequence number, or an op has none"
+    context.check(-1 not in numbers and len({*numbers}) == len(numbers), text, found=numbers, at=at)
+    prefix = "autograd::engine::evaluate_function: "
+    ran = [e for e in seen.host if e.name.removeprefix(prefix) in _TURN.values() and e.name.startswith(prefix)]  # fmt: skip
+    text = "the nodes of backward are not listed in the order in which they ran"
+    expected = [prefix + node for node in reversed(_TURN.values())] * _TURNS
+    context.same(names(ran), expected, text, at=at)
+    text = "a node of backward does not have the sequence number of its op"
+    context.same([node.sequence for node in ran], numbers[::-1], text, at=at)
+    text = "a node of backward is not listed with the thread of its op"
+    threads_of = [op.thread for op in forward]
+    context.same([node.forward_thread for node in ran], threads_of[::-1], text, at=at)
 
 
 @cases("profiler.activity")

@@ -7,6 +7,7 @@ import copy
 import json
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from opinfo.torch_private import every_thread, kineto_events, quiet_kineto
 #: The largest difference in ns between the clock of the host and that of the device. Both are read for one trace, and
 #: backends convert one into the other.
 CLOCKS = 1_000_000
+#: The largest difference in ns between two numbers for one time: traces are rounded to a µs.
+ROUNDING = 1_000
 #: Seconds that stopping a profile may take beside the work that is queued. It includes the processing of what was recorded.
 STOP = 3.0
 
@@ -40,6 +43,7 @@ class HostEvent:
     end: int
     sequence: int  # number of the autograd node that the op makes or runs; -1: none
     forward_thread: int
+    is_region: bool = False
 
     def contains(self, other: HostEvent) -> bool:
         return self.thread == other.thread and self.begin <= other.begin and other.end <= self.end
@@ -137,7 +141,13 @@ class Recording:
 
     def read_again(self) -> None:
         """Forgets what was read of an earlier session of the profile."""
-        for name in ("host", "trace", "_on_device"):
+        for name in (
+            "host",
+            "trace",
+            "_on_device",
+            "_has_one_id_each",
+            "_regions_cover_their_kernels",
+        ):
             self.__dict__.pop(name, None)
 
     # -- host
@@ -154,6 +164,7 @@ class Recording:
                 event.start_ns() + event.duration_ns(),
                 event.sequence_nr(),
                 event.fwd_thread_id(),
+                bool(event.is_user_annotation()),
             )
             for event in kineto_events(self.profile)
             if event.device_type() == DeviceType.CPU
@@ -170,7 +181,17 @@ class Recording:
         found = self.all_named(name)
         text = "an op or region that ran once is not listed once"
         self.context.same(len(found), 1, text, Kind.COUNT, at=name)
+        assert self._has_one_id_each
         return found[0]
+
+    @cached_property
+    def _has_one_id_each(self) -> bool:
+        """Checks that no two ops or regions have one id, by which kernels are linked to them."""
+        ids = [each.id for each in self.host if each.is_region or each.name.startswith("aten::")]
+        text = "an op or a region has the id of another, or none"
+        wrong = [number for number, times in Counter(ids).items() if times > 1 or number == 0]
+        self.context.same(wrong[:1], [], text)
+        return True
 
     def inside(self, outer: HostEvent) -> list[HostEvent]:
         """Returns the host events inside of another event of their thread."""
@@ -237,7 +258,39 @@ class Recording:
         text = "a kernel or copy is listed with the type of another device"
         expected = type_of(context.kind).name
         context.check(not wrong, text, expected=expected, found=wrong, kind=Kind.DEVICE, at=at)
+        assert self._regions_cover_their_kernels
         return found
+
+    @cached_property
+    def _regions_cover_their_kernels(self) -> bool:
+        """Checks each region that is listed on the device: it begins with an execution of its stream and ends with one, and
+        covers all that its block launched there."""
+        streams: dict[tuple[int, int], list[Execution]] = {}
+        for each in self.executions:
+            streams.setdefault((each.index, each.stream), []).append(each)
+        for region in self.regions:
+            here = streams.get((region.index, region.stream), [])
+            text = (
+                "a region on the device does not begin or end with a kernel or copy of its stream"
+            )
+            holds = any(abs(region.begin - each.begin) <= CLOCKS for each in here) and any(
+                abs(region.end - each.end) <= CLOCKS for each in here
+            )
+            self.context.check(holds, text, kind=Kind.ORDER, at=region.name)
+            blocks = self.all_named(region.name)
+            mine = [each for each in self.of(blocks[0]) if each in here] if len(blocks) == 1 else []
+            text = "a region on the device does not cover a kernel or copy of its block"
+            covers = all(
+                region.begin <= each.begin + ROUNDING and each.end <= region.end + ROUNDING
+                for each in mine
+            )
+            self.context.check(covers, text, kind=Kind.ORDER, at=region.name)
+            took = region.took
+            text = "a region on the device has no positive duration"
+            self.context.check(
+                took > 0, text, expected="more than 0 ns", found=took, at=region.name
+            )
+        return True
 
     # -- the trace
 
@@ -327,7 +380,7 @@ def overlapping(executions: Iterable[Execution]) -> list[tuple[Execution, Execut
     found = []
     for each in sorted(executions, key=lambda execution: execution.begin):
         before = last.get((each.index, each.stream))
-        if before is not None and each.begin < before.end - 1000:
+        if before is not None and each.begin < before.end - ROUNDING:
             found.append((before, each))
         last[each.index, each.stream] = each
     return found
