@@ -418,7 +418,10 @@ _OF_MEMORY: dict[str, Change] = {
     "nothing is reserved": _argument("Total Reserved", lambda _: 0),
     "reserved bytes of the first": _argument_of("first", "Total Reserved"),
 }  # fmt: skip
-_IN_TRACE = {n: ANYWHERE[n] for n in ("always", "the first", "the last", "every third")}
+_IN_TRACE = {
+    n: ANYWHERE[n]
+    for n in ("always", "the first", "the last", "every third", "after the first profile")
+}
 _OF_BLOCKS: dict[str, Condition] = {
     **_IN_TRACE,
     "on index 1": lambda one: one.fields["event"]["args"]["Device Id"] == 1,
@@ -463,10 +466,11 @@ def _written(_: Any, fields: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _trace(run: Run, subject: Subject, change: Change, condition: Condition) -> Iterator[None]:
-    def altered(text: str) -> str:
+    def altered(text: str, profile: Any) -> str:
         trace = json.loads(text)
         found = [(event, _begin(event)) for event in trace["traceEvents"]]
-        listed = _altered(run, found, subject, change, condition, 1, _written)
+        number = run.number_of(profile)
+        listed = _altered(run, found, subject, change, condition, number, _written)
         return json.dumps({**trace, "traceEvents": listed})
 
     with replaced(PROFILE, "export_chrome_trace", sessions.text_effect(altered)):

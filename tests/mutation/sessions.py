@@ -31,13 +31,14 @@ class Run(Protocol):
     reached: int
 
 
-def text_effect(change: Callable[[str], str]) -> Effect:
-    """An effect in front of export_chrome_trace: the file has another text. A compressed file stays as it is."""
+def text_effect(change: Callable[[str, Any], str]) -> Effect:
+    """An effect in front of export_chrome_trace: the file has another text, made from that of the profile. A compressed file stays as it is."""
 
     def effect(call: KernelCall) -> Any:
         answer, path = call.honest(), Path(call.args[1])
         if path.suffix != ".gz":
-            path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
+            path.write_text(change(text, call.first), encoding="utf-8")
         return answer
 
     return effect

@@ -119,18 +119,19 @@ def _item(context: CaseContext, x: torch.Tensor) -> None:
     },
 )
 def lists(context: CaseContext, call: str) -> None:
-    """A call is listed with a kernel or a copy on the device. The kernel has the index of the call's tensors, does not begin
+    """In each of two profiles, a call is listed with a kernel or a copy on the device. The kernel has the index of the call's tensors, does not begin
     before the call, and ends before the host has waited for it."""
     function: Callable[..., Any] = globals()[call]
     x = ones(context, 32, 32)
     warmed(context, function, context, x)
-    with Recording(context) as seen, record_function("window"):
-        with record_function("call"):
-            function(context, x)
-        context.settle()
-    window, region = seen.named("window"), seen.named("call")
-    for execution in seen.launched(region):
-        judge(context, execution, window, begins=region.begin)
+    for _ in range(2):
+        with Recording(context) as seen, record_function("window"):
+            with record_function("call"):
+                function(context, x)
+            context.settle()
+        window, region = seen.named("window"), seen.named("call")
+        for execution in seen.launched(region):
+            judge(context, execution, window, begins=region.begin)
 
 
 def judge(
@@ -169,9 +170,14 @@ def program(x: torch.Tensor) -> None:
 @cases("profiler.activity", **ASYNCHRONOUS)
 def of_the_op_that_launched_it(context: CaseContext) -> None:
     """Each op of a program has kernels of its own. The kernels of one stream run in the order of the ops to which the profile
-    links them."""
+    links them. So they do in a second profile."""
     x = ones(context, 32, 32)
     warmed(context, program, x)
+    for _ in range(2):
+        _judge_program(context, x)
+
+
+def _judge_program(context: CaseContext, x: torch.Tensor) -> None:
     with Recording(context) as seen:
         with record_function("program"):
             program(x)
@@ -248,11 +254,16 @@ def _executions_of(seen: Recording, calls: list[HostEvent]) -> dict[int, list[Ex
 @cases("profiler.activity", **ASYNCHRONOUS)
 def streams_are_told_apart(context: CaseContext) -> None:
     """Kernels and copies of one stream are listed on one stream, and those of different streams on different ones: the default
-    stream, two others and one with a priority, each used twice."""
+    stream, two others and one with a priority, each used twice, in two profiles."""
     streams = [context.current_stream(), *two(context)]
     if context.has("stream_priority"):
         streams.append(special(context, "priority"))
     x = ones(context, 64)
+    for _ in range(2):
+        _judge_streams(context, streams, x)
+
+
+def _judge_streams(context: CaseContext, streams: list[Any], x: torch.Tensor) -> None:
     with Recording(context) as seen:
         for turn in range(2):
             for place, stream in enumerate(streams):
@@ -294,8 +305,14 @@ def held_streams(context: CaseContext) -> None:
 
 @cases("profiler.activity", **TWO)
 def on_its_index(context: CaseContext) -> None:
-    """Kernels and copies to the host of two device indices, launched in turn, are each listed on their own index."""
+    """Kernels and copies to the host of two device indices, launched in turn, are each listed on their own index, in two
+    profiles."""
     tensors = [ones(context, 64, index=index) for index in (0, 1)]
+    for _ in range(2):
+        _judge_indices(context, tensors)
+
+
+def _judge_indices(context: CaseContext, tensors: list[torch.Tensor]) -> None:
     with Recording(context) as seen, record_function("window"):
         for turn in range(2):
             for index, x in enumerate(tensors):

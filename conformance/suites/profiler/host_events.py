@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.profiler import record_function
+from torch.profiler import DeviceType, record_function
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
 from conformance.suites.profiler.recording import (
+    CLOCKS,
     STOP,
     HostEvent,
     Recording,
@@ -89,21 +91,39 @@ def tree(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def averages(context: CaseContext) -> None:
-    """``key_averages()`` counts the calls of each op, and the table that it prints has a row for each."""
+    """``key_averages()`` counts the calls of each op, region, kernel and copy, and adds up the times of the kernels of each op.
+    The table that it prints has a row for each."""
     x = ones(context, 4)
     with Recording(context) as seen:
-        for _ in range(3):
-            x.add(1)
-        x.mul(2)
+        with record_function("region"):
+            for _ in range(3):
+                x.add(1)
+            x.mul(2).to("cpu")
         context.settle()
     averaged = seen.profile.key_averages()
-    counts = {each.key: each.count for each in averaged}
-    text = "key_averages() counts the calls of an op wrongly"
-    for op, count in (("aten::add", 3), ("aten::mul", 1)):
-        context.same(counts.get(op), count, text, Kind.COUNT, at=op)
-    printed = averaged.table(row_limit=-1)
-    missing = [op for op in ("aten::add", "aten::mul") if op not in printed]
-    context.same(missing, [], "the table of key_averages() lacks an op")
+    counts: Counter[str] = Counter()
+    took: Counter[str] = Counter()
+    for row in averaged:
+        counts[row.key] += row.count
+        took[row.key] += row.self_device_time_total * (row.device_type == DeviceType.CPU)
+    seen.named("region")
+    ops = [event for event in seen.host if event.name.startswith("aten::")]
+    listed = Counter(names([*ops, *seen.all_named("region")]))
+    listed.update(each.name for each in seen.executions)
+    listed["region"] += len([each for each in seen.regions if each.name == "region"])
+    text = "key_averages() counts the calls of an op, region, kernel or copy wrongly"
+    context.check(listed["aten::add"] == 3, text, found=listed["aten::add"], kind=Kind.COUNT)
+    for name, count in listed.items():
+        context.same(counts[name], count, text, Kind.COUNT, at=name)
+    for name in {op.name for op in ops}:
+        ids = {op.id for op in ops if op.name == name}
+        known = sum(each.took for each in seen.executions if each.op in ids) / 1000
+        text = "key_averages() does not add up the times of the kernels of an op"
+        holds, found = abs(took[name] - known) <= 1, f"{took[name]:.3f} us"
+        context.check(holds, text, expected=f"{known:.3f} us", found=found, at=name)
+    printed = averaged.table(row_limit=-1, max_name_column_width=1000)
+    missing = [name for name in listed if name not in printed]
+    context.same(missing, [], "the table of key_averages() lacks a row")
 
 
 def _add(first: torch.Tensor, second: torch.Tensor) -> Any:
@@ -189,13 +209,18 @@ def threads(context: CaseContext) -> None:
     if options["experimental_config"] is None:
         raise NotDeclared(f"torch {torch.__version__} has no profile of all threads")
     x = ones(context, 4)
-    with Recording(context, **options) as seen:
+    with Recording(context, **options) as seen, record_function("window"):
         context.together(lambda: labelled("one", x.add, 1), lambda: labelled("other", x.mul, 2))
         labelled("here", x.neg)
         context.settle()
     regions = [seen.named(name) for name in ("one", "other", "here")]
     text = "regions of different threads are listed with one thread"
     context.same(len({region.thread for region in regions}), 3, text, Kind.COUNT)
+    window = seen.named("window")
+    text = "a thread's region is listed at another time than that at which it ran"
+    for region in regions:
+        holds = window.begin - CLOCKS <= region.begin <= region.end <= window.end + CLOCKS
+        context.check(holds, text, expected=window, found=region)
     text = "the ops of a thread are not listed inside of its region"
     for region, op in zip(regions, ("aten::add", "aten::mul", "aten::neg"), strict=True):
         context.same(names(seen.ops_inside(region)), [op], text, at=region.name)

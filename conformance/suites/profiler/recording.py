@@ -141,13 +141,7 @@ class Recording:
 
     def read_again(self) -> None:
         """Forgets what was read of an earlier session of the profile."""
-        for name in (
-            "host",
-            "trace",
-            "_on_device",
-            "_has_one_id_each",
-            "_regions_cover_their_kernels",
-        ):
+        for name in ("host", "trace", "_on_device", "judged"):
             self.__dict__.pop(name, None)
 
     # -- host
@@ -178,20 +172,24 @@ class Recording:
 
     def named(self, name: str) -> HostEvent:
         """Returns the only host event with a name. Checks that there is exactly one."""
-        found = self.all_named(name)
+        found = self.judged.all_named(name)
         text = "an op or region that ran once is not listed once"
         self.context.same(len(found), 1, text, Kind.COUNT, at=name)
-        assert self._has_one_id_each
         return found[0]
 
     @cached_property
-    def _has_one_id_each(self) -> bool:
+    def judged(self: _Recording) -> _Recording:
+        """The recording itself, after the checks of what every profile must keep."""
+        self._check_ids()
+        self._check_regions()
+        return self
+
+    def _check_ids(self) -> None:
         """Checks that no two ops or regions have one id, by which kernels are linked to them."""
         ids = [each.id for each in self.host if each.is_region or each.name.startswith("aten::")]
         text = "an op or a region has the id of another, or none"
         wrong = [number for number, times in Counter(ids).items() if times > 1 or number == 0]
         self.context.same(wrong[:1], [], text)
-        return True
 
     def inside(self, outer: HostEvent) -> list[HostEvent]:
         """Returns the host events inside of another event of their thread."""
@@ -258,11 +256,9 @@ class Recording:
         text = "a kernel or copy is listed with the type of another device"
         expected = type_of(context.kind).name
         context.check(not wrong, text, expected=expected, found=wrong, kind=Kind.DEVICE, at=at)
-        assert self._regions_cover_their_kernels
         return found
 
-    @cached_property
-    def _regions_cover_their_kernels(self) -> bool:
+    def _check_regions(self) -> None:
         """Checks each region that is listed on the device: it begins with an execution of its stream and ends with one, and
         covers all that its block launched there."""
         streams: dict[tuple[int, int], list[Execution]] = {}
@@ -290,7 +286,6 @@ class Recording:
             self.context.check(
                 took > 0, text, expected="more than 0 ns", found=took, at=region.name
             )
-        return True
 
     # -- the trace
 
