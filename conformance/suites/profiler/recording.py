@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -103,6 +104,8 @@ class Recording:
         quiet_kineto()
         self.context = context
         self.stopping = 0.0  # seconds that stop() took
+        self._began = time.perf_counter()
+        self._lasted: float | None = None  # seconds from the start to the end; None: not known
         own = {own_activity(context.kind)} & supported_activities()
         options.setdefault("activities", {ProfilerActivity.CPU} | own)
         self.profile = profile(**options)
@@ -110,18 +113,22 @@ class Recording:
     def __enter__(self: _Recording) -> _Recording:
         with _without_warning():
             self.profile.__enter__()
+        self._began = time.perf_counter()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._lasted = time.perf_counter() - self._began
         self.profile.__exit__(*error)
 
     def start(self) -> None:
         """Starts the profile outside of a ``with`` block. It may be started again after ``stop()``."""
         with _without_warning():
             self.profile.start()
+        self._began = time.perf_counter()
 
     def stop(self) -> None:
         """Stops the profile. What it lists is that of this session."""
+        self._lasted = time.perf_counter() - self._began
         clock = Clock()
         self.profile.stop()
         self.stopping = clock.now()
@@ -180,13 +187,25 @@ class Recording:
     @cached_property
     def judged(self: _Recording) -> _Recording:
         """The recording itself, after the checks of what every profile must keep."""
+        self._check_span()
         self._check_ids()
         self._check_regions()
         return self
 
+    def _check_span(self) -> None:
+        """Checks that what the block called did not take longer than the block. Torch opens the regions of steps itself,
+        before the block begins."""
+        mine = [e for e in self.host if _is_called(e) and not e.name.startswith("ProfilerStep#")]
+        if mine and self._lasted is not None:
+            took = (max(each.end for each in mine) - min(each.begin for each in mine)) / 1e6
+            most = 1e3 * self._lasted + CLOCKS / 1e6
+            text = "the ops and regions of a profile take longer than the profile"
+            expected, found = f"at most {most:.3f} ms", f"{took:.3f} ms"
+            self.context.check(took <= most, text, expected=expected, found=found)
+
     def _check_ids(self) -> None:
         """Checks that no two ops or regions have one id, by which kernels are linked to them."""
-        ids = [each.id for each in self.host if each.is_region or each.name.startswith("aten::")]
+        ids = [each.id for each in self.host if _is_called(each)]
         text = "an op or a region has the id of another, or none"
         wrong = [number for number, times in Counter(ids).items() if times > 1 or number == 0]
         self.context.same(wrong[:1], [], text)
@@ -317,6 +336,11 @@ class Recording:
             if event.get("name") == "[memory]" and event["args"]["Device Type"] == wanted
         ]
         return [each for each in found if index is None or each.index == index]
+
+
+def _is_called(event: HostEvent) -> bool:
+    """Returns True for ops and regions, and False for what a device's runtime adds to the events of the host."""
+    return event.is_region or event.name.startswith("aten::")
 
 
 @contextmanager
