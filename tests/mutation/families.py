@@ -17,6 +17,7 @@ MODULES: Final = {
     "nn": "tests.mutation.modules",
     "autocast": "tests.mutation.autocasts",
     "profiles": "tests.mutation.profiles",
+    "sizes": "tests.mutation.sizes",
 }
 
 
