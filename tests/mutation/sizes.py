@@ -149,6 +149,7 @@ class Faulty(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "__name__", "") not in self._names or self._inside:
             return func(*args, **(kwargs or {}))
+        self.met += 1
         self._inside = True
         try:
             call = KernelCall(func, args, kwargs or {})
@@ -213,6 +214,11 @@ def tried(seed: int, number: int, name: str, tell: Callable[[Result], None]) -> 
         found.note = made.failure.message[:200]
     elif made.refused or made.undeclared or made.not_shown:
         found.result, found.note = "broken", made.refused or made.undeclared or made.not_shown
+    elif not faulty.met:
+        found.result, found.note = (
+            "broken",
+            "no function that the case calls has the name of the op",
+        )
     else:
         found.result = "survived" if counted["changed"] else "equivalent"
     return found
