@@ -127,7 +127,7 @@ class Recording:
         self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Stops the profile. What it lists is that of this session."""
+        """Stops the profile, and reads the events that it lists."""
         self._lasted = time.perf_counter() - self._began
         clock = Clock()
         self.profile.stop()
