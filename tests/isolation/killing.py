@@ -1,4 +1,4 @@
-"""Kills processes of runs at random moments: ``python -m tests.isolation.killing [--times N] [--seed S] [--victims …]``.
+"""Kills processes of runs at random moments: ``python -m tests.isolation.killing [--times N] [--seed S] [--victims …] [--families …]``.
 
 Each time, a run of a few cells of ``distributed.*``, ``compile.programs`` or ``profiler.*`` starts, and SIGKILL ends one of its
 processes: a rank of a case, a worker, the controller, or a process of the compiler. A killed controller's run goes on with
@@ -246,15 +246,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the same moments for the same seed")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--victims", nargs="+", choices=[*VICTIMS], default=[*VICTIMS])
+    parser.add_argument("--families", nargs="+", choices=[*RUNS], default=[*RUNS])
     given = parser.parse_args(arguments)
+    victims = [each for each in given.victims if {*VICTIMS[each]} & {*given.families}]
     chance, wrong = random.Random(given.seed), 0
     with tempfile.TemporaryDirectory(prefix="killing-") as scratch:
         bench = Bench(Path(scratch), given.device)
         turn = tries = 0
         while turn < given.times and tries < 3 * given.times:
             tries += 1
-            kind = given.victims[turn % len(given.victims)]
-            family = chance.choice(VICTIMS[kind])
+            kind = victims[turn % len(victims)]
+            family = chance.choice([each for each in VICTIMS[kind] if each in given.families])
             began = time.monotonic()
             hit, when, problems = attempt(bench, kind, family, bench_folder(scratch, tries), chance)
             if not hit:
