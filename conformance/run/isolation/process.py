@@ -179,8 +179,8 @@ _OF_CPU: Final = "value_answer (opinfo/reference.py:"
 
 
 def leave_stacks(folder: Path, worker: str) -> None:
-    """Arranges that the process writes the stacks of all threads to the worker's file on a fatal signal, and on the
-    signal ``ASK`` (SIGUSR1)."""
+    """Makes the process write the stacks of all threads to the worker's file on a fatal signal, and on the signal
+    ``ASK`` (SIGUSR1)."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = _stack_path(folder, worker).open("w")
     _streams.append(stream)

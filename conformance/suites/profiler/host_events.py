@@ -55,7 +55,7 @@ def nesting(context: CaseContext) -> None:
         context.check(outer.contains(inner), text, at=inner.name)
     text = "a region is listed inside of a region that ended before"
     context.check(first.end <= second.begin, text)
-    text = "the ops of a region are not listed as they were called"
+    text = "the ops listed for a region differ from the ops that were called in it"
     context.same(names(seen.ops_inside(first)), ["aten::linear"], text, at="first")
     called = ["aten::add", "aten::relu", "aten::sum"]
     context.same(names(seen.ops_inside(second)), called, text, at="second")

@@ -130,7 +130,12 @@ def as_the_allocator_counts(context: CaseContext) -> None:
         counted.append(context.counters())
         context.settle()
     events = seen.events(0)
-    context.same(len(events), len(counted), "allocations and frees are not listed once", Kind.COUNT)
+    context.same(
+        len(events),
+        len(counted),
+        "the number of listed events differs from the number of allocations and frees",
+        Kind.COUNT,
+    )
     total = before.allocated
     for event, now in zip(events, counted, strict=True):
         total += event.bytes

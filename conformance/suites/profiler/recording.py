@@ -117,7 +117,7 @@ class Recording:
             self.profile.start()
 
     def stop(self) -> None:
-        """Stops the profile. What it lists is that of this session."""
+        """Stops the profile, and reads the events that it lists."""
         clock = Clock()
         self.profile.stop()
         self.stopping = clock.now()

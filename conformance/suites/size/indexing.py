@@ -76,7 +76,7 @@ def prepared(context: CaseContext, count: int, limit: int) -> torch.Tensor:
 
 
 def read_back(context: CaseContext, x: torch.Tensor, limit: int) -> torch.Tensor:
-    """Returns the elements in the windows, as a tensor on the CPU."""
+    """Returns the elements of ``x`` around the limit and at both ends, as a tensor on the CPU."""
     spans = places(x.numel(), limit)
     return torch.cat([context.from_device(x[first : first + length]) for first, length in spans])
 
