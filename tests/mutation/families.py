@@ -18,6 +18,7 @@ MODULES: Final = {
     "autocast": "tests.mutation.autocasts",
     "profiles": "tests.mutation.profiles",
     "sizes": "tests.mutation.sizes",
+    "distributed": "tests.mutation.groups",
 }
 
 
