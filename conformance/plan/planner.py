@@ -129,7 +129,10 @@ def make_plan(
         known,
         recipe,
         fake_only=is_fake_only(descriptor),
-        variants={check.clause: check.variants for check in op_checks},
+        variants={
+            check.clause: check.variants_in(more=spec.more_cases, whole=spec.whole)
+            for check in op_checks
+        },
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.save()

@@ -99,7 +99,7 @@ class OpCheck:
     to dtypes that every plan includes.
 
     Each of the ``variants`` of a check is a cell; the check functions read it from ``ctx.variant``. The empty variant is the
-    cell without one.
+    cell without one. Plans with more cases also have the ``more_variants``, a plan that is whole the ``whole_variants`` too.
 
     A check whose calls are slow has a budget: ``samples`` is the most samples of an op that the plan ``quick`` takes for
     it, ``more`` the most that plans with more cases take; a plan that is whole takes all. ``seconds`` is the least time
@@ -116,10 +116,20 @@ class OpCheck:
     axes: bool = True  # False: the item omits the additional samples of opinfo/axes
     reduced: bool = False  # True: a plan without layouts runs only the contiguous layout
     variants: tuple[str, ...] = ("",)
+    more_variants: tuple[str, ...] = ()
+    whole_variants: tuple[str, ...] = ()
     samples: int | None = None  # None: all
     more: int | None = None  # None: all
     seconds: float = 0.0
     loads: Callable[[], None] | None = None  # loads code that all forks of a worker then share
+
+    def variants_in(self, *, more: bool, whole: bool) -> tuple[str, ...]:
+        """Returns the variants of the cells that a plan has for this check."""
+        return (
+            self.variants
+            + (self.more_variants if more else ())
+            + (self.whole_variants if whole else ())
+        )
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
         """Returns the most samples of an op that a plan takes for this check; None if it takes all."""

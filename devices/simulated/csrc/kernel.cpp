@@ -342,7 +342,6 @@ void register_kernels() {
     const char *name, *overload, *runs, *runs_overload;
   };
   const std::vector<Same> same_as = {
-      {"convolution_overrideable", "", "convolution", ""},
       // Checks for a CPU, CUDA or XPU device first.
       {"mode", "values", "mode", "values"},
       // Its CPU kernel is a composite one, and has a defect (defects.h).

@@ -1,0 +1,41 @@
+"""Runs the cells of the compile suite in this process."""
+
+from __future__ import annotations
+
+from conformance.checks.call_hooks import UNWATCHED, Guard
+from conformance.checks.cells import CellRecord, Recorder
+from conformance.checks.ops.context import OpContext, run_checks
+from conformance.suites.compile import SUITE
+from devices import registry
+from opinfo.database import DATABASE
+from opinfo.device import open_device
+from opinfo.exceptions import exceptions
+from opinfo.reference import StrideReference
+from opinfo.samples import choose, probe
+
+EQUAL, META = "compile.eager_equals_compiled", "compile.meta_agrees"
+
+
+def record_of(
+    clause: str,
+    op: str,
+    dtype: str = "float32",
+    *,
+    device: str = "cpu",
+    variant: str = "",
+    samples: int = 3,
+    more: bool = True,
+    guard: Guard = UNWATCHED,
+) -> CellRecord:
+    """The cell of an op, with at most ``samples`` samples."""
+    descriptor, known = registry.get(device), exceptions()
+    subject = DATABASE.subjects()[op]
+    chosen = choose(DATABASE.samples(subject, dtype), 16)
+    traits = probe(subject, dtype, chosen, known)
+    assert clause in set(SUITE.applying(traits)), f"{clause} does not apply to {op}[{dtype}]"
+    recorder = Recorder(op, dtype, [clause], variant=variant)
+    strides = StrideReference(descriptor.torch_type, None)
+    about = (subject, dtype, traits, chosen, open_device(descriptor), strides, recorder)
+    context = OpContext(*about, known, guard, more=more)
+    run_checks(context, SUITE.op_checks, lambda check: samples)
+    return recorder.cells[clause]
