@@ -215,6 +215,7 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
         "a set of names",
     ),
     ("module", Annotated[str, msgspec.Meta(min_length=1)] | None, "the name of a module"),
+    ("compiler", _matching(r"\w+") | None, "the name of a backend of torch.compile, or None"),
     ("init", _Name | None, "the name of a function"),
     ("autoload", _EntryPoint | None, "'package.module:function' or None"),
     ("around", _EntryPoint | None, "'package.module:context_manager' or None"),
@@ -295,6 +296,8 @@ class Descriptor:
     # Returns an object whose close() blocks the current stream and whose open() releases it. More exact than busy.
     gate: Callable[[], Any] | None = None
     fail: Callable[[], None] | None = None  # queues work that fails without other effects
+    # The backend of torch.compile that generates code for the device. None: graphs run op by op (aot_eager).
+    compiler: str | None = None
     autoload: str | None = None  # the entry point of "torch.backends": "package.module:function"
     statistics: frozenset[str] = (
         STATISTICS  # the counters that the allocator has (allocator_statistics)

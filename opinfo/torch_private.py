@@ -191,35 +191,6 @@ def load_forward_ad() -> None:
         importlib.import_module("torch._decomp.decompositions_for_jvp")
 
 
-def forget_compiled() -> None:
-    """Makes torch forget everything that it has compiled in this process."""
-    torch._dynamo.reset()
-
-
-def graphs_compiled() -> int:
-    """Returns the number of graphs that torch has compiled in this process."""
-    from torch._dynamo.utils import counters
-
-    made: int = counters["stats"]["unique_graphs"]
-    return made
-
-
-@contextmanager
-def guards_not_timed() -> Iterator[None]:
-    """Keeps torch from measuring, for each function that it compiles, how long its guards take. For that it flushes the
-    processor's caches, which takes half of the time of compiling a small function."""
-    guards: Any = importlib.import_module("torch._dynamo.guards")
-    timed = getattr(guards, "profile_guard_manager", None)
-    if timed is None:  # another version of torch
-        yield
-        return
-    guards.profile_guard_manager = lambda *given: 0.0
-    try:
-        yield
-    finally:
-        guards.profile_guard_manager = timed
-
-
 def load_compiler() -> None:
     """Imports the modules that torch needs for compiling with the backend ``aot_eager``. They take seconds, which forks
     of this process do not need to spend again."""

@@ -21,6 +21,7 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+from conformance.checks.scratch import delete_scratch
 from conformance.plan.options import Request
 from conformance.plan.selection import Machine
 from conformance.run.isolation.watch import holders, read_entry
@@ -322,11 +323,12 @@ def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
 
 
 def _delete_journals(folder: Path) -> None:
-    """Deletes the journals of an earlier run. The function must not be called once the current run has opened a journal,
+    """Deletes the journals and scratch files of an earlier run. The function must not be called once the current run has opened a journal,
     because the controller and ``--resume`` find journals by their file name."""
     with _writing(folder):
         for journal in (folder / "journal").glob("*"):
             journal.unlink(missing_ok=True)
+    delete_scratch(folder)
 
 
 def claim(folder: Path) -> int | None:

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import torch
 
+from conformance.checks.scratch import delete_scratch
 from conformance.contract import Contract, load
 from conformance.contract.bugs import bugs
 from conformance.contract.levels import stated
@@ -380,6 +381,7 @@ class Session:
         self.progress.close(complete=complete)
         for journal in (self.folder / "journal").iterdir():
             journal.unlink()
+        delete_scratch(self.folder)
 
     def _provenance(self, manifest: bytes) -> Provenance:
         """Returns the provenance of the results: the versions of plan, suite and torch, the machine, and the

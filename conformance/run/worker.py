@@ -19,6 +19,7 @@ from conformance.checks.cases.run_case import run_case
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.checks.repro.modules import NotCarried
+from conformance.checks.scratch import keep_scratch_in
 from conformance.contract import load
 from conformance.plan.planner import undeclared_clauses, untried_with
 from conformance.plan.selection import Item, Machine, named
@@ -177,6 +178,7 @@ class Worker:
         self.pins = by_item(read_pinned(descriptor.folder))
         self.undeclared = undeclared_clauses(descriptor, load())
         self.folder = place.scripts or results
+        keep_scratch_in(self.folder)
         self.watch = Watch(
             place.journal,
             orders.limits,

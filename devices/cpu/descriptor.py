@@ -105,6 +105,7 @@ DESCRIPTOR = Descriptor(
         "complex32 complex64 complex128"
     ),
     autocast=_AUTOCAST,
+    compiler="inductor",
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),
     facts=_facts,

@@ -87,6 +87,7 @@ DESCRIPTOR = Descriptor(
     granularity_above={2**20: 2**20 + 512},
     stream_pool_size=32,  # per priority
     busy=_busy,
+    compiler="inductor",
     settings=names(
         "max_split_size_mb max_non_split_rounding_mb garbage_collection_threshold "
         "roundup_power2_divisions expandable_segments"

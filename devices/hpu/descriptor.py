@@ -48,6 +48,7 @@ DESCRIPTOR = Descriptor(
         "torch.testing._internal.opinfo: dtypesIfHPU, the dtypes of each op",
     ),
     module="habana_frameworks.torch.core",
+    compiler="hpu_backend",
     # Not graphs: HPU graphs exist in lazy mode only. Not inductor: torch.compile uses hpu_backend.
     capabilities=names(
         "strides storage streams events timed_events allocator_statistics "

@@ -55,6 +55,7 @@ DESCRIPTOR = Descriptor(
     },
     alignment=64,  # not documented: Metal's heaps decide; c10 guarantees at least 64 (gAlignment)
     granularity=None,  # sizes are rounded by a table that depends on the machine's memory
+    compiler="inductor",
     busy=None,  # torch.mps has no primitive that spins
     facts=_facts,
     unavailable=_unavailable,

@@ -69,6 +69,7 @@ DESCRIPTOR = Descriptor(
     fail=lambda: late_module("devices.simulated.backend").library.fail(
         "a deliberate failure, which the suite queued for a test"
     ),
+    compiler="simulated",  # backend/compiler.py
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     assertions_are_fatal=False,  # an index is checked on the host

@@ -7,6 +7,7 @@ from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites.compile import SUITE
 from devices import registry
+from opinfo.axes import samples_of
 from opinfo.database import DATABASE
 from opinfo.device import open_device
 from opinfo.exceptions import exceptions
@@ -23,19 +24,20 @@ def record_of(
     *,
     device: str = "cpu",
     variant: str = "",
-    samples: int = 3,
     more: bool = True,
     guard: Guard = UNWATCHED,
 ) -> CellRecord:
-    """The cell of an op, with at most ``samples`` samples."""
+    """The cell of an op, as a plan with ``more`` cases fills it."""
     descriptor, known = registry.get(device), exceptions()
     subject = DATABASE.subjects()[op]
-    chosen = choose(DATABASE.samples(subject, dtype), 16)
-    traits = probe(subject, dtype, chosen, known)
+    drawn = DATABASE.samples(subject, dtype)
+    traits = probe(subject, dtype, choose(drawn, 16), known)
+    chosen = samples_of(subject, dtype, 16, descriptor.dtypes, drawn)
     assert clause in set(SUITE.applying(traits)), f"{clause} does not apply to {op}[{dtype}]"
     recorder = Recorder(op, dtype, [clause], variant=variant)
+    device = open_device(descriptor)
     strides = StrideReference(descriptor.torch_type, None)
-    about = (subject, dtype, traits, chosen, open_device(descriptor), strides, recorder)
+    about = (subject, dtype, traits, chosen, device, strides, recorder)
     context = OpContext(*about, known, guard, more=more)
-    run_checks(context, SUITE.op_checks, lambda check: samples)
+    run_checks(context, SUITE.op_checks)
     return recorder.cells[clause]

@@ -21,6 +21,7 @@ REFERENCE: Any = SimpleNamespace(
     gradient_tolerances=DEFAULT_TOLERANCES,
     roundings=0.0,
     unspecified=False,
+    cloned=False,
 )
 FACTS = OutputFacts((2, 3), (3, 1), 0, torch.float32, False, False, 24)
 
@@ -46,6 +47,10 @@ def found(pair: Pair, **reference: Any) -> list[str]:
     return [each.kind for each in verdicts if isinstance(each, Wrong)]
 
 
+def rows(eager: Answer, made: Answer) -> Pair:
+    return Pair(eager, made, graphs=1, row_major=True)
+
+
 def test_equal_answers_pass() -> None:
     assert found(Pair(answer(), answer(), graphs=1)) == []
 
@@ -63,7 +68,6 @@ CHANGES: dict[str, tuple[str, Callable[[Answer], object]]] = {
     "requires_grad": ("state", lambda a: setattr(a, "requires_grad", [False])),
     "write to an input": ("values", lambda a: a.after[0].zero_()),  # type: ignore[union-attr]
     "strides of an input": ("moved", lambda a: setattr(a, "shapes", [((2, 3), (1, 2))])),
-    "version counter": ("state", lambda a: setattr(a, "wrote", [True])),
     "form": ("count", lambda a: setattr(a, "form", "(strided, strided)")),
     "gradient": ("values", lambda a: a.gradients[0].values.zero_()),  # type: ignore[union-attr]
     "strides of a gradient": (
@@ -85,7 +89,14 @@ def facts(given: Answer, **changed: Any) -> None:
 def test_each_difference_is_a_failure(change: str) -> None:
     made, (kind, apply) = answer(), CHANGES[change]
     apply(made)
-    assert found(Pair(answer(), made, graphs=1)) == [kind]
+    assert found(rows(answer(), made)) == [kind]
+
+
+def test_a_write_that_no_version_counter_counts_is_a_failure() -> None:
+    eager = answer()
+    eager.wrote = [True]
+    assert found(Pair(eager, answer(), graphs=1)) == ["state"]
+    assert found(Pair(answer(), eager, graphs=1)) == []
 
 
 def test_a_call_without_a_graph_is_a_failure() -> None:
@@ -100,10 +111,17 @@ def test_a_repeated_call_must_compile_nothing(graphs: int, kinds: list[str]) -> 
     assert [each.kind for each in verdicts if isinstance(each, Wrong)] == kinds
 
 
-def test_strides_of_gradients_count_only_if_the_cotangents_have_those_of_the_outputs() -> None:
+def test_strides_of_gradients_count_only_if_all_inputs_are_row_major() -> None:
     made = answer()
     made.gradients = [Gradient(torch.ones(2, 3), (1, 2))]
-    assert found(Pair(answer(), made, graphs=1, same_strides=False)) == []
+    assert found(Pair(answer(), made, graphs=1)) == []
+
+
+def test_a_view_may_be_a_copy_where_torch_itself_copies() -> None:
+    eager = answer()
+    facts(eager, storage=0)
+    assert found(Pair(eager, answer(), graphs=1)) == ["not_aliased"]
+    assert found(Pair(eager, answer(), graphs=1), cloned=True) == []
 
 
 def test_a_gradient_of_none_counts_as_zeros() -> None:

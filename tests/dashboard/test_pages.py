@@ -25,7 +25,9 @@ AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 LU = "cell.html#device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype=bool"
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [pytest.param("light", 1280, marks=pytest.mark.slow), ("dark", 360)]
+)
 def test_pages_have_no_serious_accessibility_finding(
     browser: Any, site: Path, scheme: str, width: int
 ) -> None:

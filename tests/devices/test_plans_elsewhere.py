@@ -12,7 +12,7 @@ from devices import registry
 from opinfo.plan import plan_spec
 
 
-@pytest.mark.parametrize("name", ["cuda", "npu"])
+@pytest.mark.parametrize("name", [pytest.param("cuda", marks=pytest.mark.slow), "npu"])
 def test_a_plan_is_made_without_the_device(name: str) -> None:
     """The database lists ops for CUDA that no CPU implements."""
     found = registry.find(name, None)

@@ -39,6 +39,7 @@ def calm(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_dies_costs_nothing(
     fork: ForkServer, tmp_path: Path, calm: Path
 ) -> None:

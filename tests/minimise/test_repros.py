@@ -44,7 +44,8 @@ def crashed(fork: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("cell", [CALLS, pytest.param(CELL, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("cell", [CALLS, CELL], ids=str)
+@pytest.mark.slow
 def test_the_script_of_a_crash_exits_1_exactly_while_the_device_crashes(
     crashed: Path, fork: ForkServer, cell: CellKey
 ) -> None:

@@ -152,8 +152,8 @@ def test_the_text_of_a_script_does_not_depend_on_the_order_of_sets() -> None:
 @pytest.mark.parametrize(
     ("line", "status", "said"),
     [
-        ("sys.exit(print('PASS'))", 0, "PASS\n"),
-        ("sys.exit(print('FAIL') or 1)", 1, "FAIL\n"),
+        pytest.param("sys.exit(print('PASS'))", 0, "PASS\n", marks=pytest.mark.slow),
+        pytest.param("sys.exit(print('FAIL') or 1)", 1, "FAIL\n", marks=pytest.mark.slow),
         ("raise ImportError('no such module')", 2, "ImportError: no such module\n"),
     ],
 )

@@ -14,6 +14,8 @@ import pytest
 from examples.vendor import follow_docs
 from tests.plugin.running import CHECKOUT, only_one
 
+pytestmark = pytest.mark.slow  # it builds two wheels and an environment
+
 PAGE = CHECKOUT / "docs" / "vendors.md"
 OPS = "add,mul,sum,nn.functional.conv2d,broadcast_to"
 

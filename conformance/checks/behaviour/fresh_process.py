@@ -13,14 +13,14 @@ from devices.failure import Kind
 SCRIPT_SECONDS = 180.0
 
 
-def fresh(code: str) -> dict[str, Any]:
-    """Runs a program in a new interpreter in which torch is not imported yet. Returns the dictionary that the
-    program leaves in its variable ``told``.
+def fresh(code: str, **environment: str) -> dict[str, Any]:
+    """Runs a program in a new interpreter in which torch is not imported yet, with further environment variables. Returns the
+    dictionary that the program leaves in its variable ``told``.
 
     Raises CheckFailed if the program fails or exceeds its time limit.
     """
     target, limits = "conformance.checks.child:execute", ChildLimits(start=SCRIPT_SECONDS)
-    told, ended = ask(Child(target, code, limits, switched_back()))
+    told, ended = ask(Child(target, code, limits, {**switched_back(), **environment}))
     if told is None or not ended.well:
         text = "a program in a fresh process did not exit with status 0"
         raise CheckFailed.of(Kind.ENDED, text, expected="exit status 0", found=str(ended))

@@ -101,6 +101,8 @@ class OpCheck:
     Each of the ``variants`` of a check is a cell; the check functions read it from ``ctx.variant``. The empty variant is the
     cell without one. Plans with more cases also have the ``more_variants``, a plan that is whole the ``whole_variants`` too.
 
+    ``quick`` says, by the name of an op, whether the plan ``quick`` has its cell.
+
     A check whose calls are slow has a budget: ``samples`` is the most samples of an op that the plan ``quick`` takes for
     it, ``more`` the most that plans with more cases take; a plan that is whole takes all. ``seconds`` is the least time
     limit of its clauses.
@@ -118,6 +120,7 @@ class OpCheck:
     variants: tuple[str, ...] = ("",)
     more_variants: tuple[str, ...] = ()
     whole_variants: tuple[str, ...] = ()
+    quick: Callable[[str], bool] | None = None  # None: every op
     samples: int | None = None  # None: all
     more: int | None = None  # None: all
     seconds: float = 0.0

@@ -1,32 +1,55 @@
-"""The compile suite: checks of compiled calls and of what the compiler assumes about the device."""
+"""The compile suite: checks of compiled calls and programs, and of what the compiler assumes about the device."""
 
 from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
-from conformance.suites.compile import eager_equals_compiled, meta_agrees
+from conformance.suites.compile import (
+    compiled_autograd,
+    control_programs,
+    device_interface,
+    device_programs,
+    eager_equals_compiled,
+    essential_programs,
+    exported_programs,
+    meta_agrees,
+    nested_modules,
+    network_programs,
+    number_programs,
+    random_numbers,
+    stride_tags,
+    view_programs,
+)
 from opinfo.torch_private import load_compiler
 
 SUITE = Suite(
     "compile",
-    cases=collect_cases(),
+    cases=collect_cases(
+        stride_tags.cases,
+        essential_programs.cases,
+        view_programs.cases,
+        network_programs.cases,
+        number_programs.cases,
+        control_programs.cases,
+        random_numbers.cases,
+        device_programs.cases,
+        device_interface.cases,
+        compiled_autograd.cases,
+        nested_modules.cases,
+        exported_programs.cases,
+    ),
     op_checks=(
         OpCheck(
             meta_agrees.META,
             meta_agrees.applies,
             (meta_agrees.check,),
             grad=True,
-            axes=False,
-            samples=1,
-            more=3,
         ),
         OpCheck(
             eager_equals_compiled.CLAUSE,
             eager_equals_compiled.applies,
             (eager_equals_compiled.check,),
             grad=True,
-            axes=False,
+            quick=eager_equals_compiled.in_quick,
             more_variants=(eager_equals_compiled.DYNAMIC,),
-            whole_variants=(eager_equals_compiled.INDUCTOR,),
-            samples=1,
-            more=3,
+            whole_variants=(eager_equals_compiled.COMPILER,),
             seconds=60.0,
             loads=load_compiler,
         ),

@@ -6,7 +6,7 @@ import torch
 
 from conformance.checks.ops.calls import Laid
 from conformance.checks.ops.context import OpContext
-from opinfo.samples import Sample
+from opinfo.samples import Sample, choose
 
 STEPPED = "contiguous+step_inner+offset"
 #: Layouts of the covering set, one of each sort: the compiler decides by strides, offsets and stride 0.
@@ -21,12 +21,32 @@ LAYOUTS = frozenset(
 )
 #: The most elements of a sample. What a compiler does depends on shapes, not on how much there is to compute.
 _MOST = 2**16
+#: Samples with more elements than this are less telling than smaller ones.
+_LARGE = 2**12
+#: How many samples are compiled besides the first, in plans with more cases.
+_FURTHER = 2
+#: The same for ops that draw random numbers: many calls of dropout draw none.
+_FURTHER_DRAWN = 8
+#: The families of ops that have no values, or other values each time.
+DRAWN = frozenset({"values.free", "values.drawn"})
 
 
 def lead_first(ctx: OpContext) -> list[Sample]:
-    """Return the samples that are compiled. The first is the one with the most dimensions, which every plan has."""
-    samples = [each for each in ctx.common if tried(each)]
-    return sorted(samples, key=lambda each: (-each.rank, not each.numel, each.index))
+    """Return the samples that are compiled, the most telling one first: it has elements and, if possible, four dimensions,
+    so that every sort of layout is another one. A plan without more cases takes only that one."""
+    usable = [each for each in ctx.common if tried(each)]
+    if not usable:
+        return []
+    lead = min(usable, key=_least_telling)
+    if not ctx.more:
+        return [lead]
+    count = _FURTHER_DRAWN if ctx.traits.families & DRAWN else _FURTHER
+    return [lead, *choose([each for each in usable if each is not lead], count)]
+
+
+def _least_telling(sample: Sample) -> tuple[bool, bool, int, bool, int]:
+    large = sample.numel > _LARGE
+    return not sample.numel, large, abs(sample.rank - 4), bool(sample.axis), sample.index
 
 
 def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
@@ -47,12 +67,27 @@ def tried(sample: Sample) -> bool:
 
 def places_of(ctx: OpContext, sample: Sample) -> tuple[int, ...]:
     """Return the inputs whose gradients are computed: the floating-point and complex tensors that the call does not
-    write to, if torch's database declares a gradient for the op and dtype."""
-    if ctx.dtype not in ctx.subject.gradient_dtypes:
-        return ()
+    write to, or the first of them if the CPU cannot differentiate the call with respect to all. There are none if torch's
+    database declares no gradient for the op and dtype."""
+    key = ("differentiated", sample.index)
+    if key not in ctx.kept:
+        ctx.kept[key] = _places(ctx, sample) if ctx.dtype in ctx.subject.gradient_dtypes else ()
+    found: tuple[int, ...] = ctx.kept[key]
+    return found
+
+
+def _places(ctx: OpContext, sample: Sample) -> tuple[int, ...]:
     written = ctx.mutable_inputs(sample)
-    return tuple(
+    places = tuple(
         place
         for place, each in enumerate(sample.tensors)
         if (each.is_floating_point() or each.is_complex()) and place not in written
     )
+    tensors = [each.clone().requires_grad_(n in places) for n, each in enumerate(sample.tensors)]
+    args, kwargs = sample.call.bind(tensors)
+    try:
+        with torch.enable_grad():
+            ctx.subject.reference(*args, **kwargs)
+    except Exception:  # no gradient with respect to one of the inputs, such as a target
+        return places[:1]
+    return places

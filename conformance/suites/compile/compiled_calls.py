@@ -3,30 +3,22 @@ contain these functions, which need only torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.compiler import Compiler, compiling
 from conformance.checks.ops.calls import Invocation, laid_out, strided, views
 from conformance.checks.ops.evidence import OutputFacts, output_facts
 from opinfo.compare import Arguments, replace_tensors
 from opinfo.guarded import Guarded
-from opinfo.torch_private import (
-    forget_compiled,
-    graphs_compiled,
-    guards_not_timed,
-    storage_id,
-    version_of,
-)
+from opinfo.torch_private import storage_id, version_of
 
 #: The seed that is set before each call, so that an eager and a compiled call draw the same random numbers.
 SEED = 42
-#: Compilations of one function after which torch would silently execute it eagerly; an error here.
-_RECOMPILATIONS = 64
 
 
 @dataclass(slots=True)
@@ -75,13 +67,13 @@ class Answer:
 class Pair:
     """The answers of an eager and of a compiled call on equal inputs. ``graphs`` is the number of graphs that torch
     compiled during the compiled call. ``repeated`` is True if the function was compiled for inputs of these shapes and
-    strides before. ``same_strides`` is True if the cotangents had the strides of the outputs."""
+    strides before. ``row_major`` is True if all inputs were contiguous and the cotangents had the strides of the outputs."""
 
     eager: Answer
     made: Answer
     graphs: int
     repeated: bool = False
-    same_strides: bool = True
+    row_major: bool = False
 
 
 @dataclass(slots=True)
@@ -108,9 +100,8 @@ class Compared:
 # -- modes
 
 
-def compiled_afresh(function: Any, backend: Any, dynamic: Any = False) -> Any:
-    """Returns a function that ``torch.compile`` compiles, in one graph, when it is called."""
-    forget_compiled()
+def compiled(function: Any, backend: Any, dynamic: Any = False) -> Any:
+    """Returns the function as ``torch.compile`` makes it, in one graph."""
     return torch.compile(unseeded(function), backend=backend, dynamic=dynamic, fullgraph=True)
 
 
@@ -131,52 +122,41 @@ def called_as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
-@contextmanager
-def every_call_compiled() -> Iterator[None]:
-    """Makes torch raise an exception within the context where it would give up compiling and execute eagerly."""
-    limits = torch._dynamo.config.patch(
-        recompile_limit=_RECOMPILATIONS,
-        accumulated_recompile_limit=4 * _RECOMPILATIONS,
-        fail_on_recompile_limit_hit=True,
-        suppress_errors=False,
-    )
-    with limits, guards_not_timed():
-        yield
-
-
 # -- calls
 
 
-def compared(call: Invocation, places: Sequence[int], again: bool) -> Compared:
+def compared(call: Invocation, backend: str, places: Sequence[int], again: bool) -> Compared:
     """Makes the call eagerly and compiled, each on new buffers, with the gradients of the inputs at ``places``. If
     ``again``, both are repeated on other values of the same shapes and strides, with cotangents of other strides."""
     found = Compared()
-    with every_call_compiled():
-        compare(found, call, call.values, places)
+    with compiling(backend) as compiler:
+        compare(found, compiler, call, call.values, places)
         if again and not found.ended:
             others = list(map(varied, call.values))
-            compare(found, call, others, places, repeated=True)
+            compare(found, compiler, call, others, places, repeated=True)
             if found.raised is not None:  # these values are not valid for the op
                 found.raised = None
-                compare(found, call, call.values, places, repeated=True)
+                compare(found, compiler, call, call.values, places, repeated=True)
     return found.forget_tensors()
 
 
 def compared_in_turn(
-    call: Invocation, places: Sequence[int], others: Sequence[tuple[Any, Any, Any]]
+    call: Invocation, backend: str, places: Sequence[int], others: Sequence[tuple[Any, Any, Any]]
 ) -> Compared:
     """Makes the call, other calls of the function, and the first call again, each eagerly and compiled. A call is given
     as its positional and keyword arguments, with contiguous tensors on the CPU, and the geometries of these tensors."""
     found = Compared()
-    with every_call_compiled():
-        compare(found, call, call.values, places)
+    with compiling(backend) as compiler:
+        compare(found, compiler, call, call.values, places)
         for args, kwargs, geometries in others:
             if not found.ended:
                 bound = Arguments(args, kwargs)
-                compare(found, other_call(call, bound, geometries), bound.tensors, places)
+                other = other_call(call, bound, geometries)
+                compare(found, compiler, other, bound.tensors, places)
                 found.raised = None  # the op may refuse another layout or size
         if not found.ended:
-            compare(found, call, list(map(varied, call.values)), places, repeated=True)
+            others_again = list(map(varied, call.values))
+            compare(found, compiler, call, others_again, places, repeated=True)
             found.raised = None
     return found.forget_tensors()
 
@@ -190,6 +170,7 @@ def other_call(call: Invocation, given: Arguments, geometries: Any) -> Invocatio
 
 def compare(
     found: Compared,
+    compiler: Compiler,
     call: Invocation,
     values: Sequence[torch.Tensor],
     places: Sequence[int],
@@ -201,12 +182,17 @@ def compare(
     if want.raised is not None:
         found.raised = want.raised
         return
-    before = graphs_compiled()
+    before = compiler.graphs
     got = answered(call, call.function, values, places, repeated)
-    made = graphs_compiled() - before
+    made = compiler.graphs - before
     for pair in found.pairs[-1:]:
         pair.made.read_later(call)
-    found.pairs.append(Pair(want, got, made, repeated, same_strides=not repeated))
+    found.pairs.append(Pair(want, got, made, repeated, row_major=not repeated and in_rows(call)))
+
+
+def in_rows(call: Invocation) -> bool:
+    """Returns True if all inputs of a call are contiguous."""
+    return all(each.is_contiguous() for each in views(call.inputs) if each.layout == torch.strided)
 
 
 def eager_of(call: Invocation) -> Callable[..., Any]:

@@ -52,8 +52,8 @@ def other_outputs(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | Non
         yield Wrong("count", f"a result of the form {eager.form}", made.form)
         return
     for place, (want, got) in enumerate(zip(eager.outputs, made.outputs)):
-        wrong = other_facts(got, want)
-        if wrong is None and made.same[place] != eager.same[place]:
+        wrong = other_facts(got, want, reference.cloned)
+        if wrong is None and not reference.cloned and made.same[place] != eager.same[place]:
             wrong = Wrong("alias", _object(eager.same[place]), _object(made.same[place]))
         if wrong is None and made.shares[place] != eager.shares[place]:
             expected, found = _sharing(eager.shares[place]), _sharing(made.shares[place])
@@ -77,12 +77,15 @@ def changed_later(made: Answer, reference: ReferenceParts) -> Iterator[Wrong | N
         yield wrong.about("the result after a further call") if wrong is not None else None
 
 
-def other_facts(got: OutputFacts, want: OutputFacts) -> Wrong | None:
-    """Return a failure if dtype, shape, strides, storage offset, lazy bits or storage differ; otherwise None."""
+def other_facts(got: OutputFacts, want: OutputFacts, cloned: bool) -> Wrong | None:
+    """Return a failure if dtype, shape, strides, storage offset, lazy bits or storage differ; otherwise None. If
+    ``cloned``, a result that eager execution does not copy may be a copy."""
     if got.dtype != want.dtype:
         return Wrong("dtype", want.dtype, got.dtype)
     if got.shape != want.shape:
         return Wrong("shape", want.shape, got.shape)
+    if cloned and want.storage is not None and got.storage is None:
+        return None
     if significant(got.shape, got.stride) != significant(want.shape, want.stride):
         return Wrong("strides", want.stride, got.stride, "strides")
     if (got.conj, got.neg) != (want.conj, want.neg):
@@ -119,15 +122,15 @@ def other_inputs(eager: Answer, made: Answer, reference: ReferenceParts) -> Iter
         if wrong is None and made.shapes[place] != eager.shapes[place]:
             expected = "shape {}, strides {}".format(*eager.shapes[place])
             wrong = Wrong("moved", expected, "shape {}, strides {}".format(*made.shapes[place]))
-        if wrong is None and made.wrote[place] != eager.wrote[place]:
-            states = {True: "a version counter that rose", False: "the version counter unchanged"}
-            wrong = Wrong("state", states[eager.wrote[place]], states[made.wrote[place]])
+        if wrong is None and eager.wrote[place] and not made.wrote[place]:
+            found_state = "the version counter unchanged"
+            wrong = Wrong("state", "a version counter that rose", found_state)
         yield wrong.about(f"input {place} after the call") if wrong is not None else None
 
 
 def other_gradients(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Yield the differences of the gradients: values, and strides where the cotangents have those of the outputs. None
-    and zeros are equal."""
+    """Yield the differences of the gradients: values, and strides of gradients of a call whose inputs are all row-major.
+    (Torch does not promise the strides of other gradients.) None and zeros are equal."""
     if reference.unspecified:
         return
     eager, made = pair.eager.gradients, pair.made.gradients
@@ -135,7 +138,7 @@ def other_gradients(pair: Pair, reference: ReferenceParts) -> Iterator[Wrong | N
         yield Wrong("count", f"{len(eager)} gradients", len(made))
         return
     for place, (want, got) in enumerate(zip(eager, made)):
-        wrong = other_gradient(got, want, pair.same_strides, reference)
+        wrong = other_gradient(got, want, pair.row_major, reference)
         yield wrong.about(f"gradient {place}") if wrong is not None else None
 
 

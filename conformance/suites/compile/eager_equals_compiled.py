@@ -3,31 +3,37 @@ of eager execution on the same device."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import torch
+
+from conformance.checks.behaviour.compiler import AOT_EAGER
 from conformance.checks.cells import CellRecord
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Laid
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.failures import failed
 from conformance.checks.ops.modes import Mode
-from conformance.suites.compile.calls import STEPPED, laid_for, lead_first, places_of
-from conformance.suites.compile.compiled_calls import compared, compared_in_turn, compiled_afresh
+from conformance.suites.compile.calls import DRAWN, STEPPED, laid_for, lead_first, places_of
+from conformance.suites.compile.compiled_calls import compared, compared_in_turn, compiled
 from conformance.suites.compile.compiled_judge import judge_compiled
 from conformance.suites.compile.together import Outcome, Part, compile_together
+from opinfo.layouts import CONTIGUOUS
+from opinfo.reference import value_answer
 from opinfo.samples import Sample, Traits
 
 CLAUSE = "compile.eager_equals_compiled"
 #: The variants of a cell: compiled for shapes that may change, and by the device's own compiler.
-DYNAMIC, INDUCTOR = "dynamic", "inductor"
-#: The backend that changes nothing but what the compiler itself does: it executes the traced graphs eagerly.
-_EAGER_BACKEND = "aot_eager"
-
+DYNAMIC, COMPILER = "dynamic", "compiler"
+#: Plan ``quick`` compiles one op in this many.
+_QUICK = 6
 DTYPES = frozenset({"float32", "complex64"})
-#: Ops with one of these families have no values, or other values each time.
-_DRAWN = frozenset({"values.free", "values.drawn"})
+_UNTRACED = frozenset({"compile.untraced.values", "compile.untraced.python"})
+_SHARED = "compile.shared_elements"
+_UNTRACED_IN_PLACE = "compile.untraced.inplace"
 _PLAIN = "contiguous"
 #: Layouts of the in-place variant's inputs.
 _IN_PLACE = frozenset({_PLAIN, "transposed"})
@@ -44,35 +50,42 @@ def applies(t: Traits) -> bool:
         and t.returns_strided
         and t.dense
         and not t.subject.unsafe_in_graphs
-        and not any(each.startswith("compile.untraced") for each in t.families)
+        and not t.families & _UNTRACED
     )
+
+
+def in_quick(op: str) -> bool:
+    """Return True if the plan ``quick`` compiles the op. It compiles one op in six, which a digest of the names chooses:
+    most of what can go wrong does not depend on the op."""
+    return zlib.crc32(op.encode()) % _QUICK == 0
 
 
 def check(ctx: OpContext) -> None:
     """Compile the op: calls of a few samples in several layouts and forms in one graph or, in the variant ``dynamic``,
-    one after another by one function."""
-    backend = INDUCTOR if ctx.variant == INDUCTOR else _EAGER_BACKEND
+    one after another by one function. The variant ``compiler`` takes the device's own compiler."""
     with ctx.running(CLAUSE) as record:
-        if backend not in (_EAGER_BACKEND, *ctx.device.descriptor.capabilities):
-            record.pass_over(f"the descriptor does not declare {backend}")
-        elif ctx.variant == DYNAMIC:
-            _dynamic(ctx, backend)
+        if ctx.variant == DYNAMIC:
+            _dynamic(ctx, AOT_EAGER)
+        elif ctx.variant != COMPILER:
+            _static(ctx, record, AOT_EAGER)
+        elif ctx.device.descriptor.compiler is None:
+            record.pass_over("the descriptor does not declare a compiler")
         else:
-            _static(ctx, record, backend)
+            _static(ctx, record, ctx.device.descriptor.compiler)
 
 
 def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
     parts = list(_parts(ctx))
     outcome = Outcome(parts)
-    if len(parts) > 1 and not ctx.traits.families & _DRAWN:  # one seed for all of them
+    if len(parts) > 1 and not ctx.traits.families & DRAWN:  # one seed for all of them
         reference = partial(_reference, ctx, backend=backend)
         outcome = compile_together(ctx, record, parts, backend, judge_compiled, reference)
-    before, mode = record.failed, Mode("compiled", compiled_afresh, {"backend": backend})
+    before, mode = record.failed, Mode("compiled", compiled, {"backend": backend})
     for part in outcome.alone:
         ctx.judge(
             {CLAUSE: judge_compiled},
             compared,
-            (part.places, bool(part.laid.inputs)),
+            (backend, part.places, bool(part.laid.inputs)),
             _reference(ctx, part.laid, backend),
             function=part.function,
             layout=part.name,
@@ -87,28 +100,35 @@ def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
 def _parts(ctx: OpContext) -> Iterator[Part]:
     """Yield the calls that are compiled: the first sample in its layouts, and in place; the others in one layout."""
     function, inplace = ctx.subject.function, ctx.subject.inplace
-    for number, sample in enumerate(lead_first(ctx)[: None if ctx.more else 1]):
+    if ctx.subject.restrides_in_place or _UNTRACED_IN_PLACE in ctx.traits.families:
+        inplace = None
+    for number, sample in enumerate(lead_first(ctx)):
         places = places_of(ctx, sample)
         if not sample.tensors:
             yield Part(_PLAIN, function, ctx.laid_contiguous(sample), places)
             continue
-        for laid in laid_for(ctx, sample, lead=not number):
-            yield Part(laid.case.id, function, laid, places)
-        if inplace is not None and not number and not ctx.subject.restrides_in_place:
+        lays = laid_for(ctx, sample, lead=not number)
+        if number and ctx.traits.families & DRAWN:  # numbers are compared in this layout only
+            lays = [ctx.laid_contiguous(sample)]
+        for laid in lays:
+            shares = laid.expands and _SHARED in ctx.traits.families
+            yield Part(laid.case.id, function, laid, () if shares else places)
+        if inplace is not None and not number:
             for laid in ctx.laid_out(sample, _IN_PLACE if ctx.more else _IN_PLACE_QUICK):
                 yield Part(f"inplace={laid.case.id}", inplace, laid, ())
 
 
 def _dynamic(ctx: OpContext, backend: str) -> None:
-    mode = Mode("compiled", compiled_afresh, {"backend": backend, "dynamic": True})
+    mode = Mode("compiled", compiled, {"backend": backend, "dynamic": True})
     samples = [each for each in lead_first(ctx) if each.tensors]
     if not samples:
         return
     sample = samples[0]
     laid = ctx.laid_contiguous(sample)
     others = [_call(each) for each in ctx.laid_out(sample, frozenset({"transposed", STEPPED}))][:1]
-    others += [_call(ctx.laid_contiguous(each)) for each in _alike(sample, samples)[:1]]
-    given = (places_of(ctx, sample), tuple(others))
+    others += grown(ctx, sample)
+    others += [_call(ctx.laid_contiguous(each)) for each in unlike(sample, samples)[:1]]
+    given = (backend, places_of(ctx, sample), tuple(others))
     reference = _reference(ctx, laid, backend)
     ctx.judge(
         {CLAUSE: judge_compiled}, compared_in_turn, given, reference, layout="contiguous", mode=mode
@@ -120,23 +140,41 @@ def _call(laid: Laid) -> tuple[Any, ...]:
     return call.args, call.kwargs, laid.geometries
 
 
-def _alike(sample: Sample, samples: list[Sample]) -> list[Sample]:
-    """Return the samples with other shapes, those first whose other arguments and ranks are the same."""
+def grown(ctx: OpContext, sample: Sample) -> list[tuple[Any, ...]]:
+    """Return a call with the same arguments and tensors of another size, as a list; an empty list if the CPU accepts none
+    that was tried. All tensors grow that are as long as the first one in its first dimension or, if the CPU refuses that,
+    in its last."""
+    for dim in (0, -1):
+        sizes = [each.shape[dim] for each in sample.tensors if each.dim()]
+        if not sizes or sizes[0] < 2:
+            continue
+        tensors = [
+            torch.cat([each, each], dim) if each.dim() and each.shape[dim] == sizes[0] else each
+            for each in sample.tensors
+        ]
+        args, kwargs = sample.call.bind(tensors)
+        if (
+            value_answer(ctx.subject.reference, sample.call.on, tensors, mutates=True).raises
+            is None
+        ):
+            return [(args, kwargs, tuple(CONTIGUOUS.geometry(each.shape) for each in tensors))]
+    return []
+
+
+def unlike(sample: Sample, samples: list[Sample]) -> list[Sample]:
+    """Return the samples with other shapes, those of another rank first."""
     shapes = [each.shape for each in sample.tensors]
-    ranks = [each.dim() for each in sample.tensors]
     others = [each for each in samples if [t.shape for t in each.tensors] != shapes]
-    return sorted(
-        others,
-        key=lambda each: (
-            [t.dim() for t in each.tensors] != ranks,
-            each.call.form != sample.call.form,
-            not each.numel,
-            each.index,
-        ),
-    )
+    return sorted(others, key=lambda each: (not each.numel, each.rank == sample.rank, each.index))
 
 
-def _reference(ctx: OpContext, laid: Laid, backend: str = _EAGER_BACKEND) -> Reference:
+def _reference(ctx: OpContext, laid: Laid, backend: str = AOT_EAGER) -> Reference:
     families = ctx.traits.families
-    drawn = bool(families & _DRAWN) and backend != _EAGER_BACKEND
-    return Reference(ctx, laid, unspecified=drawn or "values.uninitialized" in families)
+    # Which elements get which random numbers depends on the order of the elements in memory.
+    drawn = bool(families & DRAWN) and (backend != AOT_EAGER or laid.case.id != _PLAIN)
+    return Reference(
+        ctx,
+        laid,
+        unspecified=drawn or "values.uninitialized" in families,
+        cloned="compile.cloned" in families,
+    )

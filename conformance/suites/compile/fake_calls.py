@@ -19,7 +19,7 @@ from opinfo.torch_private import NO_FAKE_ANSWER, FakeTensorMode, negated, storag
 @dataclass(frozen=True, slots=True)
 class Described:
     """A tensor that a call returned. ``argument`` is the index of the tensor argument whose storage it has, ``output``
-    that of the first output with its storage; None if there is none. ``itself`` is True if it is that argument."""
+    that of the first output with its storage; None if there is none."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -29,7 +29,6 @@ class Described:
     conj: bool
     neg: bool
     argument: int | None
-    itself: bool
     output: int | None
 
 
@@ -47,8 +46,10 @@ class AtenCall:
 
 @dataclass(slots=True)
 class AtenCalls:
-    """The aten calls of a call of an op and of its backward. ``raised`` is the exception of the device."""
+    """The aten calls of a call of an op and of its backward. ``handed_back`` is True if all tensors that the op returned
+    are its inputs. ``raised`` is the exception of the device."""
 
+    handed_back: bool = False
     calls: list[AtenCall] = field(default_factory=list)
     raised: Exception | None = None
     unjudged: Exception | None = None
@@ -127,7 +128,6 @@ def described(result: Any, given: Sequence[torch.Tensor]) -> tuple[Described, ..
                 conj=each.is_conj(),
                 neg=each.is_neg(),
                 argument=argument,
-                itself=any(each is its for its in given),
                 output=first if first != place else None,
             )
         )
@@ -154,6 +154,7 @@ def called_beside_fake(call: Invocation, places: Sequence[int]) -> AtenCalls:
         args, kwargs = call.arguments(list(inputs), call.device)
         with torch.set_grad_enabled(bool(places)), mode:
             outputs = strided(call.function(*args, **kwargs))
+            found.handed_back = all(any(out is each for each in inputs) for out in outputs)
             ends = [each for each in outputs if each.requires_grad]
             if ends:
                 leaves = [inputs[place] for place in places]

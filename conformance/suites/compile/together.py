@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.compiler import Compiler, compiling
 from conformance.checks.cells import CellRecord
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Invocation, Judge, Laid
@@ -19,15 +20,14 @@ from conformance.suites.compile.compiled_calls import (
     Pair,
     answered,
     answered_together,
-    compiled_afresh,
+    compiled,
     eager_of,
-    every_call_compiled,
+    in_rows,
     together,
     varied,
 )
 from devices.cell import CallKey
 from opinfo.compare import Wrong, raised
-from opinfo.torch_private import graphs_compiled
 
 #: The name under which the call of a graph with several calls is known, in place of a layout.
 TOGETHER = "together"
@@ -69,8 +69,8 @@ def compile_together(
         return Outcome([*parts])
     trials = [Trial(part, ctx.call(part.laid, part.function, EAGER)) for part in parts]
     try:
-        with every_call_compiled():
-            _compile([each for each in trials if each.eager_returns()], backend)
+        with compiling(backend) as compiler:
+            _compile([each for each in trials if each.eager_returns()], compiler)
     except Exception as error:  # a compiler may raise any type
         return Outcome([*parts], raised(error))
     counts = []
@@ -111,20 +111,21 @@ class Trial:
             self.want = self._answered(self.values, again=True)
 
 
-def _compile(trials: Sequence[Trial], backend: str) -> None:
+def _compile(trials: Sequence[Trial], compiler: Compiler) -> None:
     """Makes all calls twice in one compiled function, and adds the evidence to the trials."""
     if not trials:
         return
-    function = compiled_afresh(together([each.eager for each in trials]), backend)
+    function = compiled(together([each.eager for each in trials]), compiler.backend)
     for again in (False, True):
         if again:
             for each in trials:
                 each.take_other_values()
-        before = graphs_compiled()
+        before = compiler.graphs
         given = [(each.call, each.values, each.part.places) for each in trials]
         answers = answered_together(given, function, again)
-        made = graphs_compiled() - before
+        made = compiler.graphs - before
         for each, got in zip(trials, answers):
             for pair in each.found.pairs:
                 pair.made.read_later(each.call)
-            each.found.pairs.append(Pair(each.want, got, made, again, same_strides=not again))
+            rows = not again and in_rows(each.call)
+            each.found.pairs.append(Pair(each.want, got, made, again, row_major=rows))

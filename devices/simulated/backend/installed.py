@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -49,14 +50,31 @@ def _zero_if_contiguous(x: torch.Tensor) -> torch.Tensor:
 
 @installs("compile.export_wrong_device", run_installer)
 def _load_on_first_index() -> Undo:
-    registry: Any = torch.serialization._package_registry
+    package: Any = importlib.import_module("torch.export.pt2_archive._package")
+    original = package.deserialize_device
 
-    def deserialize(storage: Any, location: str) -> Any:
-        return storage.to(device=f"{native.NAME}:0") if location.startswith(native.NAME) else None
+    def deserialize_device(stored: Any) -> torch.device:
+        found: torch.device = original(stored)
+        return torch.device(found.type, 0) if found.type == native.NAME else found
 
-    entry = (5, lambda storage: None, deserialize)  # before torch's own, which are 10 and more
-    registry.insert(0, entry)
-    return lambda: registry.remove(entry)
+    package.deserialize_device = deserialize_device
+
+    def undo() -> None:
+        package.deserialize_device = original
+
+    return undo
+
+
+@installs("compile.module_breaks_graphs", run_installer)
+def _cannot_be_traced() -> Undo:
+    module: Any = getattr(torch, native.NAME)
+    traced = module.current_device
+    module.current_device = native.library.current_device
+
+    def undo() -> None:
+        module.current_device = traced
+
+    return undo
 
 
 @installs("allocator.settings_accept_unknown", run_installer)

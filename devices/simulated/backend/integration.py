@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
 import torch
 
-from devices.simulated.backend import native
+from devices.simulated.backend import compiler, native
 from devices.simulated.backend.streams import ExternalStream, current_stream, default_stream
 
 
@@ -60,30 +60,32 @@ def _order(index: int, handle: object) -> None:
         consumer.wait_stream(producer)
 
 
-_TARGET: Final = "torch._dynamo.device_interface"
-
-
 def register_when_imported() -> None:
     """Registers the device with Dynamo: at once if Dynamo is loaded, otherwise when it is imported.
 
     Importing Dynamo takes seconds, so the function does not import it.
     """
-    if _TARGET in sys.modules:
-        _register(sys.modules[_TARGET])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    for target, register in _TARGETS.items():
+        if target in sys.modules:
+            register(sys.modules[target])
+        else:
+            sys.meta_path.insert(0, _Finder(target, register))
 
 
 class _Finder:
-    """A module finder that finds one module with the usual finders, and registers the device interface after that
-    module has run."""
+    """A module finder that finds one module with the usual finders, and calls a function with that module after it has
+    run."""
+
+    def __init__(self, target: str, register: Callable[[Any], None]) -> None:
+        self._target, self._register = target, register
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _TARGET:
+        if name != self._target:
             return None
         sys.meta_path.remove(self)
+        register = self._register
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
@@ -91,7 +93,7 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                _register(module)
+                register(module)
 
             loader.exec_module = exec_module
         return spec
@@ -121,24 +123,44 @@ def _register(module: Any) -> None:
 
         @staticmethod
         def get_raw_stream(index: int) -> int:
+            if native.on("compile.interface_no_raw_stream"):
+                return int(ours.default_stream(index).native_handle or 0)
             return int(ours.current_stream(index).native_handle or 0)
+
+        @staticmethod
+        def current_device() -> int:
+            stale = native.on("compile.interface_current_stale")
+            return 0 if stale else int(ours.current_device())
+
+        @staticmethod
+        def synchronize(device: torch.types.Device = None) -> None:
+            if not native.on("compile.interface_waits_for_nothing"):
+                ours.synchronize(device)
 
         @staticmethod
         def get_compute_capability(which: Any = None) -> str:
             return ""
 
-    in_workers = ("set_device", "current_device", "get_device_properties")
-    for name in in_workers:
-        setattr(SimulatedInterface.Worker, name, staticmethod(getattr(ours, name)))
+    worker: Any = SimulatedInterface.Worker
+    worker.current_device = SimulatedInterface.current_device
+    for name in ("set_device", "get_device_properties"):
+        setattr(worker, name, staticmethod(getattr(ours, name)))
+        setattr(SimulatedInterface, name, staticmethod(getattr(ours, name)))
     for name in (
-        *in_workers,
         *("stream", "current_stream", "set_stream", "_set_stream_by_id"),
-        *("synchronize", "memory_allocated", "is_available", "is_initialized"),
+        *("memory_allocated", "is_available", "is_initialized"),
     ):
         setattr(SimulatedInterface, name, staticmethod(getattr(ours, name)))
     module.register_interface_for_device(native.NAME, SimulatedInterface)
     for index in range(ours.device_count()):
         module.register_interface_for_device(f"{native.NAME}:{index}", SimulatedInterface)
+
+
+#: The modules of torch with which the device is registered, and how.
+_TARGETS: Final[dict[str, Callable[[Any], None]]] = {
+    "torch._dynamo.device_interface": _register,
+    "torch._dynamo.backends.registry": compiler.register,
+}
 
 
 def refuse_host_access() -> None:

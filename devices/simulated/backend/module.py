@@ -30,6 +30,10 @@ def is_available() -> bool:
     return not native.library.in_bad_fork()
 
 
+# Dynamo cannot look into the library. What torch.compiler.assume_constant_result does, which imports Dynamo.
+is_available._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def is_initialized() -> bool:
     """Returns True if the current process has used the device."""
     return bool(native.library.was_used())
@@ -54,7 +58,12 @@ def __getattr__(name: str) -> Any:
 _is_in_bad_fork = native.library.in_bad_fork
 #: How many devices there are: ``$SIMULATED_DEVICES``, or 2.
 device_count = native.library.device_count
-current_device = native.library.current_device  #: The index of this thread's current device.
+
+
+def current_device() -> int:
+    """Returns the index of this thread's current device. Dynamo can trace the function, because torch.accelerator is known to
+    it."""
+    return torch.accelerator.current_device_index()
 
 
 def set_device(device: torch.types.Device) -> None:

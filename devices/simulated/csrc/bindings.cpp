@@ -23,6 +23,7 @@
 #include "runtime.h"
 #include "settings.h"
 #include "worker.h"
+#include "compiled.h"
 #include "bindings_graph.h"
 #include "bindings_memory.h"
 
@@ -112,6 +113,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
   add_graphs(m);
+  add_compiled(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

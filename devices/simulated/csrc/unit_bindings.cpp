@@ -4,4 +4,5 @@
 #include "bindings.cpp"
 #include "bindings_memory.cpp"
 #include "bindings_graph.cpp"
+#include "compiled.cpp"
 #include "hazard.cpp"

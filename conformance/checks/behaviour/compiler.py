@@ -1,0 +1,210 @@
+"""torch.compile in a process of the suite: where its files go, what it has compiled, and how much.
+
+The module is the adapter over private names of torch's compiler. A test pins each name that is used. Repro scripts contain
+the module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.checks.scratch import scratch_folder
+from devices.files import cache_root
+
+#: The backend that runs the graphs of torch.compile op by op on the device.
+AOT_EAGER = "aot_eager"
+#: How often a function may be compiled again. Torch then stops compiling and runs it as it stands, which is an error here.
+_COMPILED_AT_MOST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """torch.compile with a backend, for the duration of a block of ``compiling``."""
+
+    backend: str
+
+    def __call__(
+        self, function: Callable[..., Any], *, dynamic: bool | None = None, fullgraph: bool = True
+    ) -> Callable[..., Any]:
+        """Returns a function as torch.compile makes it, by default in one graph."""
+        made: Callable[..., Any] = torch.compile(
+            function, backend=self.backend, dynamic=dynamic, fullgraph=fullgraph
+        )
+        return made
+
+    @property
+    def graphs(self) -> int:
+        """The number of graphs that were compiled since the block began."""
+        return int(_counters()["stats"]["unique_graphs"])
+
+    @property
+    def breaks(self) -> int:
+        """The number of graph breaks since the block began."""
+        return int(sum(_counters()["graph_break"].values()))
+
+    @property
+    def backward_passes(self) -> int:
+        """The number of backward passes that compiled autograd has traced since the block began."""
+        return int(_counters()["compiled_autograd"]["captures"])
+
+    @property
+    def cached(self) -> int:
+        """The number of graphs that Inductor took from its cache since the block began."""
+        return int(_counters()["inductor"]["fxgraph_cache_hit"])
+
+    @staticmethod
+    def switched_off() -> AbstractContextManager[None]:
+        """Returns a context manager in which backward passes are not compiled."""
+        made: AbstractContextManager[None] = _autograd()._disable()
+        return made
+
+
+def _counters() -> Any:
+    return importlib.import_module("torch._dynamo.utils").counters
+
+
+def _autograd() -> Any:
+    return importlib.import_module("torch._dynamo.compiled_autograd")
+
+
+@contextlib.contextmanager
+def compiled_backward(compiler: Compiler) -> Iterator[None]:
+    """Traces and compiles the backward passes of the block."""
+    with _autograd()._enable(partial(compiler, fullgraph=False)):
+        yield
+
+
+@contextlib.contextmanager
+def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
+    """Yields a compiler that has compiled nothing before and is forgotten at the end of the block. Its files are in
+    ``folder``, by default in a folder that is deleted at the end of the block."""
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(scratch_folder()) if folder is None else folder
+        stack.enter_context(compiler_files(place))
+        dynamo: Any = importlib.import_module("torch._dynamo")
+        limits = {
+            "recompile_limit": _COMPILED_AT_MOST,
+            "fail_on_recompile_limit_hit": True,
+            "suppress_errors": False,
+        }
+        stack.enter_context(dynamo.config.patch(**limits))
+        stack.enter_context(_guards_not_timed())
+        if backend != AOT_EAGER:
+            stack.enter_context(_code_generator(place))
+        dynamo.reset()
+        _counters().clear()
+        stack.callback(dynamo.reset)
+        yield Compiler(backend)
+
+
+@contextlib.contextmanager
+def _guards_not_timed() -> Iterator[None]:
+    """Keeps torch from measuring, for each function that it compiles, how long its guards take. For that it flushes the
+    processor's caches, which takes half of the time of compiling a small function."""
+    guards: Any = importlib.import_module("torch._dynamo.guards")
+    timed = getattr(guards, "profile_guard_manager", None)
+    if timed is None:  # another version of torch
+        yield
+        return
+    guards.profile_guard_manager = _takes_no_time
+    try:
+        yield
+    finally:
+        guards.profile_guard_manager = timed
+
+
+def _takes_no_time(*given: Any) -> float:
+    return 0.0
+
+
+@contextlib.contextmanager
+def compiler_files(folder: str) -> Iterator[None]:
+    """Keeps the files of torch's compilers and of the compilers that they start in ``folder``: caches and temporary files."""
+    below = Path(folder, "inductor")
+    values = {
+        "TMPDIR": folder,
+        "TORCHINDUCTOR_CACHE_DIR": str(below),
+        "TRITON_CACHE_DIR": str(below / "triton"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # read when Inductor is imported: more would start processes
+    }
+    before, temporary = {name: os.environ.get(name) for name in values}, tempfile.tempdir
+    os.environ.update(values)
+    tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = temporary
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _code_generator(folder: str) -> Iterator[None]:
+    """Prepares Inductor for a block: it compiles in this process, and forgets at both ends of the block what it knows of
+    the files that it has written.
+
+    The precompiled header of C++ kernels is in the suite's cache, because making it takes longer than all that a case
+    does. Its name is made of the compiler, its options and the preprocessed text of the header.
+    """
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    config: Any = importlib.import_module("torch._inductor.config")
+    headers = cache_root() / "compiler" / "headers"
+    names = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / "locks")}
+    before = {name: getattr(code, name) for name in names}
+    with config.patch(compile_threads=1):
+        for name, value in names.items():
+            setattr(code, name, value)
+        _forget_files()
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(code, name, value)
+            _forget_files()
+
+
+def _forget_files() -> None:
+    importlib.import_module("torch._inductor.utils").clear_caches()
+    sys.modules["torch._inductor.codecache"]._precompile_header.cache_clear()
+
+
+def device_interface(device: str) -> Any:
+    """Returns the interface that is registered with Dynamo for a device or a type of devices; None without one."""
+    registry: Any = importlib.import_module("torch._dynamo.device_interface")
+    try:
+        return registry.get_interface_for_device(device)
+    except NotImplementedError:
+        return None
+
+
+def written_graph(
+    program: Callable[..., Any], inputs: Sequence[torch.Tensor], backend: str, folder: str
+) -> str:
+    """Writes the script with which torch reproduces a graph to a folder, with its inputs. Returns the path of the script,
+    which compiles the graph by the backend and runs it."""
+    repro: Any = importlib.import_module("torch._dynamo.repro.after_dynamo")
+    path = os.path.join(folder, "graph.py")
+
+    def write(graph: Any, given: Sequence[Any]) -> Any:
+        text = repro.generate_dynamo_fx_repro_string(graph, given, backend, save_dir=folder)
+        Path(path).write_text(text, encoding="utf-8")
+        return graph.forward
+
+    with compiling(AOT_EAGER, folder):
+        torch.compile(program, backend=write, fullgraph=True)(*inputs)
+    return path

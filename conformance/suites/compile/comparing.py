@@ -1,0 +1,404 @@
+"""Runs a program as it stands and compiled, on equal inputs, and compares everything that a caller can see: the outputs and
+what they share with the inputs, the inputs afterwards, and the gradients.
+
+Eager execution on the device itself is the reference; other suites judge it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from conformance.checks.behaviour.compiler import AOT_EAGER, Compiler, compiling
+from conformance.checks.cases.context import CaseContext
+from devices.failure import Kind
+from opinfo.torch_private import storage_id, version_of
+
+#: Compiled code may fuse a product with a sum, and add in another order. Programs add at most some thousand numbers of
+#: about 1.
+RTOL, ATOL = 1e-5, 1e-5
+#: The same for dtypes that round more: some units in the last place.
+_ROUNDS = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+class Inputs:
+    """Makes the inputs of a program on the device. Two objects make equal inputs."""
+
+    def __init__(self, context: CaseContext) -> None:
+        self.context = context
+        self.random = torch.Generator().manual_seed(sum(map(ord, context.seed)))
+
+    def __call__(
+        self,
+        *shape: int,
+        dtype: torch.dtype = torch.float32,
+        layout: str = "contiguous",
+        grad: bool = False,
+    ) -> torch.Tensor:
+        """Returns a tensor of normal numbers, or of whole numbers up to 9, in a layout such as "transposed+offset"."""
+        if dtype.is_floating_point or dtype.is_complex:
+            wide = dtype if dtype.itemsize >= 4 else torch.float32
+            values = torch.randn(shape, generator=self.random, dtype=wide).to(dtype)
+        else:
+            values = torch.randint(
+                0, 2 if dtype == torch.bool else 10, shape, generator=self.random
+            )
+            values = values.to(dtype)
+        return self.of(values, layout, grad=grad)
+
+    def of(
+        self, values: torch.Tensor, layout: str = "contiguous", *, grad: bool = False
+    ) -> torch.Tensor:
+        """Returns a copy of a CPU tensor on the device, in a layout. The elements around it are NaN."""
+        if layout == "contiguous":
+            made = self.context.to_device(values.clone())  # the CPU's own copy is no copy
+        else:
+            made = self.context.lay(values, layout)
+        return made.requires_grad_(grad)
+
+    def index(self, *shape: int, below: int) -> torch.Tensor:
+        """Returns a tensor of indices from 0 to ``below`` - 1, of which some are equal."""
+        return self.of(torch.randint(0, below, shape, generator=self.random))
+
+
+@dataclass(slots=True)
+class Ran:
+    """What a run of a program left."""
+
+    inputs: list[torch.Tensor]
+    leaves: list[Any]  # the outputs, and what else is in the result
+    spec: Any  # how they are nested
+    rose: list[bool]  # by input: its version counter rose
+    error: Exception | None = None
+    gradients: dict[str, torch.Tensor | None] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [each for each in self.leaves if isinstance(each, torch.Tensor)]
+
+
+Make = Callable[[Inputs], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a case would compare: a program, the functions that make the inputs of its calls, and options."""
+
+    program: Callable[..., Any]
+    calls: tuple[Make, ...]
+    options: dict[str, Any]
+
+
+#: Set while cases are asked for their programs.
+_collected: list[Collected] | None = None
+
+
+@contextmanager
+def collecting() -> Iterator[list[Collected]]:
+    """Yields a list to which each call of ``compare`` in the block adds its program, in place of comparing it."""
+    global _collected
+    _collected = []
+    try:
+        yield _collected
+    finally:
+        _collected = None
+
+
+def compare(
+    context: CaseContext,
+    program: Callable[..., Any],
+    *calls: Make,
+    backend: str | None = None,
+    **options: Any,
+) -> None:
+    """Compiles a program once, and calls it with the inputs that each of the ``calls`` makes. Each call must leave what the
+    program leaves as it stands. The options are those of ``compare_with``."""
+    if _collected is not None:
+        _collected.append(Collected(program, calls, options))
+        return
+    if not context.where.script and (checks := _passed_together(context)):
+        context.checks += checks
+        return
+    with compiling(backend or backend_of(context)) as compiler:
+        compare_with(context, compiler, program, *calls, **options)
+
+
+def _passed_together(context: CaseContext) -> int:
+    """Returns the number of checks that the program has passed in a graph with other programs. (A repro script has no other
+    programs, and does not get here.)"""
+    module: Any = importlib.import_module("conformance.suites.compile.common_graph")
+    return int(module.passed_together(context))
+
+
+def backend_of(context: CaseContext) -> str:
+    """Returns the backend of torch.compile that compiles for the device, or ``aot_eager``."""
+    return context.descriptor.compiler or AOT_EAGER
+
+
+def compare_with(
+    context: CaseContext,
+    compiler: Compiler,
+    program: Callable[..., Any],
+    *calls: Make,
+    dynamic: bool | None = None,
+    fullgraph: bool = True,
+    tangents: str = "contiguous",
+    rtol: float = RTOL,
+    atol: float = ATOL,
+    size_one: bool = False,
+    may_raise: bool = False,
+    graphs: int | None = None,
+) -> None:
+    """Like ``compare``, with a compiler that exists.
+
+    ``tangents`` is the layout of the gradients of the outputs. With ``size_one``, strides of dimensions of size 1 are
+    compared, too. With ``may_raise``, the program may raise an exception, and must then raise it compiled, too. ``graphs`` is the largest number of graphs that the calls may need; each call of a program may need
+    one.
+    """
+    compiled = compiler(program, dynamic=dynamic, fullgraph=fullgraph)
+    before = compiler.graphs
+    for number, make in enumerate(calls):
+        at = f"call {number}" if len(calls) > 1 else ""
+        eager = run(context, program, make(Inputs(context)), tangents)
+        made = run(context, compiled, make(Inputs(context)), tangents)
+        Comparison(context, at, rtol, atol, size_one, may_raise).judge(eager, made)
+    count = compiler.graphs - before
+    context.check(
+        count > 0, "no graph was compiled", expected="at least 1", found=count, kind=Kind.COUNT
+    )
+    if graphs is not None:
+        text = "the program was compiled too often"
+        context.check(
+            count <= graphs, text, expected=f"{graphs} graphs", found=count, kind=Kind.COUNT
+        )
+
+
+def run(
+    context: CaseContext, program: Callable[..., Any], given: Sequence[Any], tangents: str
+) -> Ran:
+    """Calls a program, and computes the gradients of its outputs if one of them requires a gradient."""
+    try:
+        [made] = run_all(context, lambda each: [program(*each[0])], [given], tangents)
+    except Exception as error:  # compared with that of the other run
+        return Ran(_tensors(given), [], None, [], error)
+    return made
+
+
+def run_all(
+    context: CaseContext,
+    programs: Callable[[Sequence[Sequence[Any]]], Sequence[Any]],
+    given: Sequence[Sequence[Any]],
+    tangents: str = "contiguous",
+) -> list[Ran]:
+    """Makes one call of several programs, which takes the inputs of each and returns the result of each, and computes the
+    gradients of all of them in one backward pass."""
+    inputs = [_tensors(each) for each in given]
+    versions = [[version_of(each) for each in of_one] for of_one in inputs]
+    torch.manual_seed(17)
+    results = programs(given)
+    context.opened.settle(results)
+    context.settle()
+    made = []
+    for of_one, before, result in zip(inputs, versions, results):
+        leaves, spec = pytree.tree_flatten(result)
+        rose = [version_of(each) > old for each, old in zip(of_one, before)]
+        made.append(Ran(of_one, leaves, spec, rose))
+    _backward(context, made, tangents)
+    return made
+
+
+def _tensors(given: Sequence[Any]) -> list[torch.Tensor]:
+    leaves, _ = pytree.tree_flatten(list(given))
+    return [each for each in leaves if isinstance(each, torch.Tensor)]
+
+
+def _backward(context: CaseContext, made: Sequence[Ran], tangents: str) -> None:
+    """Computes the gradients of all outputs that require one, and notes those of the inputs."""
+    wanted, given = [], []
+    for of_one in made:
+        random = torch.Generator().manual_seed(3)
+        for each in of_one.tensors:
+            if each.requires_grad:
+                kind = each.dtype if each.dtype.itemsize >= 4 else torch.float32
+                weight = torch.randn(each.shape, generator=random, dtype=kind).to(each.dtype)
+                wanted.append(each)
+                given.append(context.lay(weight, tangents, around=0.0))
+    if wanted:
+        torch.autograd.backward(wanted, given)
+    for of_one in made:
+        of_one.gradients = {
+            f"the gradient of input {number}": each.grad
+            for number, each in enumerate(of_one.inputs)
+            if each.requires_grad and each.is_leaf
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a compiled run with an eager run. ``at`` names the call."""
+
+    context: CaseContext
+    at: str
+    rtol: float
+    atol: float
+    size_one: bool = False
+    may_raise: bool = False
+
+    def judge(self, eager: Ran, made: Ran) -> None:
+        """Checks everything that the runs left."""
+        if eager.error is not None:
+            if not self.may_raise:
+                raise eager.error
+            self._error(eager.error, made.error)
+            return
+        if made.error is not None:
+            raise made.error
+        self._nested(eager, made)
+        for number, (want, found) in enumerate(zip(eager.tensors, made.tensors)):
+            self._output(want, found, f"output {number}")
+        self._shared(eager, made)
+        for number, (want, found) in enumerate(zip(eager.inputs, made.inputs)):
+            self._input(want, found, f"input {number}")
+        # Compiled code may count a write that an op does not count: batch_norm's to its statistics, for example.
+        missing = [number for number, rose in enumerate(eager.rose) if rose > made.rose[number]]
+        text = "the compiled program wrote to an input without raising its version counter"
+        self._same(missing, [], text)
+        for name, gradient in eager.gradients.items():
+            self._gradient(gradient, made.gradients.get(name), name)
+
+    def _place(self, what: str = "") -> str:
+        return ", ".join(filter(None, (what, self.at)))
+
+    def _same(
+        self, found: Any, want: Any, text: str, kind: Kind = Kind.STATE, what: str = ""
+    ) -> None:
+        self.context.same(found, want, text, kind, self._place(what))
+
+    def _error(self, want: Exception, found: Exception | None) -> None:
+        text = "the compiled program did not raise the exception that eager execution raises"
+        name = type(want).__name__
+        if found is None:
+            self.context.check(
+                False, text, expected=name, found="no exception", kind=Kind.NOT_RAISED
+            )
+        # A compiler may raise a subclass, or a RuntimeError of its own in place of a check on the host.
+        taken = isinstance(found, (type(want), RuntimeError, AssertionError))
+        self.context.check(taken, text, expected=name, found=found, kind=Kind.RAISED)
+
+    def _nested(self, eager: Ran, made: Ran) -> None:
+        text = "the result of the compiled program has another structure"
+        self._same(str(made.spec), str(eager.spec), text, Kind.COUNT)
+        kinds = [isinstance(each, torch.Tensor) for each in eager.leaves]
+        self._same(
+            [isinstance(each, torch.Tensor) for each in made.leaves], kinds, text, Kind.COUNT
+        )
+        for want, found in zip(eager.leaves, made.leaves):
+            if not isinstance(want, torch.Tensor):
+                self._same(
+                    found, want, "a value in the result that is no tensor differs", Kind.VALUES
+                )
+
+    def _strides(self, tensor: torch.Tensor) -> tuple[int | None, ...]:
+        if not tensor.numel():
+            return ()
+        return tuple(
+            None if size == 1 and not self.size_one else stride
+            for size, stride in zip(tensor.shape, tensor.stride())
+        )
+
+    def _output(self, want: torch.Tensor, found: torch.Tensor, what: str) -> None:
+        self._same(found.device, want.device, "an output is on another device", Kind.DEVICE, what)
+        self._close(found, want, "the values of an output differ from eager execution", what)
+        text = "the strides of an output differ from eager execution"
+        if self.context.has("strides"):
+            self._same(self._strides(found), self._strides(want), text, Kind.STRIDES, what)
+        if self.context.has("storage"):
+            offsets = found.storage_offset(), want.storage_offset()
+            text = "the storage offset of an output differs from eager execution"
+            self._same(*offsets, text, Kind.OFFSET, what)
+        mine, theirs = ((each.is_conj(), each.is_neg()) for each in (found, want))
+        self._same(
+            mine, theirs, "the conjugate or negative bit of an output differs", Kind.BITS, what
+        )
+        text = "an output differs from eager execution in whether it requires a gradient"
+        self._same(found.requires_grad, want.requires_grad, text, what=what)
+
+    def _shared(self, eager: Ran, made: Ran) -> None:
+        """Compares which outputs are inputs, and which tensors share their memory."""
+        text = "an output is another object: eager execution returns an input, or a new tensor"
+        self._same(_objects(made), _objects(eager), text, Kind.ALIAS)
+        if self.context.has("storage"):
+            text = "outputs and inputs share memory in another way than after eager execution"
+            self._same(_sharing(made), _sharing(eager), text, Kind.ALIAS)
+
+    def _input(self, want: torch.Tensor, found: torch.Tensor, what: str) -> None:
+        text = "an input has other values than after eager execution"
+        self._close(found, want, text, what)
+        text = "an input has other strides than after eager execution"
+        self._same(found.stride(), want.stride(), text, Kind.STRIDES, what)
+        if self.context.has("storage"):
+            text = "the memory around an input has other values than after eager execution"
+            self._close(_whole(found), _whole(want), text, what)
+
+    def _gradient(self, want: torch.Tensor | None, found: torch.Tensor | None, what: str) -> None:
+        text = "a gradient is missing, or there is one where eager execution leaves none"
+        self._same(found is None, want is None, text, Kind.COUNT, what)
+        if want is not None and found is not None:
+            text = "the values of a gradient differ from eager execution"
+            self._close(found, want, text, what, widen=4.0)
+            text = "the strides of a gradient differ from eager execution"
+            if self.context.has("strides"):
+                self._same(self._strides(found), self._strides(want), text, Kind.STRIDES, what)
+
+    def _close(
+        self,
+        found: torch.Tensor,
+        want: torch.Tensor,
+        text: str,
+        what: str,
+        widen: float = 1.0,
+    ) -> None:
+        rounds = _ROUNDS.get(want.dtype, 0.0)
+        if not (want.dtype.is_floating_point or want.dtype.is_complex):
+            self.context.equal(found.detach(), want.detach(), text, self._place(what))
+            return
+        self.context.assert_close(
+            found.detach().resolve_conj().resolve_neg(),
+            want.detach().resolve_conj().resolve_neg(),
+            text,
+            self._place(what),
+            rtol=max(self.rtol, rounds) * widen,
+            atol=max(self.atol, rounds) * widen,
+            equal_nan=True,
+        )
+
+
+def _objects(made: Ran) -> list[int | None]:
+    """Returns, for each output, the number of the input that it is, as an object."""
+    return [
+        next((number for number, each in enumerate(made.inputs) if each is output), None)
+        for output in made.tensors
+    ]
+
+
+def _sharing(made: Ran) -> list[int]:
+    """Returns, for each input and output, the first tensor that has the same storage."""
+    storages = [storage_id(each) for each in (*made.inputs, *made.tensors)]
+    empty = [each.untyped_storage().nbytes() == 0 for each in (*made.inputs, *made.tensors)]
+    return [
+        place if none else storages.index(storage)
+        for place, (storage, none) in enumerate(zip(storages, empty))
+    ]
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor of all elements that fit into the storage of a tensor."""
+    plain = tensor.detach()
+    count = plain.untyped_storage().nbytes() // plain.itemsize
+    return plain.as_strided((count,), (1,), 0)

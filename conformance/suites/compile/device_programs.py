@@ -1,0 +1,66 @@
+"""Compiled programs that are judged in other ways than by one comparison with eager execution: on streams, with functions of the
+device's module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from conformance.checks.behaviour.compiler import compiling
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.compile.comparing import backend_of
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+
+@cases("compile.programs", requires={"streams"})
+def on_a_side_stream(context: CaseContext) -> None:
+    """A compiled program that is called on a side stream runs after the work that is queued there."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).sum(0)
+
+    with compiling(backend_of(context)) as compiler:
+        compiled = compiler(program)
+        x = context.to_device(torch.zeros(64, 5))
+        compiled(x)
+        for number in (1.0, 2.0):
+            stream = context.stream()
+            stream.wait_stream(context.current_stream())
+            with stream:
+                if context.descriptor.busy is not None:
+                    context.descriptor.busy(30.0)
+                x.fill_(number)
+                made = compiled(x)
+                made = made + 0
+            stream.synchronize()
+            text = "a compiled program on a side stream did not read what was written before on this stream"
+            context.equal(made, torch.full((5,), 64 * (2 * number + 1)), text)
+        context.check(compiler.graphs, "no graph was compiled", kind=Kind.COUNT)
+
+
+@cases("compile.programs", requires={"multi_device"})
+def functions_of_the_module(context: CaseContext) -> None:
+    """A program that asks the device's module for the current device, and whether the device is available, is one graph
+    that follows the current device."""
+    module = context.module
+
+    def program(x: torch.Tensor) -> Any:
+        y = x * (1 + module.current_device())
+        return y + 1 if module.is_available() else y
+
+    def region(x: torch.Tensor, index: int) -> torch.Tensor:
+        with context.on(index):
+            made: torch.Tensor = compiled(x)
+        return made
+
+    with compiling(backend_of(context)) as compiler:
+        compiled = compiler(program)
+        x = context.to_device(torch.ones(4))
+        for index in (0, context.indices[-1], 0):
+            text = "a program that asks for the current device gives a wrong result"
+            context.equal(region(x, index), torch.full((4,), 2.0 + index), text, f"index {index}")
+        context.check(compiler.graphs, "no graph was compiled", kind=Kind.COUNT)

@@ -1,0 +1,288 @@
+"""Compiled programs about numbers: reductions, special values, conversions, sorting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.compile.comparing import compare
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+NAN, INF = float("nan"), float("inf")
+SPECIAL = (NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5, 3.0, 1e-42)
+
+
+@cases("compile.programs", more=True)
+def special_values(context: CaseContext) -> None:
+    """NaN, infinities, signed zeros and a subnormal number in maxima, clamps, comparisons and rounding."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (
+            torch.maximum(x, y),
+            x.clamp(-1, 2),
+            torch.fmax(x, y),
+            x.nan_to_num(1.0, 2.0, 3.0),
+            x == y,
+            x.isnan(),
+            torch.copysign(x, y),
+            x.sign() + x.round(),
+            functional.relu(x),
+            x.amax(0),
+            x.argmax(0),
+            1 / x,
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (new.of(torch.tensor(SPECIAL)), new.of(torch.tensor(SPECIAL[::-1]).roll(2))),
+    )
+
+
+@cases("compile.programs", more=True)
+def whole_numbers(context: CaseContext) -> None:
+    """Integers wrap around, shift, divide towards zero and towards minus infinity, and are summed in int64."""
+
+    def program(x: torch.Tensor, y: torch.Tensor, small: torch.Tensor) -> Any:
+        return (
+            torch.div(x, y, rounding_mode="trunc"),
+            torch.div(x, y, rounding_mode="floor"),
+            torch.remainder(x, y),
+            torch.fmod(x, y),
+            (small * 100 + 90).sum(0),
+            small * 100,
+            (x << 3) >> 1,
+            x ^ y,
+            x.prod(1),
+            ~small,
+            x.to(torch.uint8),
+        )
+
+    def make(new: Any) -> Any:
+        x = new(5, 7, dtype=torch.int64, layout="transposed") - 5
+        y = new(5, 7, dtype=torch.int64) % 4 - 5
+        return x, y, new(40, 6, dtype=torch.int8)
+
+    compare(context, program, make)
+
+
+@cases("compile.programs", more=True)
+def short_floats(context: CaseContext) -> None:
+    """float16 and bfloat16 are computed in float32 where eager execution does so, and rounded at the end of each op."""
+
+    def program(h: torch.Tensor, b: torch.Tensor) -> Any:
+        return (
+            h.exp() * 2 - h,
+            b.sum(1),
+            (b * b).mean(0),
+            h.softmax(1),
+            b.cumsum(0),
+            h.to(torch.bfloat16) + b,
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (
+            new(6, 9, dtype=torch.float16, grad=True),
+            new(6, 9, dtype=torch.bfloat16, layout="transposed", grad=True),
+        ),
+    )
+
+
+@cases("compile.programs", more=True)
+def eight_bit_floats(context: CaseContext) -> None:
+    """float8 is converted from and to float32, and moved by views and concatenation."""
+
+    def program(x: torch.Tensor) -> Any:
+        y = x.to(torch.float8_e4m3fn)
+        z = (x * 3).to(torch.float8_e5m2)
+        return y, z.to(torch.float32) + 1, torch.cat([y, y]).to(torch.bfloat16), y.t()
+
+    compare(context, program, lambda new: (new(6, 5),))
+
+
+@cases("compile.programs", more=True)
+def float64_and_constants(context: CaseContext) -> None:
+    """float64 keeps its digits, and constants of Python do not widen or shorten a tensor."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        third = 1.0 / 3.0
+        return (
+            x * third,
+            y * third,
+            x + 2**53 + 1,
+            torch.full((3,), third, dtype=x.dtype, device=x.device) + y[0, :3],
+            x.sum() / 7,
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (new(4, 5, dtype=torch.float64), new(4, 5)),
+        rtol=1e-7,
+        atol=1e-7,
+    )
+
+
+@cases("compile.programs", more=True)
+def scans(context: CaseContext) -> None:
+    """Cumulative sums, products, maxima and logarithms of sums, along both dimensions of a transposed matrix."""
+
+    def program(x: torch.Tensor) -> Any:
+        return x.cumsum(0), x.cumsum(1).flip(1), x.cumprod(1), x.cummax(0), x.logcumsumexp(1)
+
+    compare(
+        context,
+        program,
+        lambda new: (new(9, 12, layout="transposed", grad=True),),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@cases("compile.programs", more=True)
+def sorted_values(context: CaseContext) -> None:
+    """Stable sorts with equal elements, the largest values and their places, and a search in sorted values."""
+
+    def program(x: torch.Tensor, i: torch.Tensor) -> Any:
+        values, places = torch.sort(i, dim=1, stable=True, descending=True)
+        top = torch.topk(x, 3, dim=0)
+        borders = torch.sort(x[0]).values.contiguous()
+        return (
+            values,
+            places,
+            top.values * 2,
+            top.indices,
+            torch.searchsorted(borders, x.contiguous()),
+            torch.bucketize(x, borders),
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (new(6, 8, layout="transposed"), new(6, 40, dtype=torch.int64)),
+    )
+
+
+@cases("compile.programs", more=True)
+def sums_of_squares(context: CaseContext) -> None:
+    """Norms, variances and logarithms of sums of exponentials, over one and over several dimensions."""
+
+    def program(x: torch.Tensor) -> Any:
+        return (
+            torch.linalg.vector_norm(x, 2, dim=(0, 2)),
+            *torch.var_mean(x, dim=(1, 2), correction=0),
+            torch.logsumexp(x, (0, 1)),
+            x.softmax(1).log(),
+            x.norm(1, dim=2),
+            x.std(0),
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (new(4, 5, 6, layout="contiguous+step_inner", grad=True),),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@cases("compile.programs", more=True)
+def ties_and_booleans(context: CaseContext) -> None:
+    """The first of equal maxima is found, booleans are reduced and counted, and empty masks select nothing."""
+
+    def program(i: torch.Tensor, flag: torch.Tensor) -> Any:
+        return (
+            i.argmax(1),
+            i.argmin(0),
+            i.max(1),
+            flag.any(0),
+            flag.all(1),
+            flag.sum(),
+            torch.where(flag, i, -i).amin(0),
+            i.masked_fill(flag, 0),
+            flag & ~flag,
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (
+            new(7, 30, dtype=torch.int64, layout="transposed"),
+            new(7, 30, dtype=torch.bool),
+        ),
+    )
+
+
+@cases("compile.programs", more=True)
+def complex_numbers(context: CaseContext) -> None:
+    """Products, absolute values, angles and exponentials of complex numbers, with gradients."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (x * y).abs(), torch.view_as_real(x.exp()), (x @ y.t()).angle(), x.sum(0)
+
+    compare(
+        context,
+        program,
+        lambda new: (
+            new(3, 4, dtype=torch.complex64, grad=True),
+            new(3, 4, dtype=torch.complex64, layout="transposed", grad=True),
+        ),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@cases("compile.programs", more=True)
+def products(context: CaseContext) -> None:
+    """Matrix products of transposed and stepped operands, with a bias, in batches, and in integers."""
+
+    def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, i: torch.Tensor) -> Any:
+        return (
+            torch.addmm(c, a, b, beta=0.5),
+            torch.baddbmm(c.expand(2, 6, 7), a.expand(2, 6, 5), b.expand(2, 5, 7)),
+            a.t() @ c,
+            torch.outer(a[0], b[0]),
+            i @ i.t(),
+            a[1] @ b,
+        )
+
+    compare(
+        context,
+        program,
+        lambda new: (
+            new(6, 5, layout="transposed", grad=True),
+            new(5, 7, layout="contiguous+step_inner", grad=True),
+            new(6, 7, grad=True),
+            new(4, 5, dtype=torch.int64),
+        ),
+        atol=1e-4,
+        rtol=1e-4,
+    )
+
+
+@cases("compile.programs", more=True)
+def tensors_made_inside(context: CaseContext) -> None:
+    """arange, full, eye, linspace and zeros_like make tensors on the device of an input, with its strides where eager
+    execution keeps them."""
+
+    def program(x: torch.Tensor) -> Any:
+        return (
+            x + torch.arange(5, device=x.device),
+            torch.eye(5, 6, device=x.device).t() * 2,
+            torch.zeros_like(x),
+            torch.full_like(x, 3).add_(x),
+            torch.linspace(0, 1, 5, device=x.device) * x[0],
+            torch.empty_like(x).fill_(4),
+            x.new_ones(2, 3),
+            torch.tril(torch.ones(5, 5, device=x.device, dtype=torch.bool)),
+        )
+
+    compare(context, program, lambda new: (new(6, 5, layout="transposed"),))

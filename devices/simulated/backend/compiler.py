@@ -1,0 +1,187 @@
+"""The backend "simulated" of torch.compile: Inductor's code for the CPU, over aliases of the device's memory.
+
+A graph that uses one device is given to Inductor with the CPU in the place of the device. The compiled code then runs in
+the turn of the device's current stream, on aliases of its arguments, as the device's kernels do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from devices.simulated.backend import native
+
+_CPU = torch.device("cpu")
+#: With the fault compile.deep_graphs: the most nodes of a graph that can be compiled.
+_DEEP = 110
+
+
+def register(registry: Any) -> None:
+    """Registers the backend in the module ``torch._dynamo.backends.registry``."""
+    registry.register_backend(compile_graph, name=native.NAME)
+
+
+def compile_graph(graph: Any, inputs: Sequence[Any], **options: Any) -> Any:
+    """Compiles a graph that Dynamo has traced. Returns a function of the graph's inputs."""
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    return compile_fx.compile_fx(graph, inputs, inner_compile=_compile_ops, **options)
+
+
+def _compile_ops(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """Compiles a graph of aten ops. Returns a function that takes a list of the inputs, which it empties, and returns the
+    outputs."""
+    if native.on("compile.deep_graphs") and len(graph.graph.nodes) > _DEEP:
+        raise RecursionError("maximum recursion depth exceeded while compiling a graph")
+    if not _uses_one_device(graph):
+        return _boxed(graph)
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    if native.on("compile.tags_ignored"):
+        _make_operands_dense(graph)
+    backward = bool(options.get("is_backward"))
+    on_cpu = [_moved(each) for each in inputs]
+    if native.on("compile.strides_ignored"):
+        on_cpu = [_as_dense(each) for each in on_cpu]
+    _move(graph)
+    compiled = compile_fx.compile_fx_inner(graph, on_cpu, **options)
+    return _Launch(compiled, backward)
+
+
+def _boxed(graph: Any) -> Callable[..., Any]:
+    common: Any = importlib.import_module("torch._functorch.aot_autograd")
+    made: Callable[..., Any] = common.make_boxed_func(graph.forward)
+    return made
+
+
+class _Launch:
+    """Compiled code for one graph. A call runs it in the turn of the current stream."""
+
+    def __init__(self, compiled: Callable[..., Any], backward: bool) -> None:
+        self._compiled, self._backward = compiled, backward
+        # It takes a list of arguments, which it empties. Torch copies the attributes of the object alone.
+        self._boxed_call = True
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        given = list(arguments)
+        arguments.clear()
+        if native.on("compile.mutation_lost"):
+            given = [_copy(each) for each in given]
+        if native.on("compile.strides_ignored"):
+            given = [_as_dense(each) for each in given]
+        if native.on("compile.random_numbers_repeat"):
+            torch.default_generator.manual_seed(0)
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        index = next((each.device.index for each in tensors), native.index_of(None))
+        outputs: list[Any] = []
+
+        def run(aliases: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            rest = iter(aliases)
+            call = [next(rest) if isinstance(each, torch.Tensor) else each for each in given]
+            outputs.extend(self._compiled(call))
+            return [each for each in outputs if isinstance(each, torch.Tensor)]
+
+        on_default = native.on("compile.on_default_stream")
+        made = iter(native.library.run_compiled(run, tensors, index, on_default))
+        found = [next(made) if isinstance(each, torch.Tensor) else each for each in outputs]
+        return [self._spoilt(each) for each in found]
+
+    def _spoilt(self, output: Any) -> Any:
+        """Returns an output as the faults that are on leave it."""
+        if not isinstance(output, torch.Tensor):
+            return output
+        if native.on("compile.results_dense"):
+            output = output.contiguous()
+        traced = native.on("compile.traced_backward_differs") and _in_traced_backward()
+        if traced and output.is_floating_point():
+            output = output * 2
+        if self._backward and native.on("compile.backward_differs") and output.is_floating_point():
+            output = output * 2
+        return output
+
+
+def _uses_one_device(graph: Any) -> bool:
+    """Returns True if a graph uses one index of the device, and has no result elsewhere."""
+    nodes = list(graph.graph.nodes)
+    devices = set().union(*map(_devices, nodes))
+    ours = {each for each in devices if each.type == native.NAME}
+    results = set().union(*(_devices(each) for each in nodes[-1].all_input_nodes))
+    return len(ours) == 1 and results <= ours
+
+
+def _devices(node: Any) -> set[torch.device]:
+    """Returns the devices of the tensors that a node of a graph makes."""
+    made = pytree.tree_leaves(node.meta.get("val"))
+    return {each.device for each in made if isinstance(each, torch.Tensor)}
+
+
+def _move(graph: Any) -> None:
+    """Puts the CPU in the place of the device in a graph: in its arguments, and in what is known of its tensors."""
+
+    def device(value: Any) -> Any:
+        ours = isinstance(value, torch.device) and value.type == native.NAME
+        return _CPU if ours else value
+
+    for node in graph.graph.nodes:
+        node.args = torch.fx.node.map_aggregate(node.args, device)
+        node.kwargs = torch.fx.node.map_aggregate(node.kwargs, device)
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map(_moved, node.meta["val"])
+    graph.recompile()
+
+
+def _moved(value: Any) -> Any:
+    """Returns a fake tensor on the CPU with the geometry of one on the device; any other value as it is."""
+    mode = getattr(value, "fake_mode", None)
+    if mode is None or value.device.type != native.NAME:
+        return value
+    with mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_CPU)
+
+
+# -- planted faults
+
+
+def _copy(value: Any) -> Any:
+    """Returns a copy of a tensor with the same strides; any other value as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value.detach())
+
+
+def _in_traced_backward() -> bool:
+    """Returns True in a backward pass that compiled autograd has traced."""
+    return bool(sys.modules["torch._dynamo.compiled_autograd"].in_compiled_autograd_region)
+
+
+def _as_dense(value: Any) -> Any:
+    """Returns a tensor as if it were contiguous, if its elements fill its memory."""
+    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.is_contiguous():
+        return value
+    dense = value.stride() == (1, value.shape[0])
+    return value.as_strided(value.shape, (value.shape[1], 1)) if dense else value
+
+
+def _make_operands_dense(graph: Any) -> None:
+    """Gives contiguous copies of their operands to ops that are not torch's own."""
+    for node in list(graph.graph.nodes):
+        namespace = getattr(node.target, "namespace", "")
+        if node.op != "call_function" or namespace in ("", "aten", "prims", "inductor"):
+            continue
+        for operand in [each for each in node.args if isinstance(each, torch.fx.Node)]:
+            with graph.graph.inserting_before(node):
+                copy = graph.graph.call_function(
+                    torch.ops.aten.clone.default,
+                    (operand,),
+                    {"memory_format": torch.contiguous_format},
+                )
+            value = operand.meta["val"]
+            with value.fake_mode:
+                copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+            node.replace_input_with(operand, copy)
+        node.meta.pop("eager_input_vals", None)  # the strides that the tags refer to
+    graph.recompile()

@@ -1,0 +1,1 @@
+"""Tests of the programs of the compile suite, and of the simulated device's compiler."""
