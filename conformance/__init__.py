@@ -27,7 +27,8 @@ _OURS: Final = frozenset({"devices", "opinfo", "reports"})
 
 
 class _Ours:
-    """An import finder for the packages of the suite, which stand beside the package ``conformance``."""
+    """An import finder for the packages ``devices``, ``opinfo`` and ``reports``, whose folders are next to the folder
+    of ``conformance``."""
 
     @classmethod
     def find_spec(
@@ -37,8 +38,8 @@ class _Ours:
 
 
 def _put_ours_first() -> None:
-    """Makes Python search for the packages of the suite in their own folder first. Raises ImportError if a foreign
-    package with the name of one of them is imported already, because Python cannot import both."""
+    """Makes Python search for the suite's packages first in the folder in which the suite is installed. Raises
+    ImportError if a different package of the same name has already been imported, because Python cannot import both."""
     for name in sorted(_OURS & sys.modules.keys()):
         folders = [*getattr(sys.modules[name], "__path__", ())]
         if os.path.realpath(folders[0] if folders else "") != str(_ROOT / name):
@@ -57,8 +58,17 @@ from devices.descriptor import (  # noqa: E402  (found by the lines above)
     Capability,
     Descriptor,
     Fact,
+    ProcessGroup,
     Tolerance,
     common_facts,
 )
 
-__all__ = ["Autocast", "Capability", "Descriptor", "Fact", "Tolerance", "common_facts"]
+__all__ = [
+    "Autocast",
+    "Capability",
+    "Descriptor",
+    "Fact",
+    "ProcessGroup",
+    "Tolerance",
+    "common_facts",
+]

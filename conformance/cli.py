@@ -116,7 +116,8 @@ main = conform
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(arguments: tuple[str, ...]) -> int:
-    """Run the suite on a device. `conform run --help` lists the options; all other arguments are pytest's.
+    """Run the suite on a device. `conform run --help` lists the suite's options. All other arguments are passed to
+    pytest.
 
     The command runs `pytest -p conformance.plugin --pyargs conformance ARGUMENTS` and has the same exit code.
     """
@@ -129,8 +130,9 @@ def run(arguments: tuple[str, ...]) -> int:
 
 
 def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
-    """Yields pytest options that put pytest's cache into the suite's cache folder. Also sets environment variables so
-    that torch and hypothesis write their files there. A run then writes only its results into the current folder."""
+    """Yields pytest options that put pytest's cache into the suite's cache folder. Also sets environment variables, so
+    that torch and hypothesis write their files into the cache folder too. A run then writes only its results into the
+    current folder."""
     folder = cache_root()
     with suppress(OSError):  # the cache cannot be written: they are where they are by default
         (folder / "pytest").mkdir(parents=True, exist_ok=True)

@@ -77,8 +77,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Checks the command line. If ``-n`` was not given, sets up one worker, so that a crash ends only the worker and
-    not the run."""
+    """Checks the command line. If ``-n`` was not given, the run gets one worker, so that a crash ends only the worker
+    and not the run."""
     if hasattr(config, "workerinput"):
         return None
     _check_command_line(config)
@@ -131,8 +131,8 @@ def _check_command_line(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by
-    processors and memory. If it returns None, pytest-xdist chooses the number."""
+    """Returns the number of workers for ``-n auto``: the workers per device times the number of devices, limited by the
+    number of processors and by the memory. If the function returns None, pytest-xdist chooses the number."""
     if not pytest_.takes_the_suite(config) or not has_torch():
         return None
     _check_command_line(config)
@@ -274,7 +274,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Runs an item of the suite without setup and teardown, unless a plugin needs these phases."""
+    """Runs an item of the suite. Setup and teardown are left out, unless a plugin needs these phases."""
     if not (isinstance(item, pytest_.SuiteItem) and item.config.stash.get(_BARE, False)):
         return None
     pytest_.run_phase(item)
@@ -303,8 +303,8 @@ def _run_item(item: pytest_.SuiteItem) -> None:
 
 
 _TWICE = (
-    "{} ran twice: a pytest plugin repeats tests. A failing cell that is run until it passes would turn green without a "
-    "trace: disable that plugin with -p no:NAME"
+    "{} ran twice: a pytest plugin repeats tests. A failing cell that is "
+    "repeated until it passes would be reported as passed: disable that plugin with -p no:NAME"
 )
 
 
@@ -341,7 +341,7 @@ class _Reports:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Iterator[None]:
-        """Collects the cells from a report before another plugin prints the report, and prints a progress line."""
+        """Collects the cells from a report before any other plugin prints the report, and prints a progress line."""
         from conformance.run.item_report import read_report
         from conformance.run.xdist_adapter import REPORT, worker_of
 

@@ -1,8 +1,8 @@
-"""Functions that control the entry points ``torch.backends``, through which importing torch also imports installed
-third-party backends.
+"""Functions that control the entry points ``torch.backends``. Because of them, importing torch also imports the
+installed third-party backends.
 
-The processes of the suite postpone the import of such backends. A process that plans or reports needs no device, and a
-process that opens a device records its own state before it imports the backend. The module does not import torch.
+The processes of the suite postpone the import of third-party backends. A process that plans or reports needs no device,
+and a process that opens a device records its own state before it imports the backend. The module does not import torch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _PUT_OFF: Final = "TORCH_CONFORMANCE_AUTOLOAD_PUT_OFF"
 
 
 def put_off() -> None:
-    """Keeps torch from importing third-party backends when it is imported, in the current process and in its child
-    processes."""
+    """Keeps torch from importing third-party backends when torch itself is imported, in the current process and in its
+    child processes."""
     if "torch" not in sys.modules and os.environ.get(_SWITCH, "1") == "1":
         os.environ |= {_SWITCH: "0", _PUT_OFF: "1"}
 
 
 def is_put_off() -> bool:
-    """Returns True if the import of third-party backends was postponed. Code that opens a device must then import the
-    device's backend."""
+    """Returns True if the import of third-party backends was postponed. In this case, code that opens a device must
+    import the device's backend."""
     return os.environ.get(_PUT_OFF) == "1"
 
 

@@ -15,9 +15,9 @@ from devices.failure import Failure, Word
 class CellKey(NamedTuple):
     """The identity of a cell: clause, unit, dtype and variant.
 
-    ``unit`` is what the clause is checked on: an op, or a case of the clause, whose cells have an empty ``dtype``.
-    ``variant`` distinguishes cells in which one unit is executed in different ways, such as ``compiled`` or ``4 ranks``; it
-    is empty for most cells.
+    ``unit`` names the thing on which the clause is checked: an op, or a case of the clause. The cell of a case has an
+    empty ``dtype``. ``variant`` says in which way the unit is executed, such as ``compiled`` or ``4 ranks``, if there
+    is a cell for each of several ways. Most cells have an empty ``variant``.
     """
 
     clause: str
@@ -42,7 +42,7 @@ class CellKey(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Dtype and variant as one text, in which records and the dashboard store them: ``float32``,
+        """The dtype and the variant as one text, as records and the dashboard store them: ``float32``,
         ``float32@compiled``, ``@4 ranks``, or an empty text."""
         return f"{self.dtype}@{self.variant}" if self.variant else self.dtype
 
@@ -60,8 +60,8 @@ class CellKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> CellKey:
-        """Reads a cell's identity from ``clause::op[dtype]``, ``clause::case``, or one of these with ``@variant`` at the
-        end. Raises ValueError if the text has another form."""
+        """Returns the cell that a text names: ``clause::op[dtype]`` or ``clause::case``, with ``@variant`` at the end
+        if the cell has a variant. Raises ValueError if the text has another form."""
         clause, separator, rest = text.partition("::")
         rest, at, variant = rest.partition("@")
         if not separator or not clause or not rest or (at and not variant):
@@ -154,7 +154,7 @@ MOST_ULPS: Final = 1e300
 
 
 class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a cell that a worker reports and that the record stores.
+    """The facts about a cell that a worker reports and that the record of a run stores.
 
     ``checks`` counts executed comparisons, ``samples`` the inputs on which they were made. ``layouts`` are the ids of
     the layouts that failed, ``ran_layouts`` the ids of the layouts that ran, both sorted. ``worst_error`` is the
@@ -210,7 +210,7 @@ class CellOutcome(CellFacts, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a cell as a worker sends it to the session.
 
     ``call`` is the call that ended the cell's process, if it is known. ``judged`` is True if that call had returned and
-    its result was being judged. ``script`` is the text of the repro script if the worker is on another machine.
+    its result was being checked. ``script`` is the text of the repro script if the worker is on another machine.
     ``others`` are the observations of the other runs of a flaky cell.
     """
 

@@ -20,8 +20,8 @@ from devices.files import read_toml
 
 
 class DescriptorError(ConformError):
-    """The error for a descriptor that cannot be loaded or declares something impossible. The text of the error says how
-    to fix it."""
+    """The error for a descriptor that cannot be loaded or that declares something impossible. The text of the error
+    says how to fix the descriptor."""
 
 
 def names(text: str) -> frozenset[str]:
@@ -40,6 +40,7 @@ class _Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statistics: frozenset[str]
     settings: frozenset[str]
     dtypes: frozenset[str]
+    reductions: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ VERSION_FACTS: Final = _WORDS.version_facts
 STATISTICS: Final = _WORDS.statistics
 SETTINGS: Final = _WORDS.settings
 DTYPES: Final = _WORDS.dtypes
+REDUCTIONS: Final = _WORDS.reductions
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,8 @@ class Fact:
 
 
 def check_names(what: str, names: object, known: Mapping[str, object] | frozenset[str]) -> None:
-    """Raises DescriptorError unless ``names`` is a collection of known names. ``what`` is the kind of the names, for
-    the text of the error."""
+    """Raises DescriptorError unless ``names`` is a collection of known names. ``what`` says which kind of names is
+    expected, for the text of the error."""
     if isinstance(names, str) or not isinstance(names, (frozenset, set, tuple, list, Mapping)):
         raise DescriptorError(f"expected a set of {what} names, got {names!r}")
     for name in names:
@@ -143,8 +145,8 @@ AUTOCAST_POLICIES: Final = names(
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
-    """Ops (of torch.ops.aten) for which the device's autocast policy differs from torch's common lists, and the
-    reason."""
+    """Ops (of torch.ops.aten) that the device's autocast treats in another way than torch's common lists say: the
+    policy for these ops, and the reason."""
 
     policy: str
     ops: frozenset[str]
@@ -158,6 +160,26 @@ class Autocast:
         _in_form(
             "reason", self.reason, Annotated[str, msgspec.Meta(pattern=r"\S")], "a non-empty text"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """The backend of torch.distributed that serves a device: its name, as init_process_group takes it, and the dtypes
+    that each reduction (a name of torch.distributed.ReduceOp) takes. Two ranks may use one device index if
+    ``shares_indices`` is True."""
+
+    backend: str
+    reductions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    shares_indices: bool = False
+
+    def __post_init__(self) -> None:
+        _in_form("backend", self.backend, _Name, "the name of a backend of torch.distributed")
+        _in_form("shares_indices", self.shares_indices, bool, "True or False")
+        check_names("reduction", self.reductions, REDUCTIONS)
+        for name, dtypes in self.reductions.items():
+            _in_form(f"reductions['{name}']", dtypes, _NameSet, "a set of names")
+            check_names("dtype", dtypes, DTYPES)
+        object.__setattr__(self, "reductions", MappingProxyType(dict(self.reductions)))
 
 
 def common_facts(**more: str | None) -> dict[str, str]:
@@ -234,6 +256,8 @@ _FORMS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("time_scale", _TimeScale, "a number greater than 0"),
     ("first_use", _Seconds, "a number of seconds of at least 0"),
     ("pointers", bool | None, "True, False or None"),
+    ("process_group", ProcessGroup | None, "a ProcessGroup(backend) or None"),
+    ("host_memory", bool, "True or False"),
     ("facts unavailable device_count", Callable, "a function"),
     ("busy gate fail settle to_device from_device", Callable | None, "a function or None"),
 )
@@ -278,6 +302,7 @@ class Descriptor:
     transformed_sums: frozenset[str] = (
         frozenset()
     )  # ops whose algorithm transforms operands (Winograd, FFT)
+    host_memory: bool = False  # tensors lie in the memory of the host, as the CPU's do
     alignment: int = 64  # of the start of an allocation, in bytes
     granularity: int | None = None  # bytes: requests are rounded up to a multiple of it
     # For large requests: a request above the key's number of bytes may get up to the value's number of bytes more.
@@ -315,6 +340,8 @@ class Descriptor:
     # Whether a failed assertion on the device ends the process or makes the device unusable (device_assert).
     assertions_are_fatal: bool = True
     autocast: tuple[Autocast, ...] = ()  # differences from torch's common autocast lists
+    # The backend of torch.distributed that serves the device; None: torch's default for the device type.
+    process_group: ProcessGroup | None = None
     captures_default_stream: bool = True  # False: graphs can be captured on other streams only
     facts: Callable[[], Mapping[str, str]] = common_facts  # checked against FACTS when called
     unavailable: Callable[[], str | None] = lambda: (
@@ -333,13 +360,18 @@ class Descriptor:
         if self.pointers or (self.pointers is None and "storage" in self.capabilities):
             object.__setattr__(self, "capabilities", self.capabilities | {"pointers"})
 
+    @property
+    def ranks_share_indices(self) -> bool:
+        """True if several ranks of a process group may use one device index."""
+        return self.process_group is not None and self.process_group.shares_indices
+
     def dtypes_of(self, op: str) -> frozenset[str]:
         """Returns the dtypes that the device declares for an op."""
         return self.dtypes_by_op.get(op, self.dtypes)
 
     def first_time(self, seconds: float) -> float:
-        """Returns the time limit in seconds for the first use of an op or function in a process, if later uses take at
-        most ``seconds``."""
+        """Returns the time limit in seconds for the first use of an op or function in a process. ``seconds`` is the
+        limit for a later use on a device of usual speed."""
         return seconds * self.time_scale + self.first_use
 
     def function(self, role: str) -> str:
@@ -354,8 +386,8 @@ class Descriptor:
 
 
 def check(descriptor: Descriptor) -> None:
-    """Checks the value of each field and replaces it by an immutable copy. Raises DescriptorError. A repro script does
-    without."""
+    """Checks the value of each field and replaces the value by an immutable copy. Raises DescriptorError. Repro
+    scripts, which contain a copy of a descriptor, do not check it."""
     name = descriptor.name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DescriptorError(

@@ -1,4 +1,5 @@
-"""Errors that users see as one line, without a traceback, and the wording that messages share."""
+"""The base class of errors that users see as one line, without a traceback, and functions that write parts of
+messages."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def with_cause(error: BaseException) -> str:
-    """Returns an exception as one line, followed by the first exception in the chain that led to it."""
+    """Returns an exception as one line. If other exceptions caused it, the line also names the first of them."""
     first = error
     while first.__cause__ is not None:
         first = first.__cause__

@@ -1,4 +1,5 @@
-"""The data of a failed check: the expected and the found value, the place, and the call that failed.
+"""The data of a failed check: the expected value and the found value, the place of the difference, and the call that
+failed.
 
 All code that groups, minimises, matches or shows failures uses the fields of ``Failure``. Messages are made from the
 fields and are never parsed.
@@ -89,15 +90,16 @@ class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A failed check.
 
-    ``subject`` names the thing that was judged ("output 0", "input 1", "allocated bytes"). ``expected`` and ``found``
+    ``subject`` names the thing that was checked ("output 0", "input 1", "allocated bytes"). ``expected`` and ``found``
     are short texts, or values as Python writes them. If both are empty, the subject is a sentence that says what is
-    wrong. ``detail`` is a sentence for a failure that the other fields do not describe. ``raises`` is the type of
-    the exception that was raised or should have been raised. ``said`` is the text of the device's exception; a
-    manifest's ``match`` is searched for in this text only. ``check`` is the sort of check: ``inputs`` (a call on inputs
-    in a layout), ``target`` (a call into an ``out=`` target in a layout), or the name of a directed check, which has a
+    wrong. ``detail`` is a sentence for a failure that the other fields do not describe. ``raises`` is the type of the
+    exception that was raised or should have been raised. ``said`` is the text of the device's exception; a manifest's
+    ``match`` is searched for in this text only. ``check`` is the sort of check: ``inputs`` (a call on inputs in a
+    layout), ``target`` (a call into an ``out=`` target in a layout), or the name of a directed check, which has a
     program of its own. ``layout`` is the stable id of the failing layout. ``call`` is the call as Python, with
     ``t[0]``, ``t[1]`` … for the tensors whose geometry is in ``inputs``. ``program`` describes the random program after
-    which the check failed. ``rank`` is the rank of the process in which it failed, if several worked together.
+    which the check failed. ``rank`` is the rank of the process in which the check failed, if several processes worked
+    together.
     """
 
     kind: Kind
@@ -136,7 +138,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def of_rank(self, rank: int | None) -> Failure:
-        """Returns the failure with the rank of the process in which it happened."""
+        """Returns a copy of the failure with the given rank, that of the process in which the check failed."""
         return Failure(
             **{**{name: getattr(self, name) for name in self.__annotations__}, "rank": rank}
         )

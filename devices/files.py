@@ -24,7 +24,7 @@ _Made = TypeVar("_Made")
 
 
 def cache_root() -> Path:
-    """Returns the folder for files that can be made again: ``$TORCH_CONFORMANCE_CACHE`` if it is set,
+    """Returns the cache folder, whose files can be made again: ``$TORCH_CONFORMANCE_CACHE`` if that variable is set,
     otherwise a folder in the user's cache folder."""
     if explicit := os.environ.get("TORCH_CONFORMANCE_CACHE"):
         return Path(explicit)
@@ -34,8 +34,8 @@ def cache_root() -> Path:
 
 @contextmanager
 def explained(kind: Callable[[str], Exception], path: object, problem: str) -> Iterator[None]:
-    """Replaces an OSError in the context by an error of type ``kind``, whose text names the file, the problem ("cannot
-    be written") and the reason."""
+    """Replaces an OSError in the context by an error of type ``kind``. The text of the error names the file, the
+    problem (such as "cannot be written") and the reason."""
     try:
         yield
     except OSError as error:
@@ -49,7 +49,7 @@ MOST_RECORD = 1 << 30
 
 def read_regular(path: Path, most: int = MOST_TEXT) -> bytes:
     """Returns the bytes of a regular file. Raises OSError if the file cannot be read, if it has more than ``most``
-    bytes, or if it is a device or a pipe, from which reading may never end."""
+    bytes, or if it is a device or a pipe, because reading from these may never end."""
     # Opening a pipe without a writer would wait for one.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb", buffering=0) as stream:

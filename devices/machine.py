@@ -8,6 +8,7 @@ import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ def is_installed(name: str) -> bool:
 
 
 def torch_lacks(library: str) -> str | None:
-    """Returns the reason why the installed torch cannot drive a device; None if torch's ``lib`` folder contains
+    """Returns the reason why the installed torch does not support a device; None if torch's ``lib`` folder contains
     ``library``.
 
     ``library`` is a name without prefix and suffix, such as ``torch_cuda``.
@@ -63,12 +64,28 @@ def _file_names(library: str) -> tuple[str, ...]:
 
 
 def loads(*libraries: str) -> bool:
-    """Returns True if one of the given shared libraries of a driver can be loaded."""
+    """Returns True if at least one of the given shared libraries of a driver can be loaded."""
     for name in libraries:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
             return True
     return False
+
+
+#: Where Linux says how much memory the process' control group may use, in the two versions of the interface.
+_GROUP_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+
+def host_memory() -> int:
+    """Returns the bytes of memory that the machine has, or those that the container may use if they are fewer."""
+    bytes_ = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _GROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # another version, or "max"
+            bytes_.append(int(Path(path).read_text(encoding="ascii")))
+    return min(bytes_)
 
 
 def version_in(path: str | Path, pattern: str = r"\d+(?:\.\d+)+") -> str:

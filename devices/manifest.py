@@ -28,7 +28,7 @@ class ConditionError(ValueError):
 def public_version(version: str) -> str:
     """Returns a version without its local part: "2.13.0" for "2.13.0+cpu".
 
-    Conditions ignore the local part, because builds of one version differ in nothing else.
+    Conditions ignore the local part, because it only distinguishes builds of the same version.
     """
     return version.partition("+")[0]
 
@@ -117,7 +117,7 @@ class ExpectedOutcome(Word):
 
 
 class CauseKind(Word):
-    """The kind of the root cause of a block, which says who must fix it."""
+    """The kind of a block's root cause, which says who must fix the cause."""
 
     NOT_IMPLEMENTED = "not-implemented"
     DEVICE_BUG = "device-bug"
@@ -185,8 +185,8 @@ class ManifestError(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The blocks of one manifest in the order of the file. ``inactive`` are the blocks whose conditions the current
-    machine does not meet."""
+    """The blocks of one manifest in the order of the file. ``inactive`` has the blocks whose conditions the machine
+    does not meet."""
 
     blocks: tuple[Block, ...] = ()
     inactive: tuple[Block, ...] = ()

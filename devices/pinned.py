@@ -1,4 +1,4 @@
-"""Pinned examples: calls and programs for which a device once deviated, stored in ``pinned.jsonl`` in the device's
+"""Pinned examples: calls and programs with which a device once failed, stored in ``pinned.jsonl`` in the device's
 folder.
 
 The file has one JSON object in each line, sorted by cell and id, so that branches that pin different examples can be
@@ -174,7 +174,7 @@ def line_of(pinned: Pinned) -> str:
 
 
 def digest(pinned: Iterable[Pinned]) -> str:
-    """Returns the text by which pinned examples enter a plan's hash: a hash of their ids (16 hexadecimal digits), or
-    ``none`` if there are no pinned examples."""
+    """Returns the text that stands for pinned examples in the input of a plan's hash: a hash of their ids (16
+    hexadecimal digits), or ``none`` if there are no pinned examples."""
     ids = " ".join(sorted(p.id for p in pinned))
     return hashlib.blake2b(ids.encode(), digest_size=8).hexdigest() if ids else "none"

@@ -5,7 +5,8 @@
 
     [[raised]]  # a maximum that was raised, and why
 
-The maxima are in units in the last place. They are only lowered, unless a reason is given.
+The maxima are in units in the last place. A maximum may be lowered at any time, but it is raised only if a reason is
+given.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raised: tuple[Raised, ...] = ()
 
     def of(self, op: str, dtype: str) -> float | None:
-        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if the file has
-        none."""
+        """Returns the recorded maximum error for an op and dtype, in units in the last place; None if no error is
+        recorded."""
         found: Mapping[str, float] = getattr(self, dtype, {})
         return found.get(op)
 
@@ -73,9 +74,9 @@ def record_of(folder: Path | None) -> Record:
 def updated(
     record: Record, measured: Mapping[tuple[str, str], float], reason: str | None
 ) -> tuple[Record, list[str]]:
-    """Returns the record with the ``measured`` errors (by op and dtype), and a text for each maximum that is too small
-    and was not raised. A maximum is raised only if a ``reason`` is given. Errors are rounded up to four decimal
-    places."""
+    """Returns the record updated with the ``measured`` errors (by op and dtype), and a text for each recorded maximum
+    that is smaller than the measured error but was not raised. A maximum is raised only if a ``reason`` is given.
+    Errors are rounded up to four decimal places."""
     maxima = {name: dict(getattr(record, name)) for name in ("float32", "bfloat16", "float16")}
     raised, refused = list(record.raised), []
     for (op, dtype), error in sorted(measured.items()):

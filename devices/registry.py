@@ -33,8 +33,8 @@ class UnknownDevice(ConformError):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The devices by name. For descriptors that could not be loaded, the registry has the errors by the name of the
-    device."""
+    """The devices by name (``devices``), and for each device whose descriptor could not be loaded, the error by the
+    name of the device (``broken``)."""
 
     devices: Mapping[str, Descriptor]
     broken: Mapping[str, DescriptorError]
@@ -74,8 +74,8 @@ class Registry:
 def discover(
     folder: Path = _BUILT_IN, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None
 ) -> Registry:
-    """Loads every built-in device and every entry point. A device that cannot be loaded does not affect the other
-    devices."""
+    """Loads the built-in devices and the devices of all entry points. A device that cannot be loaded does not affect
+    the other devices."""
     devices: dict[str, Descriptor] = {}
     broken: dict[str, DescriptorError] = {}
     for path in folder.glob("*/descriptor.py"):
@@ -178,8 +178,8 @@ def _descriptor_in(module: ModuleType, source: str) -> Descriptor:
 
 
 def _with_folder(device: Descriptor, folder: Path) -> Descriptor:
-    """Returns a descriptor in which a missing folder is set to ``folder``, and a missing manifest to the file
-    ``expected.toml`` in the folder, if that file exists."""
+    """Returns a copy of a descriptor. If it has no folder, the folder is set to ``folder``. If it has no manifest, the
+    manifest is set to the file ``expected.toml`` in the folder, if that file exists."""
     folder = device.folder or folder
     manifest = folder / "expected.toml"
     expectations = device.expectations or (manifest if manifest.is_file() else None)
@@ -193,8 +193,8 @@ def _source(entry: importlib.metadata.EntryPoint) -> str:
 
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
-    """Replaces every exception in the context by a DescriptorError of one line. The line contains the type of the
-    exception, unless the exception's text was written for users."""
+    """Replaces every exception in the context by a DescriptorError with a text of one line. The line contains the type
+    of the exception, unless the exception's text was written for users."""
     try:
         yield
     except (Exception, SystemExit) as error:

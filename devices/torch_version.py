@@ -1,8 +1,8 @@
 """The versions of torch that the suite supports, and a check of the installed version that does not import torch.
 
-torch is not among the dependencies that pip installs with the suite, so that pip never replaces the torch that a
-backend is built for. The suite uses private names of torch, which differ between minor versions. Without this check,
-an unsupported version would lead to an AttributeError somewhere.
+torch is not among the dependencies that pip installs with the suite, so that pip never replaces the torch for which a
+backend is built. The suite uses private names of torch, which differ between minor versions. Without the check, an
+unsupported version would cause an AttributeError at some later point.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def supported() -> str:
 
 
 def installed() -> str | None:
-    """Returns the version of the torch that is imported or would be imported; None if torch is not installed.
+    """Returns the version of the torch that is imported, or that importing torch would find; None if torch is not
+    installed.
 
     The version is empty if torch does not state one.
     """

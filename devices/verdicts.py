@@ -1,9 +1,11 @@
-"""Functions that find the blocks of a manifest that match a cell, and judge the observation of the cell by them.
+"""Functions that find the blocks of a manifest that match a cell, and determine the verdict on the observation of the
+cell.
 
-Patterns are compared for each of clause, op, dtype and variant. An exact name is more specific than a prefix, and a longer
-prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A block is
-overridden by a block that is at least as specific in all four and more specific in one. The blocks that are not
-overridden decide. If they expect different outcomes of one cell, they conflict.
+Patterns are compared for each of the keys clause, op, dtype and variant. An exact name is more specific than a prefix,
+and a longer prefix is more specific than a shorter one; in a list, the most specific pattern that matches counts. A
+block is overridden by another block that is at least as specific in all four keys and more specific in at least one.
+The blocks that are not overridden decide what is expected of the cell. If these blocks expect different outcomes, they
+conflict.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from devices.manifest import Block, ExpectedOutcome, Manifest, ManifestError
 
 
 class ManifestConflict(ManifestError):
-    """The error for two blocks of a manifest that expect different outcomes of one cell, and of which neither overrides
-    the other."""
+    """The error for a conflict in a manifest: two blocks expect different outcomes of one cell, and neither block
+    overrides the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ _EXACT: Final = sys.maxsize  # more specific than any prefix
 
 
 class _Axis(dict[str, dict[int, int]]):
-    """The patterns of all blocks for one of clause, op, dtype and variant.
+    """The patterns of all blocks for one of the keys clause, op, dtype and variant.
 
     ``axis[name]`` maps the index of each block that matches the name to a number that says how specific the match is:
     the length of the longest prefix, or ``_EXACT``.
@@ -181,7 +183,8 @@ class _Axis(dict[str, dict[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, its reason as a text for people (may be empty), and the blocks of the manifest that led to it."""
+    """A verdict with the reason as a text for people (may be empty) and the blocks of the manifest that led to the
+    verdict."""
 
     verdict: Verdict
     why: str = ""
@@ -199,8 +202,8 @@ def judge_cell(
     ran: frozenset[str] | None = None,
     expired: bool = False,
 ) -> Judgement:
-    """Judges a cell by its exact outcome. Failures that are not expected are regressions; expected failures that do not
-    occur are improvements.
+    """Returns the verdict on a cell, which depends on the exact outcome. Failures that are not expected are
+    regressions; expected failures that do not occur are improvements.
 
     ``ran`` are the layouts that were run; an expected layout among them that did not fail is an improvement. If ``ran``
     is None, no layout counts as passed. ``expired`` is True if the last day of the expectation has passed; a flaky
@@ -284,9 +287,11 @@ def _without_block(observed: Observed) -> Judgement:
 def judge_flaky(
     expectation: Expectation, seen: Sequence[Observed], *, expired: bool = False
 ) -> Judgement:
-    """Judges a flaky cell by several runs: first each run alone, then the share of runs that passed.
+    """Returns the verdict on a flaky cell from several runs: first each run is judged alone, then the share of runs
+    that passed.
 
-    A single run does not show a share, so it is judged by ``judge_cell``. Runs without an outcome are not counted.
+    A single run shows no share, so a cell with only one run is judged by ``judge_cell``. Runs without an outcome are
+    not counted.
     """
     for each in seen:
         if (alone := judge_cell(expectation, each, expired=expired)).verdict is Verdict.REGRESSION:
@@ -298,7 +303,7 @@ def judge_flaky(
     passed = sum(each.outcome is Outcome.PASS for each in made)
     share = f"passes in {passed} of {len(made)} runs"
     if passed / len(made) < floor:
-        why = f"{share}; expected a share of at least {floor:g} ({_places(expectation.blocks)})"
+        why = f"{share}; expected a pass rate of at least {floor:g} ({_places(expectation.blocks)})"
         return Judgement(Verdict.REGRESSION, why, expectation.blocks)
     why = f"{share}, expected {_expected(expectation)}"
     return Judgement(Verdict.FLAKY, why, expectation.blocks)

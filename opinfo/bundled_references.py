@@ -1,10 +1,10 @@
 """Stride references that are shipped with the package: those of plan quick, for the torch version with which the
-package is tested. They save about half a minute in a first run, such as in CI.
+package is tested. They save about half a minute in a run without cached references, such as in CI.
 
-The references apply to one commit of torch only. Some of them are verified: of the shipped references that a run uses,
-one in 32 is also computed. If the two results differ, something on which the references depend has changed, such as a
-meta kernel of torch that a vendor's package replaces. Then no shipped reference is used for the op and dtype of that
-reference, and the run reports the difference.
+The references apply to one commit of torch only. Some references are verified: of the shipped references that a run
+uses, one in 32 is also computed. If the two results differ, something on which the references depend has changed, such
+as a meta kernel of torch that a vendor's package replaces. In this case, no shipped reference is used for the op and
+dtype any more, and the run reports the difference.
 
 ``python -m opinfo.bundled_references FOLDER`` writes the file, from a folder below ``$TORCH_CONFORMANCE_CACHE/references`` that
 runs have filled.
@@ -120,7 +120,7 @@ def pack(folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Writes the file of shipped references again: ``python -m opinfo.bundled_references FOLDER``."""
+    """Writes the file of shipped references again. Called by ``python -m opinfo.bundled_references FOLDER``."""
     if len(sys.argv) != 2:
         sys.exit(
             "usage: python -m opinfo.bundled_references FOLDER, where FOLDER is a folder in $TORCH_CONFORMANCE_CACHE/references"

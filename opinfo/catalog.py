@@ -41,7 +41,7 @@ _FREEZING = (
 
 
 class UnsupportedTorch(RuntimeError):
-    """The error for an installed torch that lacks a private name or a database which the adapter needs."""
+    """The error for an installed torch that lacks a private name or a database that the adapter needs."""
 
 
 class _Field:
@@ -61,7 +61,8 @@ class _Field:
 
 
 def _field(upstream: str, *default: Any) -> Any:
-    """Returns a descriptor whose type is that of the attribute that it defines."""
+    """Returns a ``_Field``. The function is declared to return Any, so that type checkers accept the attribute as a
+    value of the field's type."""
     return _Field(upstream, *default)
 
 
@@ -369,11 +370,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def host_generator_kept() -> Iterator[None]:
-    """Some functions of the database save the random state and restore it afterwards. Within the context, they do so
-    only for the CPU's generator.
+    """Within the context, functions of the database that save and restore random states do this only for the CPU's
+    generator.
 
-    By default, these functions also call the device's module, to learn whether the device is available and to read its
-    random state. If a vendor's module lacks such a function, the call would raise on the CPU as well.
+    By default, these functions also call the device's module, to find out if the device is available and to read its
+    random state. If a vendor's module lacks a function that they call, drawing samples on the CPU would fail as well.
     """
 
     @contextmanager
@@ -398,8 +399,8 @@ def host_generator_kept() -> Iterator[None]:
 @contextmanager
 def _without_deep_copies() -> Iterator[None]:
     """Makes every OpInfo store its arguments without deep copies within the context. Deep copies take a quarter of the
-    time of loading the database. Only upstream's Python references read the stored arguments, and they copy the parts
-    that they change."""
+    time of loading the database. Only the database's entries for Python references (torch._refs) read the stored
+    arguments, and these entries copy the parts that they change."""
     core: Any = importlib.import_module("torch.testing._internal.opinfo.core")
     deep = core.asdict
     core.asdict = lambda info: {f.name: getattr(info, f.name) for f in fields(info)}

@@ -173,8 +173,8 @@ _COMPARABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A difference between a result and its reference: those fields of :class:`devices.failure.Failure` that a
-    comparison can fill in.
+    """A difference between a result and its reference. The class has the fields of :class:`devices.failure.Failure`
+    that a comparison can fill in.
 
     The class has no dependencies, because repro scripts contain a copy of it. ``kind`` is the value of a
     :class:`devices.failure.Kind`; ``count`` of ``total`` elements differ, the first of them at ``first``; ``error`` is
@@ -215,8 +215,8 @@ class Measured:
 
 
 def raised(error: BaseException, expected: str = "no exception", **more: Any) -> Wrong:
-    """Returns the difference that describes an exception which was not expected, or whose type was not
-    expected."""
+    """Returns the difference for a call that raised an exception although no exception, or an exception of another
+    type, was expected."""
     line = (str(error).strip().splitlines() or [""])[0][:300]
     name = type(error).__name__
     return Wrong("raised", expected, in_a_line(error), raises=name, said=line, **more)
@@ -309,7 +309,8 @@ def turned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def bit_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Returns True if two CPU tensors have the same bits. NaNs must have equal bits too, and zeros equal signs."""
+    """Returns True if two CPU tensors have the same bits: NaNs must have equal bits, too, and zeros must have equal
+    signs."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     if left.dtype.itemsize > 8:

@@ -59,8 +59,8 @@ SEEDS = 6
 
 
 def depends_on_seed(op: Subject, call: Arguments, process: Process = None) -> bool:
-    """Returns True if the CPU's result changes with the seed. It then cannot equal the result of a device that has its
-    own generator.
+    """Returns True if the CPU's result changes with the seed. In this case, a device that has its own generator returns
+    a different result.
 
     The call is also tried with negated inputs, because rrelu draws only for negative numbers, and a layout may negate
     the inputs. A call that raises does not depend on the seed.
@@ -110,8 +110,8 @@ _TAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def specified(call: Arguments, families: frozenset[str]) -> Arguments:
-    """Returns the call with inputs changed so that the op's result is specified, for ops that leave the result of some
-    inputs unspecified."""
+    """Returns the call with inputs for which the result of the op is specified. Inputs are changed only for ops that
+    leave the result for some inputs unspecified."""
     for tame in (tame for family, tame in _TAMED.items() if family in families):
         tensors = [
             tame(each) if each.is_floating_point() and each.dtype in _BITS else each

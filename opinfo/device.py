@@ -69,9 +69,8 @@ class Device:
 
     @property
     def fake_only(self) -> bool:
-        """True for the CPU: eager CPU cannot be a stride reference, because it is the device under test, so FakeTensor
-        is the only one. False for every other device, also for a device of type "cpu" that has its own
-        ``to_device``."""
+        """True for the CPU. Its only stride reference is FakeTensor, because eager CPU is the device under test. False
+        for every other device, including a device of type "cpu" that has its own ``to_device``."""
         return is_fake_only(self.descriptor)
 
     @property
@@ -97,8 +96,8 @@ class Device:
 
     @cached_property
     def slices(self) -> bool:
-        """True if the device can make views by slicing. If it cannot, cells of slicing ops report the fault, and other
-        clauses are checked without views."""
+        """True if the device can make views by slicing. If the device cannot, the cells of slicing ops report this
+        fault, and all other cells are checked without views."""
         geometry = Layout.parse(BY_VALUES[-1]).geometry((2, 3))
         try:
             sliced_view(self.to_device(torch.zeros(64)), geometry)
@@ -134,8 +133,8 @@ class Device:
 
 @contextmanager
 def _unusable_if_raised(what: str) -> Iterator[None]:
-    """Replaces every exception in the context by DeviceUnusable, since vendor code or a dead driver may raise
-    anything."""
+    """Replaces every exception in the context by DeviceUnusable, since vendor code or a broken driver may raise any
+    exception."""
     try:
         yield
     except ConformError:  # of the simulated device: its text says what to do
@@ -145,7 +144,7 @@ def _unusable_if_raised(what: str) -> Iterator[None]:
 
 
 def seed_directly(torch_type: str, seed: int) -> torch.Generator:
-    """Seeds the CPU's generator and those of ``torch_type``, and nothing else. Returns the CPU's generator."""
+    """Seeds only the CPU's generator and the generators of ``torch_type``. Returns the CPU's generator."""
     module = getattr(torch, torch_type, None) if torch_type != "cpu" else None
     # MPS has a single device and no manual_seed_all.
     for name in ("manual_seed_all", "manual_seed"):
@@ -225,8 +224,8 @@ def open_device(
 def start_device(
     descriptor: Descriptor, say: Callable[[str], None] = lambda step: None
 ) -> LeftBehind | None:
-    """Imports and starts the device's module without calling the device. A module is started once in a process and its
-    forks.
+    """Imports and starts the device's module without calling the device. In a process and its forks, a module is
+    started only once.
 
     Returns the changes that the module made in the process, or None for a device that runs no foreign code. Raises
     DeviceUnusable.
@@ -241,7 +240,7 @@ def start_device(
 
 
 def _unknown(descriptor: Descriptor) -> str:
-    """Returns a message which states that torch does not know the device type, and names the type that was registered
+    """Returns a message that says that torch does not know the device type, and that names the type that was registered
     instead."""
     kind, module = descriptor.torch_type, descriptor.module
     registered = torch._C._get_privateuse1_backend_name()

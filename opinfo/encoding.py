@@ -1,7 +1,8 @@
 """Writes arguments, results and evidence as plain JSON data, and reads them back.
 
-Each type has a tag of its own. What people may edit (pinned examples) has arguments only; evidence also has exceptions,
-and objects and functions of this project, which are named by their module.
+Each type of value has a tag of its own. Pinned examples, which people may edit, can contain only arguments. Evidence
+can also contain exceptions, and objects and functions of this project, which are stored by the names of their module
+and of themselves.
 """
 
 from __future__ import annotations
@@ -173,8 +174,8 @@ def _read_object(document: Any) -> Any:
 
 
 def _read_exception(document: Any) -> BaseException:
-    """Returns an exception of the type that was written; of a type that cannot be imported or created, a RuntimeError of
-    that name."""
+    """Returns an exception of the type that was written. If the type is neither built in nor one of this project, the
+    result is of a new subclass of RuntimeError with the same name."""
     module, name, text, held, cause = document
     kind: Any = getattr(builtins, name, None) if module == "builtins" else None
     if module.partition(".")[0] in _OURS:

@@ -66,7 +66,7 @@ class Exceptions(
     exclusions: tuple[Exclusion, ...] = ()
 
     def families_of(self, *ops: str) -> frozenset[str]:
-        """Returns the families of an op. ``ops`` are the names under which the file may list it."""
+        """Returns the families of an op. ``ops`` are all names under which the file may list the op."""
         exact, prefixes = self._index
         found = {name for op in ops for name in exact.get(op, ())}
         found |= {name for prefix, name in prefixes if any(op.startswith(prefix) for op in ops)}

@@ -34,8 +34,8 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Counts of the bytes that a call changed but should not have changed, one count for each position relative to the
-    view."""
+    """Numbers of bytes that a call changed but should not have changed: inside the elements of the view, between them,
+    and outside the view."""
 
     inside: int  # bytes of the view's own elements
     between: int  # bytes between its first and last element that belong to no element
@@ -156,14 +156,14 @@ class Guarded:
         self.view = strided_view(self.base, self.view.dtype, self.geometry)
 
     def arrived(self, from_device: Move) -> bool:
-        """Returns True if the values of the view are in the storage, so the view still uses the memory of the
-        storage."""
+        """Returns True if the storage contains the values of the view, which shows that the view still uses the memory
+        of the storage."""
         held = strided_view(from_device(self.base), self.view.dtype, self.geometry)
         seen = from_device(self.view)
         return held.shape == seen.shape and not differing(held, seen).any()
 
     def _elements(self, base: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Returns a view of ``base`` (a storage) with each element of the guarded view once, also if a dimension is
+        """Returns a view of ``base`` (a storage) that has each element of the guarded view once, even if a dimension is
         expanded. If no ``dtype`` is given, the elements are read as integers, so that no bit of a NaN or a bool
         changes."""
         view = strided_view(base, dtype or _BITS[self.itemsize], self.geometry)

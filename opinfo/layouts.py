@@ -75,12 +75,14 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class FreeLayout:
-    """A layout outside the four named factors, with any order, steps, expanded dimension and offset.
+    """A layout that the four named factors cannot describe, with any order of dimensions, steps, expanded dimension and
+    offset.
 
     It applies to shapes of every rank. ``order`` lists dimensions from outermost to innermost in memory. Dimensions
     that the shape does not have are skipped; dimensions that are not listed come last. ``steps`` multiply the strides,
-    from the innermost dimension outwards; missing steps are 1. ``pads`` are numbers of elements that follow those of a
-    dimension in memory, from the innermost dimension outwards, as in columns of wider rows; missing pads are 0.
+    from the innermost dimension outwards; missing steps are 1. ``pads`` are numbers of unused elements that follow the
+    elements of a dimension in memory, from the innermost dimension outwards, as if the tensor were a part of wider
+    rows; missing pads are 0.
     """
 
     order: tuple[int, ...] = ()
@@ -188,8 +190,8 @@ RECORDED = LayoutCase("recorded", CONTIGUOUS, CONTIGUOUS)
 
 
 def recorded_geometry(shape: Sequence[int], stride: Sequence[int], offset: int) -> Geometry:
-    """Returns the geometry of a tensor that was recorded, with any strides. Dimensions longer than 1 whose stride is 0
-    hold the same elements everywhere; ``expanded`` is the first of them."""
+    """Returns the geometry of a tensor that was recorded, with any strides. ``expanded`` is the first dimension that is
+    longer than 1 and has stride 0, so that it repeats the same elements."""
     repeats = [dim for dim, (n, step) in enumerate(zip(shape, stride)) if n > 1 and step == 0]
     last = sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
     extent = offset + (last if all(shape) else 0)
@@ -347,7 +349,7 @@ def distinct(cases: Iterable[LayoutCase], operands: Sequence[Operand]) -> list[P
 
 @lru_cache(maxsize=4096)
 def covering(operands: tuple[Operand, ...], only: tuple[str, ...] | None) -> list[Placed]:
-    """Returns the distinct cases of the covering set for the given tensors. If ``only`` is given, only cases with these
-    names are used. The result is cached, because many ops have samples of equal shapes."""
+    """Returns the cases of the covering set that give the tensors different geometries. If ``only`` is given, only
+    cases with these names are used. The result is cached, because many ops have samples of equal shapes."""
     cases = covering_set().cases
     return distinct((c for c in cases if only is None or c.id in only), operands)

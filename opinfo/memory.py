@@ -13,8 +13,8 @@ import torch
 
 @contextmanager
 def fresh_memory(device: torch.device, byte: int) -> Iterator[None]:
-    """Within the context, fills new memory from the allocator with ``byte``. The function works for the CPU with glibc,
-    through mallopt(3) and M_PERTURB, and does nothing elsewhere.
+    """Within the context, new memory from the CPU's allocator is filled with ``byte``. The function uses mallopt(3) and
+    M_PERTURB of glibc. It does nothing for other devices or other C libraries.
 
     Raises ValueError for 0xFF, because mallopt fills with the complement of its argument, and the argument 0 turns
     filling off.

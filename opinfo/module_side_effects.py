@@ -2,10 +2,10 @@
 own work.
 
 A vendor's module may enter modes that it never leaves, replace functions of torch, and change defaults of torch and of
-the process. Users of the device live with these changes, but samples, references and comparisons must not depend on
-them. The process therefore records its state before it imports the module, and compares afterwards. Changed defaults
-are restored. Modes and replaced ops stay in effect only for calls on the device, which ``Sorting`` recognizes. A repro
-script carries a copy of this module if its device needs it.
+the process. A user's program runs with these changes, but samples, references and comparisons must not depend on them.
+The process therefore records its state before it imports the module, and compares the state afterwards. Changed
+defaults are restored. Modes and replaced ops stay in effect only for calls on the device, which ``Sorting`` recognizes.
+A repro script carries a copy of this module if its device needs it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from opinfo.torch_private import (
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A default of torch or of the process. ``done`` is the sentence that says how a module changed the default, with
+    """A default of torch or of the process. ``done`` is the text that says how a module changed the default, with
     ``{}`` in place of the new value. ``write`` is None if the default cannot be restored."""
 
     done: str
@@ -140,7 +140,7 @@ _DEFAULTS = (
     Default("sets the action for all warnings to {}", _warning_actions, _set_warning_actions),
     Default("sets automatic garbage collection to {}", gc.isenabled, _set_collector),
     Default("changes the working directory to {}", os.getcwd, os.chdir),
-    Default("starts threads: {} are running now", threading.active_count, None),
+    Default("starts threads: {} threads are running now", threading.active_count, None),
     *(
         Default(f"replaces sys.{name}", partial(getattr, sys, name), partial(setattr, sys, name))
         for name in ("stdout", "stderr", "excepthook")
@@ -174,8 +174,8 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A name of torch that the device's module replaced. ``own`` is True if ``home``, the
-    module or class with the name, defined the name itself, and False if it inherited the name."""
+    """A name of torch that the device's module replaced. ``home`` is the module or class that has the name. ``own`` is
+    True if ``home`` defined the name itself, and False if it inherited the name."""
 
     home: Any
     where: str
@@ -204,8 +204,8 @@ class Replaced:
 
 def _is_of_torch(function: Any) -> bool:
     """Returns True if a function is defined in torch. Replacements that torch defines do not count as changes by a
-    vendor, because ``torch._dynamo`` replaces functions too. The check uses the globals, since wrappers copy
-    ``__module__``."""
+    vendor, because ``torch._dynamo`` replaces functions too. The check uses the globals of the function, because a
+    wrapper has the ``__module__`` of the function that it wraps."""
     name: str = getattr(function, "__globals__", {}).get("__name__", "")
     return name.partition(".")[0] == "torch"
 

@@ -1,4 +1,5 @@
-"""Functions that build a plan, which is the ordered list of all cells of a run, and its hash. They do not use torch."""
+"""Functions that build a plan (the ordered list of all cells of a run) and the hash of a plan. The module does not use
+torch."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def plan_spec(name: str) -> PlanSpec:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """Cells that a clause would have, but that are not planned, with the reason."""
+    """Cells that a clause would have but that are not planned, and the reason."""
 
     clause: str
     reason: str

@@ -1,8 +1,9 @@
-"""Functions that compute references, that is, the expected results of calls. A device is never its own reference.
+"""Functions that compute references, which are the expected results of calls. A device is never its own reference.
 
 Expected values are the CPU's result on contiguous copies of the inputs. Expected strides come from the meta device,
-which supports nearly every call. For other calls they come from FakeTensor with the device under test, because
-FakeTensor distinguishes devices. On every device except the CPU, the strides of eager CPU are accepted as well.
+which supports nearly every call. For calls that it does not support, they come from FakeTensor with the device under
+test, because FakeTensor distinguishes devices. On every device except the CPU, the strides of eager CPU are accepted as
+well.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class ReferenceCache:
         return None if _DISTRUSTED in self._answers else self._shipped.get(beginning(key))
 
     def distrust(self) -> None:
-        """Stops using shipped stride references for the op and dtype, because one of them was wrong, and removes those
-        that were used."""
+        """Stops using shipped stride references for the op and dtype, because one of them was wrong. Removes the
+        shipped references that were already used."""
         self._answers.clear()
         self.put(_DISTRUSTED, True)
 

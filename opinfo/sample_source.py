@@ -1,4 +1,4 @@
-"""Where subjects and their samples come from."""
+"""The interface of a source of subjects (functions under test) and their samples."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from opinfo.subject import Subject
 
 
 class SampleSource(Protocol):
-    """Where subjects and their samples come from. Planner, workers, the minimiser and the search ask a source, and know
-    nothing else of torch's op database."""
+    """A source of subjects (functions under test) and their samples. The planner, the workers, the minimiser and the
+    random search use a source, and do not use torch's op database in any other way."""
 
     def subjects(self) -> Mapping[str, Subject]:
         """Returns all subjects by id, in a fixed order. The first call may take seconds."""

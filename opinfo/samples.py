@@ -77,8 +77,8 @@ class Sample:
 
     A sample that an ``axis`` (a kind of variation in opinfo/axes) made has an index of 1,000 or more, and ``origin`` is
     the index of the database's sample from which it was made. ``layouts`` are the layout cases in which the sample is
-    run; None means all. ``geometries`` are those that the tensors of a recorded call had; the call is run with them
-    first.
+    run; None means all. ``geometries`` are the geometries that the tensors of a recorded call had; the call is first
+    run with these.
     """
 
     index: int
@@ -132,8 +132,9 @@ def draw(op: Subject, dtype: str, limit: int = DRAW_LIMIT, seed: int = SEED) -> 
 
 
 def _in_one_order(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples. Among consecutive samples of equal shapes, the keyword arguments are put in a fixed order.
-    The database iterates over a set to make these samples, and the order of a set differs between processes."""
+    """Returns the samples. Within each group of consecutive samples of equal shapes, the keyword arguments are sorted
+    and given to the samples in this order. The database makes such samples by iterating over a set, whose order differs
+    between processes."""
     found: list[Sample] = []
     for _, alike in groupby(samples, key=lambda each: [t.shape for t in each.tensors]):
         group = list(alike)

@@ -1,5 +1,5 @@
-"""What a device is asked to compute, as the frame sees it: an op of torch's database, a recorded aten call, a kernel under
-test."""
+"""The class ``Subject``: a function that is tested on a device, such as an op of torch's database, a recorded aten
+call, or a kernel under test."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SPACES = {"linalg_": "linalg.", "fft_": "fft.", "special_": "special."}
 class Subject:
     """A function under test with everything that the checks need to know about it.
 
-    ``function`` is called on the device, and ``reference`` on the CPU, on the meta device and with FakeTensor. They are
-    the same function for torch's ops, and different ones for a kernel that runs on the device alone. All other
-    attributes have defaults that say that nothing is known: no other variants, no schema, no gradient.
+    ``function`` is called on the device, and ``reference`` on the CPU, on the meta device and with FakeTensor. The two
+    are the same function for torch's ops, and different functions for a kernel that runs only on the device. The
+    defaults of all other attributes say that nothing is known: no other variants, no schema, no gradient.
     """
 
     #: unique in its source, such as ``std.unbiased``
@@ -177,7 +177,7 @@ class Subject:
 
 
 def loaded(path: Any, name: Any) -> Any:
-    """Returns what a Python file defines under a name. Repro scripts contain a copy of the function."""
+    """Returns the object that a Python file defines under a name. Repro scripts contain a copy of the function."""
     spec = importlib.util.spec_from_file_location(f"loaded_for_{name}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path}: expected a Python file")

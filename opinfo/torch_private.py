@@ -1,10 +1,11 @@
-"""The adapter over private names of torch, except its databases: FakeTensor, the dispatcher's tables, the legacy
-profiler, lazy negation, and the identity of storages. A test pins each name that is used."""
+"""The adapter over private names of torch: FakeTensor, the dispatcher's tables, the legacy profiler, lazy negation, and
+the identity of storages. torch's databases have adapters of their own. A test pins each name that is used."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -100,6 +101,26 @@ def profiled(call: Callable[[], Any]) -> tuple[list[Any], Exception | None]:
     return list(threads), error
 
 
+def quiet_kineto() -> None:
+    """Keeps Kineto from writing lines to stderr for each profile. Call it before the first profile of the process."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
+def kineto_events(profile: Any) -> list[Any]:
+    """Returns the events of a torch.profiler.profile that has ended, as Kineto lists them."""
+    return list(profile.profiler.kineto_results.events())
+
+
+def every_thread() -> Any:
+    """Returns the setting with which a profile records the ops of all threads; None if torch has none (before 2.10)."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    try:
+        return _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return None
+
+
 def schema_of(overload: Any) -> Any:
     """Returns the schema of an overload in ``torch.ops``."""
     return overload._schema
@@ -182,8 +203,8 @@ def optimised_on(way: str, torch_type: str) -> bool:
 
 
 def load_forward_ad() -> None:
-    """Imports the modules that torch needs for forward-mode differentiation. Otherwise the first use in a process takes
-    about 0.2 s."""
+    """Imports the modules that torch needs for forward-mode differentiation. Without this call, the first use in a
+    process would import them, which takes about 0.2 s."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning

@@ -1,6 +1,7 @@
 """Describes a cause in words: a sentence that says what fails, and advice if the project has any.
 
-Names and texts that come from the run are passed through ``quote``, with which the markdown reports show them as code.
+Names and texts that come from the run are passed through the function ``quote``. The markdown reports use it to show
+these texts as code.
 """
 
 from __future__ import annotations
@@ -79,10 +80,11 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
         return f"cannot be checked, because {quote(about[0])} fails"
     if rule == "ended":
         outcome, how, form, place, _ = about
-        form = {"out=": " with out=", "in-place": " in place"}.get(form, "")
-        where = f" on a tensor in the layout {quote(place)}" if place not in ("", PLAIN) else ""
+        calls = {"out=": "calls with out=", "in-place": "calls in place"}.get(form, "calls")
+        if place not in ("", PLAIN):
+            calls = f"{calls} on a tensor in the layout {quote(place)}"
         ends = "hang" if outcome == Outcome.HANG.value else "crash"
-        return f"calls{form}{where} {ends}: {quote(how)} ({ops})"
+        return f"{calls} {ends}: {quote(how)} ({ops})"
     if rule == "check":
         failure = shown.failure or Failure(kind=Kind.STATE)
         how = spell("", failure.expected, failure.found, failure.detail, 0, 0, ())
@@ -95,17 +97,17 @@ def sentence(cause: Cause, quote: Quote = str) -> str:
 
 def _of_case(cause: Cause, quote: Quote) -> str:
     """Returns the sentence for a clause whose cases fail: the failure of the first case, and the number of other
-    clauses that fail with it."""
+    clauses that fail because of this clause."""
     clause, shown = cause.key.about[0], cause.example
     how = shown.failure.message if shown.failure is not None else shown.message
     failed = f": {quote(_first_line(how))}" if how else ""
     others = len({result.key.clause for result in cause.results} - {clause})
     more = number(
         others,
-        "other clause that rests on this clause fails",
-        "other clauses that rest on this clause fail",
+        "other clause that rests on this clause fails too",
+        "other clauses that rest on this clause fail too",
     )
-    return f"{quote(clause)} fails{failed}{f'; {more} too' if others else ''}"
+    return f"{quote(clause)} fails{failed}{f'; {more}' if others else ''}"
 
 
 def _of_layout(about: tuple[str, ...]) -> str:
@@ -113,13 +115,14 @@ def _of_layout(about: tuple[str, ...]) -> str:
     wrong, form, place, *_ = about
     said = _WRONG.get(wrong, f"wrong {wrong.replace('_', ' ')}")
     if form == DERIVATIVE:
-        said += " of derivatives"
+        said = f"{said} of derivatives"
     if place == BATCHED:
         return f"{said} that are computed in one batch"
     if place == SLICED:
         return f"{said} of in-place calls on a part of a larger tensor"
     if place == PLAIN:
-        return said + {"out=": " in out=", "in-place": " of in-place calls"}.get(form, "")
+        plain = {"out=": f"{said} in out=", "in-place": f"{said} of in-place calls"}
+        return plain.get(form, said)
     subject = {"out=": "the out= tensor", "in-place": "self of an in-place call"}
     subject[DERIVATIVE] = "an input or the incoming gradient"
     where = " and ".join(_WHERE[each] for each in place.split("+"))
@@ -169,8 +172,8 @@ def todo(cause: Cause, clauses: Mapping[str, Clause], quote: Quote = str) -> str
 
 
 def _not_declared(cause: Cause, clauses: Mapping[str, Clause], quote: Quote) -> str:
-    """Returns advice for a device that lacks a capability which all clauses of the cause require; an empty text if they
-    require none in common."""
+    """Returns advice for the case that the device lacks a capability that all clauses of the cause require; an empty
+    text if there is no such capability."""
     required = ({*clauses[result.key.clause].requires} for result in cause.results)
     if not (names := sorted(set.intersection(*required))):
         return ""

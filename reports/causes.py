@@ -1,9 +1,9 @@
 """Failures by cause: groups the failing cells of a run by what they have in common, across ops, clauses and suites.
 
-A cause is found only from the fields of failures: the device's exception, the kind of failure, the form of the call
-(such as ``out=``), the layout, the op's family, and the clause that blocks a cell. The most specific rule is applied
-first (``_direct_cause``). Then a cell whose failure follows from another failure of the same op joins the cause of that
-failure, and causes that ops of many families share become one cause.
+A cause is determined only from the fields of failures: the device's exception, the kind of failure, the form of the
+call (such as ``out=``), the layout, the op's family, and the clause that blocks a cell. The most specific rule is
+applied first (``_direct_cause``). After that, a cell whose failure another failure of the same op explains is added to
+the cause of that failure. Finally, causes that ops of many families share are joined.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class CauseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Cells that fail for one reason and have the same verdict.
+    """Cells that fail for the same reason and have the same verdict.
 
     ``results`` are in plan order; ``partly`` are the cells that fail for another reason as well. ``gates`` is False for
-    cells of provisional clauses, which do not count in the gate. A cause never contains both cells that gate and cells
-    that do not.
+    cells of provisional clauses, which the gate does not count. A cause never contains both cells that the gate counts
+    and cells that it does not count.
     """
 
     key: CauseKey
@@ -97,9 +97,9 @@ class Cause:
 
     @property
     def example(self) -> CellResult:
-        """The cell that represents the cause in reports. It belongs to the clause on which the other clauses of the
-        cause rest. Among the cells of that clause it is the one with the smallest minimised example. If no cell has a
-        minimised example, it is the first cell with a repro script, otherwise the first cell."""
+        """The cell that represents the cause in reports. It is a cell of the clause whose failure explains the failures
+        of the other clauses. Among the cells of that clause it is the cell with the smallest minimised example. If no
+        cell has a minimised example, it is the first cell with a repro script or, if there is none, the first cell."""
         return min(self.results, key=self._telling)
 
     def _telling(self, result: CellResult) -> tuple[bool, int, int, int, int]:
@@ -131,7 +131,7 @@ def place_of(layouts: Iterable[str]) -> str:
 
 
 def _factors(layout: str) -> str:
-    """Returns the factors of one layout id in the form of ``place_of``."""
+    """Returns the factors of one layout id, written in the same way as the result of ``place_of``."""
     target = layout.startswith("out=")
     found: list[str] = []
     for single in layout.removeprefix("out=").split("/"):
@@ -150,9 +150,10 @@ def _factors(layout: str) -> str:
 
 
 def _place_of_derivative(layouts: Iterable[str]) -> str:
-    """Returns the result of ``place_of`` for a check of derivatives. It does not matter which tensor of the check has
-    the failing layout. Returns ``batched`` if only the derivatives that are computed in one batch are wrong, and
-    ``inplace_slice`` if only those of in-place calls on a part of a larger tensor are, in any layout."""
+    """Returns the same as ``place_of``, but for a check of derivatives. The result does not depend on which tensor of
+    the check has the failing layout. Returns ``batched`` if only the derivatives that are computed in one batch are
+    wrong. Returns ``inplace_slice`` if only the derivatives of in-place calls on a part of a larger tensor are wrong,
+    and these are wrong in any layout."""
     layouts, bare = list(layouts), set()
     for layout in layouts:
         prefix = next((each for each in _LAID if layout.startswith(each)), "")
@@ -200,7 +201,7 @@ def exception_of(result: CellResult) -> tuple[str, str] | None:
 @cache
 def _naming(op: str) -> re.Pattern[str]:
     """Returns a pattern that matches names derived from an op's name, such as ``aten::abs_``, ``_aten_abs()`` and
-    ``abs.out``, but not the op's name alone."""
+    ``abs.out``. The pattern does not match the op's name alone."""
     words = {part for part in (*op.split("."), op.replace(".", "_")) if part}
     word = "|".join(sorted(map(re.escape, words), key=len, reverse=True))
     before, after = r"(?<![\w:.])(\w+::)?(_|[a-z0-9_]+_)?", r"(_(?!\w))?(\.\w+)?(\(\))?(?!\w)"
@@ -239,9 +240,9 @@ def _wrong(kind: Kind) -> str:
 
 
 class _Way(NamedTuple):
-    """A description of how a cell of an op fails, for failures that are neither an exception nor those of a directed
-    check: the kind of fault (``wrong``), the form of the call (``call``, ``in-place``, ``out=`` or ``derivative``), and
-    the layout (``place``).
+    """A description of how a cell of an op fails: the kind of fault (``wrong``), the form of the call (``call``,
+    ``in-place``, ``out=`` or ``derivative``), and the layout (``place``). Failures with an exception and failures of
+    directed checks have no such description.
 
     Derivatives have a form of their own. torch computes them with kernels of other ops too, so wrong derivatives
     never explain wrong results of the op.
@@ -300,8 +301,8 @@ def _way_of(result: CellResult, failure: Failure) -> _Way:
 
 
 def _ended(result: CellResult, families: Mapping[str, str]) -> CauseKey:
-    """Returns the cause of a cell that crashed or hung: how the process ended, the form of the call, and for plain
-    calls the family of the op."""
+    """Returns the cause of a cell that crashed or hung. The cause contains the way in which the process ended, the form
+    of the call, and for a call on contiguous tensors the family of the op."""
     failure, clause, op = result.failure, result.key.clause, result.key.unit
     how = normal(failure.detail) if failure is not None else ""
     layout = failure.layout if failure is not None else ""
@@ -355,8 +356,8 @@ def _direct_cause(
 def _with_plain_calls(
     results: Sequence[CellResult], keys: Sequence[CauseKey | None]
 ) -> list[CauseKey | None]:
-    """Returns the causes of the cells, with one change: if an op crashes in some layout, and in the same way on
-    contiguous tensors (the plain call), both crashes have the cause of the plain call."""
+    """Returns the causes of the cells with one change: if an op crashes in some layout and crashes in the same way on
+    contiguous tensors, both crashes get the cause of the crash on contiguous tensors."""
     plain = {
         (result.key.unit, key.about[:3]): key
         for result, key in zip(results, keys)
@@ -414,8 +415,8 @@ class _Sorting:
             yield key
 
     def _roots(self, ways: Mapping[int, _Way]) -> dict[int, int]:
-        """Maps the position of each cell to the position of the cell of the same op whose failure explains the cell's
-        failure. If there is no such cell, maps the position to itself."""
+        """Maps the position of each cell to the position of another cell of the same op whose failure explains this
+        cell's failure. If there is no such cell, maps the position to itself."""
         of_op: dict[str, list[int]] = defaultdict(list)
         for place in ways:
             of_op[self.results[place].key.unit].append(place)
@@ -453,8 +454,9 @@ class _Sorting:
     def _random_cause(
         self, ways: Mapping[int, _Way], roots: Mapping[int, int]
     ) -> dict[int, CauseKey]:
-        """Returns the cause of the roots of ops that draw random numbers, for a device on which equal seeds give
-        different numbers.
+        """Returns the cause of failures of ops that draw random numbers, for a device on which equal seeds give
+        different numbers. The result has the position of each root (a cell whose failure no other failure of its op
+        explains) of such an op.
 
         An op counts as drawing random numbers if two equal calls give different results. An op is left out if another
         op of its family gives wrong values that do not differ from call to call.
@@ -475,7 +477,8 @@ class _Sorting:
         return {place: drawn for place, op in of_root.items() if op in differ}
 
     def _most(self, family: str, places: Sequence[int]) -> bool:
-        """Returns True if most ops of a family fail. Only ops that ran for a clause of the given cells are counted."""
+        """Returns True if most ops of a family fail. The function counts only ops that ran for a clause of the given
+        cells."""
         ops = {self.results[place].key.unit for place in places}
         ran = (self.ran.get((family, self.results[place].key.clause), 0) for place in places)
         of = max(ran, default=0)
@@ -498,8 +501,8 @@ def _rank(way: _Way, place: int) -> tuple[int, int, bool, int, bool, int]:
 
 
 def _root_of(cell: CellKey, red: Collection[str]) -> str:
-    """Returns the failing clause on which, according to ``causes.toml``, the clause of a case rests. If there is none,
-    returns the case's own clause."""
+    """Returns the failing clause that explains the failure of a case, according to the table ``rests_on`` of
+    ``causes.toml``. If there is no such clause, returns the case's own clause."""
     family = cell.clause.partition(".")[0]
     for name in (str(cell), cell.clause, f"{family}.*"):
         if name in ADVICE.rests_on:
@@ -525,9 +528,9 @@ def causes(
     """Returns the causes of the given cells. Gating causes come before other causes; within each group, regressions
     come before improvements, and large causes before small ones.
 
-    ``families`` gives the family of each op; an op that is not in it is a family of its own. ``every`` has all results
-    of the run, which show how many ops of each family ran for each clause. ``not_gating`` has the ids of the
-    provisional clauses.
+    ``families`` gives the family of each op; an op that is not in ``families`` is a family of its own. ``every`` has
+    all results of the run, which show how many ops of each family ran for each clause. ``not_gating`` has the ids of
+    the provisional clauses.
     """
     ops: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in every:

@@ -1,4 +1,5 @@
-"""The results of a run for PyTorch's Cross-Repository CI Relay: counts of cells, the exit code, and new failures.
+"""Writes the results of a run for PyTorch's Cross-Repository CI Relay: counts of cells, the exit code, and new
+failures.
 
 The relay's callback action (pytorch/test-infra, .github/actions/cross-repo-ci-relay-callback) takes a JSON object as
 its input ``test-results`` and sends that object on as ``workflow.test_results``. PyTorch's HUD reads ``passed``,

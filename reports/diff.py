@@ -34,12 +34,12 @@ class Change(Word):
 
 MEANING: Final[Mapping[Change, str]] = {
     Change.NEWLY_CRASHING: "crashes or hangs now, and did not before",
-    Change.NEWLY_FAILING: "passed (or had no agreed reference) before, and does not pass now",
-    Change.MISSING: "had an outcome before, and has none now (not planned, or not run)",
+    Change.NEWLY_FAILING: "passed (or had references that disagreed) before, and does not pass now",
+    Change.MISSING: "had an outcome before, and has no outcome now (not planned, or not run)",
     Change.CHANGED_OUTCOME: "has a different outcome; neither the old nor the new outcome is a pass",
     Change.CHANGED_EXPECTATION: "has the same outcome, but the manifest gives it a different verdict",
     Change.FIXED: "did not pass before, and passes now",
-    Change.ADDED: "had no outcome before, and has one now",
+    Change.ADDED: "had no outcome before, and has an outcome now",
 }
 
 WORSE: Final = (Change.NEWLY_CRASHING, Change.NEWLY_FAILING, Change.MISSING)
@@ -182,7 +182,8 @@ class DiffCell(msgspec.Struct, omit_defaults=True):
 
 
 class DiffDocument(msgspec.Struct):
-    """The document that ``conform diff --json`` prints. It lists every kind of change, also kinds without cells."""
+    """The document that ``conform diff --json`` prints. The document lists every kind of change, including the kinds
+    that no cell has."""
 
     environment: list[DiffFact]
     changes: dict[str, list[DiffCell]]

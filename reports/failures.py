@@ -56,9 +56,10 @@ class FailuresDocument(msgspec.Struct):
     """The document ``failures.json``: the causes, with gating causes first. Each cause has an example and the names of
     all its cells.
 
-    ``regressions`` and ``improvements`` count the cells that gate, ``not_gating`` counts those that do not, and
-    ``cells`` counts all of them. ``count`` is the number of cells of a cause; ``wholly`` is the number of those that
-    fail for no other reason. ``todo`` may be empty.
+    ``regressions`` and ``improvements`` are the numbers of unexpected results that the gate counts, ``not_gating`` is
+    the number of unexpected results of provisional clauses, and ``cells`` is the number of all unexpected results.
+    ``count`` is the number of cells of a cause; ``wholly`` is the number of those that fail for no other reason.
+    ``todo`` may be empty.
     """
 
     format: int
@@ -144,7 +145,10 @@ def _section(place: int, cause: Cause, run: Run) -> list[str]:
     clauses = ", ".join(map(code, _clauses(cause)))
     lines.append(f"- {number(cause.checks, 'failing check')}, in {clauses}")
     if partly := len(cause.partly):
-        lines.append(f"- {number(partly, 'cell fails', 'cells fail')} for another reason as well")
+        as_well = number(
+            partly, "cell fails for another reason as well", "cells fail for another reason as well"
+        )
+        lines.append(f"- {as_well}")
     if advice := todo(cause, run.parsed.clauses, code):
         lines.append(f"- to do: {advice}")
     if shown.seen:

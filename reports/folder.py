@@ -74,8 +74,7 @@ def check_folder(given: str, folder: Path, also: Collection[Path] = ()) -> None:
     if foreign:
         names = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
         raise ConformError(
-            f"{given}: the folder holds files that no run wrote ({names}); give a new folder, an empty one, or the "
-            "folder of an earlier run"
+            f"{given}: the folder holds files that no run wrote ({names}); give a new folder, an empty folder, or the folder of an earlier run"
         )
 
 

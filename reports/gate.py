@@ -72,12 +72,12 @@ class Tally:
 
     @property
     def judged(self) -> int:
-        """The denominator of the score: all planned cells except those whose references disagree and those that are
-        unsupported by declaration."""
+        """The denominator of the score: all planned cells except the cells whose references disagree and the cells that
+        are unsupported by declaration."""
         return self.planned - self.ambiguous - self.declared
 
     def add(self, result: CellResult | None) -> None:
-        """Counts one planned cell with its result; None if the cell has no result."""
+        """Counts one planned cell. ``result`` is None if the cell has no result."""
         if result is None:
             self.count(Outcome.NOT_RUN, Verdict.MISSING)
         elif problem_with(result) is not None:
@@ -99,8 +99,7 @@ class Tally:
             setattr(self, name, getattr(self, name) + cells)
 
     def set_aside(self) -> None:
-        """Moves the regressions and improvements to ``not_gating``. This is done for the counts of a provisional
-        clause."""
+        """Moves the counts of regressions and improvements to ``not_gating``, as is done for a provisional clause."""
         self.not_gating += self.regressions + self.improvements
         self.regressions = self.improvements = 0
 
@@ -130,9 +129,9 @@ class GateResult:
     """The result of the gate. ``tallies`` has the counts by clause, in plan order; ``counts`` is their sum.
 
     ``new`` are the unexpected results that turn the gate red, regressions before improvements. ``provisional`` are the
-    unexpected results of provisional clauses, which do not. ``problems`` are the reasons for an exit code other than 0; the
-    first reason decides the code. ``obstacles`` are the problems because of which the run cannot be judged; they do not
-    concern unexpected results. ``notes`` are remarks that do not affect the code.
+    unexpected results of provisional clauses, which do not turn the gate red. ``problems`` are the reasons for an exit
+    code other than 0; the first reason decides the code. ``obstacles`` are those problems because of which the run
+    cannot be judged; unexpected results are not among them. ``notes`` are remarks that do not affect the code.
     """
 
     run: Run
@@ -151,8 +150,8 @@ class GateResult:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The unexpected results as phrases; results that gate come first: ``65 regressions``, ``1 cell passes
-        that expected.toml lists as failing``, ``207 more in clauses that do not gate yet``."""
+        """The numbers of unexpected results as phrases; results that turn the gate red come first: ``65 regressions``,
+        ``1 cell passes that expected.toml lists as failing``, ``207 more in clauses that do not gate yet``."""
         regressions = sum(result.verdict is Verdict.REGRESSION for result in self.new)
         phrases = [number(regressions, "regression")] if regressions else []
         if better := self.new[regressions:]:
@@ -169,11 +168,11 @@ def gate(
     """Judges every planned cell of a run.
 
     A run is green only if every cell has an outcome that fits its verdict, every pass has at least one executed check,
-    and no cell is a regression (or an improvement, unless ``allow_improvements`` is true). Provisional clauses do not
-    gate. A partial run, a single shard and an empty run are incomplete. If ``partial`` is true, only the selected cells
-    are judged; pytest's exit code is computed in this way, but never that of `conform gate`. If a baseline ``against``
-    is given, cells that failed in the baseline in the same way are not counted. Raises NoBaseline if the run cannot be
-    compared with the baseline.
+    and no cell is a regression (or an improvement, unless ``allow_improvements`` is true). Results of provisional
+    clauses do not turn the gate red. A partial run, a single shard and an empty run are incomplete. If ``partial`` is
+    true, only the selected cells are judged; the exit code of pytest is computed in this way, but the exit code of
+    `conform gate` never is. If a baseline ``against`` is given, cells that failed in the baseline in the same way are
+    not counted. Raises NoBaseline if the run cannot be compared with the baseline.
     """
     compared = Against.of(run, against) if against is not None else None
     cells = run.parsed.selected if partial else run.parsed.cells
@@ -187,9 +186,13 @@ def gate(
             (provisional if clause.provisional else new).append(result)
     incomplete = _incomplete(run, cells, counts, partial=partial)
     if compared is not None and (gone := compared.gone):
+        unplanned = number(
+            len(gone),
+            "cell of the baseline is no longer planned",
+            "cells of the baseline are no longer planned",
+        )
         incomplete.append(
-            f"{number(len(gone), 'cell of the baseline is', 'cells of the baseline are')} no longer "
-            f"planned, although torch and the suite are the same; the first is {gone[0]}"
+            f"{unplanned}, although torch and the suite are the same; the first is {gone[0]}"
         )
     nothing = nothing_checked([run.results[cell] for cell in cells if cell in run.results])
     obstacles = [*filter(None, [nothing]), *incomplete]
@@ -227,8 +230,12 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
     regressions = sum(result.verdict is Verdict.REGRESSION for result in new)
     if regressions:
         name = manifest_name(run)
-        listed = f": failures that {name} does not list" if name else " (the run had no manifest)"
-        yield f"{number(regressions, 'regression')}{listed}"
+        count = number(regressions, "regression")
+        yield (
+            f"{count}: failures that {name} does not list"
+            if name
+            else f"{count} (the run had no manifest)"
+        )
     if (better := new[regressions:]) and not allow_improvements:
         yield (
             f"{_better(run, better)}: `conform manifest update {shlex.quote(str(run.folder))}` updates the "
@@ -237,11 +244,11 @@ def _unexpected(run: Run, new: Sequence[CellResult], *, allow_improvements: bool
 
 
 def _better(run: Run, results: Sequence[CellResult]) -> str:
-    """Returns a clause of a sentence that says how many cells do better than the manifest expects."""
+    """Returns a part of a sentence that says how many cells do better than the manifest expects."""
     name, count = manifest_name(run) or "the manifest", len(results)
     if all(result.outcome is Outcome.PASS for result in results):
         return f"{number(count, 'cell passes', 'cells pass')} that {name} lists as failing"
-    return f"{number(count, 'cell does', 'cells do')} better than {name} says"
+    return f"{number(count, 'cell does better', 'cells do better')} than {name} says"
 
 
 def manifest_name(run: Run) -> str:
@@ -281,8 +288,8 @@ def _new(run: Run, cells: Iterable[CellKey], but: frozenset[CellKey]) -> list[Ce
 
 
 def not_whole(run: Run) -> list[str]:
-    """Returns the reasons why a run does not show the result of a whole plan: it is empty, partial, or one shard of
-    several."""
+    """Returns the reasons why a run does not show the result of a whole plan: the run is empty, partial, or one shard
+    of several."""
     plan, origin, problems = run.parsed, run.provenance, []
     if not plan.cells:
         problems.append("the plan has no cells, so nothing was checked")
@@ -327,9 +334,10 @@ def _incomplete(run: Run, cells: tuple[CellKey, ...], counts: Tally, *, partial:
             for cell in cells
             if cell in run.results and (why := problem_with(run.results[cell])) is not None
         )
-        told = number(counts.no_evidence, "result contradicts", "results contradict")
-        themselves = "itself" if counts.no_evidence == 1 else "themselves"
-        problems.append(f"{told} {themselves}; the first is {cell}: it {why}")
+        contradictions = number(
+            counts.no_evidence, "result contradicts itself", "results contradict themselves"
+        )
+        problems.append(f"{contradictions}; the first is the result of {cell}: {why}")
     return problems
 
 
@@ -378,8 +386,8 @@ class Against:
         """The remark about the baseline that reports show."""
         origin, count = self.baseline.provenance, len(self.inherited)
         return (
-            f"against the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed "
-            f"there in the same way and {'is' if count == 1 else 'are'} not counted as new"
+            f"compared with the run of {origin.start} (torch {origin.torch}): {number(count, 'cell')} failed in "
+            f"that run in the same way and {'is' if count == 1 else 'are'} not counted as new"
         )
 
     @classmethod
@@ -399,8 +407,12 @@ class Against:
                 f"{refused}the baseline is a partial run or a shard; expected a whole run"
             )
         if missing := len(baseline.missing):
-            few = number(missing, "cell of that run has", "cells of that run have")
-            raise NoBaseline(f"{refused}{few} no outcome; expected a complete run")
+            few = number(
+                missing,
+                "cell of the baseline has no outcome",
+                "cells of the baseline have no outcome",
+            )
+            raise NoBaseline(f"{refused}{few}; expected a complete run")
         inherited = frozenset(
             cell
             for cell, result in run.results.items()
@@ -450,10 +462,10 @@ class Level(msgspec.Struct, frozen=True):
         passed = f"{self.passed:,} of {self.listed:,} cells pass"
         text = f"level {self.level} {self.title} ({self.version}): {passed}"
         if self.unplanned:
-            text += f"; {number(self.unplanned, 'cell is', 'cells are')} not in this plan"
+            text += f"; {number(self.unplanned, 'cell is not in this plan', 'cells are not in this plan')}"
         if self.open:
             are = "is" if self.open == 1 else "are"
-            text += f"; {self.open} of its {self.clauses} clauses {are} not checked yet"
+            text = f"{text}; {self.open} of its {self.clauses} clauses {are} not checked yet"
         return text
 
 

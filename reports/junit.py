@@ -80,7 +80,8 @@ def one_line(text: str) -> str:
 
 
 def element_of(result: CellResult, *, gates: bool = True) -> Element | None:
-    """Returns the tag and type of the JUnit element that shows the result of a cell; None for a plain pass.
+    """Returns the tag and the type of the JUnit element that shows the result of a cell; None for a cell that passed as
+    expected.
 
     A result that contradicts itself (see ``problem_with``) becomes an error. ``gates`` is False for a cell of a
     provisional clause. A regression or improvement of such a cell does not make the run red, so the cell is shown as

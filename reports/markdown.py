@@ -23,8 +23,8 @@ def md(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Returns a text as inline code in backticks. In a table use ``cell_code``, because a pipe would end the table
-    cell."""
+    """Returns a text as inline code in backticks. Use ``cell_code`` in a table, because a pipe in the text would end
+    the cell of the table."""
     line = one_line(text)
     fence = "`" * (_longest(line) + 1)
     pad = " " if line.startswith("`") or line.endswith("`") or not line.strip() else ""

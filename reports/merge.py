@@ -1,4 +1,4 @@
-"""Merges the shards of a run and refuses shards of different runs. Nothing is written.
+"""Merges the shards of a run, and refuses shards of different runs. The module writes no files.
 
 Shards belong to one run if they have the same plan, torch, driver, device, manifest and selection. A cell that several
 shards ran (every shard runs the identity cells, which identify the device) must have the same result in all of them. If
@@ -44,9 +44,9 @@ class CannotMerge(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merged run, in the form of the arguments of ``write_run``: its parameter ``plan`` takes ``document``, and its
-    parameter ``like`` takes ``plan``. ``absent`` has the numbers of the shards that were not given, ``missing`` the
-    planned cells without an outcome, in plan order."""
+    """The merged run, which ``write_run`` can write: its parameter ``plan`` takes ``document``, and its parameter
+    ``like`` takes ``plan``. ``absent`` has the numbers of the shards that were not given, ``missing`` the planned cells
+    without an outcome, in plan order."""
 
     document: PlanDocument
     provenance: Provenance
@@ -57,7 +57,8 @@ class Merged:
 
 
 def merge(runs: Sequence[Run]) -> Merged:
-    """Merges shards, which may be given in any order; some of them may be absent. Raises CannotMerge."""
+    """Merges the given shards of a run. Their order does not matter, and some shards may be missing. Raises
+    CannotMerge."""
     if not runs:
         raise CannotMerge(
             "there is nothing to merge: expected the results folders of a run's shards"
@@ -90,8 +91,12 @@ def _shard(run: Run) -> tuple[int, int]:
     said = run.provenance.shard
     match = _SHARD.fullmatch(said)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        what = f"states the shard number {said!r}" if said else "is a whole run, not a shard"
-        raise CannotMerge(f"{run.folder} {what}; expected a run with --shard I/N")
+        what = (
+            f"{run.folder} states the shard number {said!r}"
+            if said
+            else f"{run.folder} is a whole run, not a shard"
+        )
+        raise CannotMerge(f"{what}; expected a run with --shard I/N")
     return int(match[1]), int(match[2])
 
 
@@ -121,7 +126,7 @@ def _same(one: Run, other: Run) -> None:
         here, there = getattr(one.provenance, name), getattr(other.provenance, name)
         if here != there:
             raise CannotMerge(
-                f"{refused}{name} is {here!r} in the first and {there!r} in the second"
+                f"{refused}{name} is {here!r} in the first run and {there!r} in the second run"
             )
     for name in one.plan.__struct_fields__:
         if name not in _OWN and getattr(one.plan, name) != getattr(other.plan, name):

@@ -53,8 +53,8 @@ def join(shards: Sequence[Path], folder: Path, junitxml: Path | None) -> Merged:
 
 
 def _copy_repros(runs: Sequence[Run], merged: Merged, folder: Path) -> None:
-    """Copies the repro scripts of the shards into the folder of the merged run. Scripts that are missing from the
-    folder of their shard are left out."""
+    """Copies the repro scripts of the shards into the folder of the merged run. A script that is missing in the folder
+    of its shard is left out."""
     for run in runs:
         for cell, result in run.results.items():
             if result.repro is None or merged.results[cell].repro != result.repro:

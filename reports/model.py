@@ -274,12 +274,12 @@ class ExampleTensor(Geometry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The smallest failing call that the search found for a cell: the call with the fewest dimensions, the smallest
-    sizes, and the simplest layout, arguments and values.
+    """The simplest failing call that the search found for a cell: a call with few dimensions, small sizes, and a simple
+    layout, arguments and values.
 
     ``call`` refers to the tensors as ``t[0]``, ``t[1]``, …. A directed check (one with a program of its own) makes its
     tensors itself, and they are not listed. ``tried`` is the number of calls that the search made. ``whole`` is False
-    if the search used up its budget.
+    if the search ended early because it had used up its budget of calls or time.
     """
 
     call: str
@@ -291,8 +291,8 @@ class Example:
 
     @property
     def complexity(self) -> tuple[int, int, int]:
-        """The key by which examples are compared, simplest first: number of dimensions, number of elements, length of
-        the layout's name."""
+        """The key by which examples are sorted, with the simplest example first: the number of dimensions, the number
+        of elements, and the length of the layout's name."""
         dims = sum(len(t.shape) for t in self.tensors)
         return (dims, sum(math.prod(t.shape) for t in self.tensors), len(self.layout))
 
@@ -331,7 +331,8 @@ class CellResult(CellFacts, frozen=True, gc=False):
 
 
 def by_declaration(result: CellResult) -> bool:
-    """Returns True if a cell was not tried because it needs more than the descriptor declares or the machine has.
+    """Returns True if a cell was not tried because it needs something that the descriptor does not declare or that the
+    machine does not have.
 
     Such a cell has the verdict ``ok``; a cell that is unsupported for another reason never has it. ``Run`` refuses such
     a result if the plan declares every capability that the clause requires, and states no reason why the case was not
@@ -346,16 +347,16 @@ def problem_with(result: CellResult) -> str | None:
     # Most results are plain passes, and this lookup would take as long as everything below.
     ordinary = result.outcome is Outcome.PASS and result.verdict is Verdict.OK
     if not ordinary and result.verdict not in VERDICTS[result.outcome]:
-        return f"has the outcome {result.outcome}, which cannot have the verdict {result.verdict}"
+        return f"the outcome {result.outcome} cannot have the verdict {result.verdict}"
     if result.outcome is Outcome.PASS:
         if result.checks < 1:
-            return "passed without a single executed check"
+            return "the cell passed without a single executed check"
         if result.layouts:
-            return f"passed with failing layouts ({', '.join(result.layouts[:3])})"
+            return f"the cell passed with failing layouts ({', '.join(result.layouts[:3])})"
     if result.checks < 0 or result.samples < 0 or not result.seconds >= 0:
-        return "has a negative count or time"
+        return "a count or the time is negative"
     if result.repro is not None and not stays_inside(result.repro):
-        return f"has a repro outside the results folder ({result.repro!r})"
+        return f"the repro script is outside the results folder ({result.repro!r})"
     return None
 
 
@@ -364,8 +365,8 @@ def problem_with(result: CellResult) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of a run: software, machine, options and time. ``start`` is in ISO 8601; a text that does not apply is
-    empty.
+    """The origin of a run: software, machine, options and time. ``start`` is in ISO 8601. A text field that does not
+    apply is empty.
 
     ``shard`` is ``I/N`` or empty, ``expectations`` is the path of the manifest or ``none``, and ``reference_cache`` is
     ``cold``, ``warm`` or ``off``. ``left_behind`` lists the side effects of importing the device's module, such as

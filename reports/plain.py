@@ -30,6 +30,7 @@ _SENTENCES: Final = re.compile(
 
 
 def without_boilerplate(text: str) -> str:
-    """Returns a message without torch's boilerplate, or the unchanged message if nothing else would be left."""
+    """Returns a message without torch's boilerplate. If the message consists only of boilerplate, returns the unchanged
+    message."""
     cut = _SENTENCES.sub("", _ENDINGS.sub("", text)).strip()
     return cut or text

@@ -2,8 +2,9 @@
 
 The record (``run.conform``) is one line of text and a msgpack body. The line has the version number of the format, the
 suite version that wrote the record, and the SHA-256 of the body. The body has the plan, the provenance and the results.
-The record is written last, so a folder without a record is not a complete run. A record that cannot be used raises
-RunError (exit 4), which names the file. A run that can be read but has cells without an outcome is left to the gate.
+The record is written last, so a folder without a record is not a complete run. If a record cannot be used, RunError
+(exit 4) is raised, whose text names the file. If a run can be read but has cells without an outcome, no error is raised
+here; the gate reports such a run.
 """
 
 from __future__ import annotations
@@ -183,9 +184,11 @@ def _column(record: _Record, field: str) -> Iterable[Any]:
     values = _DECODERS[field].decode(raw)
     index = _numbers(_width(len(values)), which)
     if len(index if which else values) != record.count:
-        raise ValueError(f"field {field!r} does not have {record.count:,} values")
+        raise ValueError(
+            f"the field {field!r} does not have {record.count:,} values, one for each result"
+        )
     if which and max(index) >= len(values):
-        raise ValueError(f"field {field!r} refers to a value that is not in its list")
+        raise ValueError(f"the field {field!r} refers to a value that is not in its list of values")
     return map(values.__getitem__, index) if which else values
 
 

@@ -24,7 +24,7 @@ PASS: Final = "."
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The appearance of a kind of status: its name, label and meaning, its shape (an SVG path) and its colours."""
+    """A kind of status and its appearance: name, label, meaning, shape (an SVG path) and colours."""
 
     name: str
     label: str

@@ -116,17 +116,26 @@ def verdict_line(judged: GateResult) -> str:
 
 
 def _counted(judged: GateResult) -> list[str]:
-    """Returns phrases for the number of passes, of expected failures, and of cells that are not judged. Counts of zero
-    are left out."""
+    """Returns phrases with the numbers of passes, of expected failures and of cells that are not judged. Phrases for a
+    number of zero are left out."""
     counts = judged.counts
     parts = [f"{counts.passed:,} of {number(counts.judged, 'cell passes', 'cells pass')}"]
     if counts.expected:
         parts.append(f"{number(counts.expected, 'fails', 'fail')} as expected")
     if counts.ambiguous:
-        parts.append(f"{number(counts.ambiguous, 'more has', 'more have')} no agreed reference")
+        parts.append(
+            number(
+                counts.ambiguous, "more has no agreed reference", "more have no agreed reference"
+            )
+        )
     if counts.declared:
-        are = number(counts.declared, "more is", "more are")
-        parts.append(f"{are} unsupported by declaration")
+        parts.append(
+            number(
+                counts.declared,
+                "more is unsupported by declaration",
+                "more are unsupported by declaration",
+            )
+        )
     return parts
 
 
@@ -152,8 +161,8 @@ def work_done(run: Run) -> str:
 
 
 def _selected(judged: GateResult) -> list[str]:
-    """Returns a line about the selection of a run that can be judged but did not cover the whole plan; an empty list
-    otherwise."""
+    """Returns a list with one line about the selection if a run can be judged but did not cover the whole plan;
+    otherwise an empty list."""
     origin = judged.run.provenance
     if judged.obstacles:
         return []
@@ -264,8 +273,8 @@ def _alike(cause: Cause) -> str:
 
 
 def _rest(run: Run, causes: Sequence[Cause]) -> list[str]:
-    """Returns lines with the number of causes that are not shown, first of gating causes, then of other causes, and the
-    file that lists them."""
+    """Returns lines about the causes that are not shown: their number (first the number of gating causes, then the
+    number of all other causes) and the file that lists them."""
     report = run.folder / MARKDOWN_FILE
     where = _from_here(report if report.is_file() else run.folder)
     lines = []

@@ -160,6 +160,10 @@ EXPECTED = [
     "compile.export",
     "profiler.activity",
     "distributed.backend",
+    "distributed.collectives",
+    "distributed.order",
+    "distributed.ddp",
+    "distributed.sharded",
 ]
 
 LEVEL_OF_FAMILY = {
@@ -176,6 +180,8 @@ TRAINING = {
     "allocator.pending",
     "dispatch.index_range",
     "dispatch.refusals",
+    "distributed.ddp",
+    "distributed.sharded",
 }
 
 GOOD = """\

@@ -16,14 +16,15 @@ FUNCTION: Final = "function"
 
 
 def allows(only: CallKey, call: CallKey) -> bool:
-    """Returns True if a call is the ``only`` one that may be made, or a call that must precede it."""
+    """Returns True if ``call`` is ``only``, the one call that may be made, or a call that must be made before it."""
     before = call.layout == INPUTS or (call.layout == FUNCTION and call.sample == only.sample)
     return call == only or before
 
 
 class Guard:
-    """A guard that allows every call and does nothing else, for use outside a run (tests, minimising, exploring).
-    During a run ``conformance.run`` provides a guard that survives crashes and hangs."""
+    """The object to which a check reports its progress. This one allows every call and does nothing else; it is used
+    outside a run (tests, minimising, exploring). During a run ``conformance.run`` provides a guard that survives
+    crashes and hangs."""
 
     def begin(
         self, group: Sequence[str], records: Sequence[CellRecord], at_least: float = 0.0

@@ -207,7 +207,7 @@ class CellRecord:
                 self.unsupported.append(left.raised)
             else:
                 self.block(left.by, left.why, left.raised)
-            self.unread = None  # told() may be called twice
+            self.unread = None  # to_outcome() may be called twice
         outcome, note = self._outcome_and_note()
         shown = self.smallest if outcome is Outcome.FAIL else None
         failure = shown.failure if shown is not None else None

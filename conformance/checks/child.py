@@ -25,7 +25,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from conformance.checks.clock import Clock, Process, ends_within
 from devices.errors import ConformError
@@ -33,7 +33,7 @@ from devices.errors import ConformError
 _PR_SET_PDEATHSIG = 1
 _START = """
 import json, sys
-given = json.load(sys.stdin)
+given = json.loads(sys.stdin.readline())
 sys.path[:] = given["path"]
 from conformance.checks.child import serve
 serve(given, int(sys.argv[1]))
@@ -41,7 +41,7 @@ serve(given, int(sys.argv[1]))
 #: The code that a forked copy runs. The copy finds its pipe in the variable ``pipe``.
 _START_COPY = """
 import json, sys
-given = json.load(sys.stdin)
+given = json.loads(sys.stdin.readline())
 sys.path[:] = given["path"]
 from conformance.checks.child import serve
 serve(given, pipe)
@@ -49,8 +49,8 @@ serve(given, pipe)
 
 
 class NoCopy(Exception):
-    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not respond. The
-    caller starts a fresh interpreter instead."""
+    """The exception raised if no copy could be forked, because there is no process to copy or the copier does not
+    respond. The caller starts a fresh interpreter instead."""
 
 
 class Copier(Protocol):
@@ -120,8 +120,8 @@ class Ended:
 
     @property
     def last_line(self) -> str:
-        """The last line that the process printed, which usually describes a crash. If faulthandler printed a stack, the
-        innermost frame of that stack."""
+        """The last line that the process printed, which usually describes a crash. If a signal killed the process and
+        faulthandler printed its stack, this is the line of the innermost frame."""
         lines = [line.strip() for line in self.printed.splitlines() if line.strip()]
         frames = (line for line in lines if self.signal and line.startswith('File "'))
         return next(frames, lines[-1] if lines else "")[:300]
@@ -153,7 +153,7 @@ class Child:
     Leaving the block kills a child that still runs; ``wait()`` inside the block waits for the end of the child.
     ``script`` is the path of a repro script that the child runs, with ``serve`` and the number of a pipe as arguments.
     ``copied=True`` allows the child to be forked instead of started as a fresh interpreter, if it has neither a script nor
-    an environment.
+    an environment. With ``stays=True`` the child reads further messages, which ``send`` writes, from its stdin.
     """
 
     target: str
@@ -162,12 +162,15 @@ class Child:
     environment: Mapping[str, str] = field(default_factory=dict)
     script: str = ""
     copied: bool = False
+    stays: bool = False
     ready: bool = field(default=False, init=False)  # the child has sent something
 
     def __enter__(self) -> Child:
         self._ended: Ended | None = None
         self._late = ""
         self._held = b""
+        self._stdin: IO[bytes] | None = None  # of a child that stays
+        self._allowed = self.limits.total
         self._printed = tempfile.TemporaryFile()  # closed by _finish
         self._reader, writer = os.pipe()
         given: dict[str, Any] = {"path": sys.path, "target": self.target, "orders": self.orders}
@@ -197,9 +200,7 @@ class Child:
             start_new_session=True,
         )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the child ended at once; its status says how
-            process.stdin.write(json.dumps({**given, "parent": os.getpid()}).encode())
-            process.stdin.close()
+        self._begin(process.stdin, json.dumps({**given, "parent": os.getpid()}))
         return process
 
     def _copy(self, given: Mapping[str, Any], writer: int) -> Process | None:
@@ -214,9 +215,31 @@ class Child:
             return None
         finally:
             os.close(its_stdin)
-        with contextlib.suppress(BrokenPipeError), os.fdopen(stdin, "wb") as orders:
-            orders.write(f"{_START_COPY!r}\n{json.dumps(given)}".encode())
+        self._begin(os.fdopen(stdin, "wb"), f"{_START_COPY!r}\n{json.dumps(given)}")
         return process
+
+    def _begin(self, stdin: IO[bytes], lines: str) -> None:
+        """Writes the first lines to the child's stdin, and closes it unless the child stays."""
+        self._stdin = stdin
+        self._write(f"{lines}\n")
+        if not self.stays:
+            self._close_stdin()
+
+    def send(self, message: Any) -> None:
+        """Sends one value that JSON can represent to a child that stays, which reads it as a line of its stdin."""
+        self._write(f"{json.dumps(message)}\n")
+
+    def _write(self, text: str) -> None:
+        assert self._stdin is not None, "the child does not read messages"
+        with contextlib.suppress(BrokenPipeError):  # the child has ended; its status says how
+            self._stdin.write(text.encode())
+            self._stdin.flush()
+
+    def _close_stdin(self) -> None:
+        if self._stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # what could not be written
+                self._stdin.close()
+            self._stdin = None
 
     def __exit__(self, kind: object, error: object, at: object) -> None:
         self._finish()
@@ -283,9 +306,15 @@ class Child:
             self._end = self._clock.now() + self.limits.total
         return [json.loads(line) for line in lines if line]
 
+    @property
+    def running(self) -> bool:
+        """True if the child has not ended."""
+        return self._ended is None and self._process.poll() is None
+
     def allow(self, seconds: float) -> None:
         """Sets the time limit to this number of seconds from now."""
-        self._end = self._clock.now() + seconds
+        self._end, self._patience = self._clock.now() + seconds, math.inf
+        self._allowed = seconds
 
     def is_late(self) -> bool:
         """Returns True if the child exceeds its time limit."""
@@ -294,8 +323,8 @@ class Child:
         return late
 
     def give_up(self, why: str = "") -> None:
-        """Ends the child when its block is left, for this reason, such as "was ended because another process failed"; by
-        default because of its time limit."""
+        """Sets the reason for which the child is killed when its ``with`` block is left, such as "was ended because
+        another process failed". The default reason is the time limit. A reason that was set before is kept."""
         self._late = self._late or why or self._time_limit_text()
 
     def _has_said(self, seconds: float) -> bool:
@@ -306,7 +335,7 @@ class Child:
             return f"had not started after {self.limits.start:g} s"
         if self._patience < self._end:
             return f"was silent for {self.limits.silence:g} s"
-        return f"had not ended after {self.limits.total:g} s"
+        return f"had not ended after {self._allowed:g} s"
 
     def _finish(self) -> Ended:
         """Kills the child if it still runs, reads its output, closes the pipes and files, and returns how the child
@@ -318,6 +347,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._close_stdin()
             os.close(self._reader)
             self._printed.seek(0)
             printed = self._printed.read().decode(errors="replace")

@@ -198,7 +198,7 @@ class Turns:
 def comes_to_be(done: Callable[[], bool], seconds: float = TURN) -> bool:
     """Waits until ``done()`` is true, and returns True. Returns False if ``done()`` is still false when the process has
     been able to run for ``seconds`` and every other thread of the process has had a chance to run. By then, work that
-    nothing blocks is done, however busy the machine is."""
+    nothing blocks is complete, however busy the machine is."""
     clock, turns = Clock(), Turns()
     while not done():
         now, over = clock.now(), turns.all_have_run()

@@ -1,9 +1,9 @@
-"""Subprocesses that work together, such as the ranks of a distributed program: one time limit, the answers of all, and one
-rank that is to blame.
+"""Runs a group of subprocesses that work together, such as the ranks of a distributed program, under one time limit.
+Returns the answer of each process, and says for which processes the others waited when the time was over.
 
-As soon as one process has failed, the others get a short time to answer, because they may wait for the failed one for
-ever; then all are killed. The module imports only the standard library and the module of one subprocess, because repro
-scripts contain it.
+As soon as one process has failed, the others get a short time to answer, because they may be waiting for the failed
+process; then all are killed. The processes of a ``Pool`` stay after they have answered, for the next question. The module
+imports only the standard library and ``conformance.checks.child``, because repro scripts contain it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ Tells = Callable[[Any], bool]
 
 @dataclass(slots=True)
 class Member:
-    """The result of one process of a group. ``messages`` are those that it sent; the last one is its ``answer`` if it
-    has ``answered``. ``behind`` is True for a process that others waited for when the time was over."""
+    """The result of one process of a group. ``messages`` are the messages that the process sent. If ``answered`` is
+    True, the last message is the ``answer`` of the process. ``behind`` is True for a process that others waited for
+    when the time was over."""
 
     rank: int
     messages: list[Any] = field(default_factory=list)
@@ -49,31 +50,40 @@ class Member:
 
 
 class Group:
-    """Subprocesses that run at the same time. ``is_answer(message)`` says whether a message is the last one of a process;
-    other messages show its progress. ``is_failure(message)`` says whether the others need not be waited for. The time
-    limit of the children, ``limits.total``, counts from the moment in which all are ready."""
+    """Subprocesses that run at the same time. ``is_answer(message)`` says whether a message is the answer of a process,
+    which is its last message; other messages show its progress. ``is_failure(message)`` says whether an answer means
+    that the process has failed. The time limit of the children, ``limits.total``, counts from the moment in which all
+    are ready. The processes ``lost`` are expected to end without an answer."""
+
+    _stays = False  # True: a process that has answered does not end
 
     def __init__(
-        self, children: Sequence[Child], is_answer: Tells, is_failure: Tells = lambda _: False
+        self,
+        children: Sequence[Child],
+        is_answer: Tells,
+        is_failure: Tells = lambda _: False,
+        lost: Sequence[int] = (),
     ) -> None:
         self._children, self._is_answer, self._is_failure = children, is_answer, is_failure
+        self._lost = lost
         self._members = [Member(rank) for rank in range(len(children))]
 
     def run(self) -> list[Member]:
         """Starts the subprocesses, waits until all have ended, and returns the result of each, in order.
 
-        All are ended as soon as one exceeds its limit, and soon after one has failed. Raises ConformError if a process
-        cannot be started; those that were started are killed.
+        All subprocesses are ended as soon as one of them exceeds its limit, or a short time after one of them has
+        failed. Raises ConformError if a subprocess cannot be started; the subprocesses that were started before are
+        killed.
         """
         with contextlib.ExitStack() as started:
             for child in self._children:
                 started.enter_context(child)
-            self._wait()
+            self._wait(self._children[0].limits.total)
         for child, member in zip(self._children, self._members):
             member.ended = child.ended
         return self._members
 
-    def _wait(self) -> None:
+    def _wait(self, seconds: float) -> None:
         running, end, all_ready = dict(enumerate(self._children)), math.inf, False
         while running and time.monotonic() < end:
             select.select([*running.values()], [], [], _LOOK)
@@ -82,7 +92,7 @@ class Group:
             if not all_ready and all(child.ready for child in self._children):
                 all_ready = True
                 for child in running.values():
-                    child.allow(child.limits.total)
+                    child.allow(seconds)
             if [rank for rank, child in running.items() if child.is_late()]:
                 for rank in self._last(running):
                     self._members[rank].behind = True
@@ -93,7 +103,8 @@ class Group:
                 child.give_up("was ended because another process of its group had failed")
 
     def _hear(self, running: dict[int, Child]) -> bool:
-        """Takes the messages of the processes, and removes those that have ended. Returns True if one has failed."""
+        """Receives the messages of the running processes, and removes the processes that have ended from ``running``.
+        Returns True if a process has failed."""
         failed = False
         for rank, child in list(running.items()):
             ready, member = child.ready, self._members[rank]
@@ -104,14 +115,17 @@ class Group:
                 member.messages.append(message)
                 member.answered = bool(self._is_answer(message))
                 failed |= member.answered and bool(self._is_failure(message))
-            if messages is None:
+            if self._stays and member.answered:
                 del running[rank]
-                failed |= not (child.wait().well and member.answered)
+            elif messages is None:
+                del running[rank]
+                well = child.wait().well and member.answered
+                failed |= not well and rank not in self._lost
         return failed
 
     def _last(self, running: Mapping[int, Child]) -> list[int]:
-        """Returns those of the processes for which the others wait: those that have not started, or that have sent the
-        fewest messages."""
+        """Returns the ranks of the processes for which the others wait: those that have not started, or, if all have
+        started, those that have sent the fewest messages."""
         progress = {
             rank: (child.ready, len(self._members[rank].messages))
             for rank, child in running.items()
@@ -120,11 +134,52 @@ class Group:
         return [rank for rank, reached in progress.items() if reached == fewest]
 
 
+class Pool(Group):
+    """Subprocesses that stay, and answer one question after another, until one of them fails to answer. They read the
+    questions from their stdin."""
+
+    _stays = True
+
+    def start(self) -> None:
+        """Starts the subprocesses. Raises ConformError if one cannot be started; those that were started are killed."""
+        with contextlib.ExitStack() as started:
+            for child in self._children:
+                started.enter_context(child)
+            self._started = started.pop_all()
+
+    def ask(self, questions: Sequence[Any], seconds: float) -> list[Member]:
+        """Sends each process its question, and returns the results in order. ``seconds`` is the time limit for all
+        answers. All processes are ended if one has not answered."""
+        self._members = [Member(rank) for rank in range(len(self._children))]
+        for child, question in zip(self._children, questions):
+            child.send(question)
+        self._wait(seconds)
+        whole = all(member.answered for member in self._members)
+        if not whole:
+            self.close()
+        for child, member in zip(self._children, self._members):
+            member.ended = Ended(0) if whole else child.ended
+        return self._members
+
+    @property
+    def whole(self) -> bool:
+        """True if no process has ended."""
+        return all(child.running for child in self._children)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._started.close()
+
+    def forget(self) -> None:
+        """Leaves the processes alone: they belong to the process of which this one is a fork."""
+        self._started.pop_all()
+
+
 @contextlib.contextmanager
 def rendezvous() -> Iterator[str]:
     """Yields the path of an empty file through which the processes of a group find each other, for
-    ``torch.distributed.FileStore``. On Linux it exists only in memory, and is gone with this process; elsewhere it is in a
-    temporary folder."""
+    ``torch.distributed.FileStore``. On Linux the file exists only in memory, and disappears with this process; on other
+    systems it is in a temporary folder."""
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("conform-rendezvous")
         try:

@@ -91,9 +91,10 @@ def _show_bugs(word: str, as_json: bool) -> None:
             click.echo(f"    {bug.why}")
         click.echo(f"    {bug.url}")
     imitated = [bug for bug in chosen if bug.imitated]
+    missed = sum(bool(bug.missed) for bug in imitated)
     click.echo(
-        f"{number(len(chosen), 'bug')}: {len(imitated)} imitated in tests, {sum(bool(bug.missed) for bug in imitated)} of these"
-        f" not noticed yet; {sum(not bug.clauses for bug in chosen)} without a clause that could notice them"
+        f"{number(len(chosen), 'bug')}: tests imitate {len(imitated)} of them, and the suite does not notice {missed} of these "
+        f"imitations yet; no clause could notice {sum(not bug.clauses for bug in chosen)} of the bugs"
     )
 
 
@@ -144,7 +145,7 @@ def freeze_levels(version: str, only: tuple[int, ...]) -> None:
             text += "\n[[cells]]\n"
             text += "".join(f"{name} = {_listed(names)}\n" for name, names in block.items())
         write_whole(FOLDER / f"{place}.toml", text)
-        click.echo(f"level {place}: {len(cells):,} cells of its own")
+        click.echo(f"level {place}: {len(cells):,} cells, in addition to those of the levels below")
 
 
 def _listed(names: list[str]) -> str:

@@ -22,14 +22,16 @@ _SIGNS = {True: "yes", False: "no", None: "-"}
 
 
 class Probed(Answers, frozen=True, kw_only=True):
-    """The results of probing a device, and the capabilities in which they differ from the device's declaration."""
+    """The results of probing a device, and the capabilities for which the results differ from the device's
+    declaration."""
 
     declared_and_absent: list[str]
     present_and_undeclared: list[str]
 
     @classmethod
     def of(cls, reply: Reply, declared: list[str]) -> Probed:
-        """Returns the results of a probe, compared with the declared capabilities."""
+        """Returns the results of a probe, together with the capabilities that only the probe or only the declaration
+        has."""
         given = reply.capabilities
         absent = sorted(name for name in declared if given.get(name) is False)
         undeclared = sorted(name for name, works in given.items() if works and name not in declared)
@@ -54,11 +56,11 @@ class Row(msgspec.Struct):
 
     @classmethod
     def of(cls, device: Descriptor) -> Row:
-        """Returns the row of a device, without the results of a probe."""
+        """Returns the row of a device. The fields for the results of a probe are not set."""
         try:
             why = device.unavailable()
         except Exception as error:  # a vendor's code: whatever it raises, the device cannot be used
-            why = f"the check of its availability raised {type(error).__name__}: {error}"
+            why = f"the function that checks whether the device is available raised {type(error).__name__}: {error}"
         capabilities, dtypes = sorted(device.capabilities), sorted(device.dtypes)
         folder, manifest = (str(p) if p else None for p in (device.folder, device.expectations))
         about = (device.name, device.title, device.torch_type, device.module)
@@ -78,9 +80,9 @@ class Listing(msgspec.Struct):
 def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
     """Show the known devices and what they support.
 
-    Lists how many capabilities each device declares and how many a probe found, or the reason why the device is not
-    available. With NAMES, shows each capability of the named devices. An available device is probed in a subprocess,
-    which takes some seconds to import torch.
+    Lists how many capabilities each device declares and how many of them a probe found. If a device is not available,
+    shows the reason. With NAMES, shows each capability of the named devices. An available device is probed in a
+    subprocess, which takes some seconds to import torch.
     """
     known = registry.installed()
     chosen = [registry.get(name) for name in names] or list(known.devices.values())
@@ -112,7 +114,7 @@ def devices(names: tuple[str, ...], as_json: bool, no_probe: bool) -> None:
         for name, value in _more(row):
             console.print(Text(f"{name}: ", style="bold") + Text(value))
     for problem in listing.broken:
-        click.echo(f"cannot be loaded: {problem}", err=True)
+        click.echo(f"a device cannot be loaded: {problem}", err=True)
 
 
 def _overview(rows: list[Row]) -> Table:

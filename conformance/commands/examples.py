@@ -76,7 +76,7 @@ def minimise(
     for line in answer.example.lines():
         indent = len(line) - len(line.lstrip(" "))
         click.echo("    " + " " * indent + one_line(line))
-    click.echo(f"    {answer.example.tried} calls tried")
+    click.echo(f"    {answer.example.tried} calls were tried")
     click.echo(f"    python {script}")
     return 1
 

@@ -63,7 +63,8 @@ class Given:
             self.descriptor = find_descriptor(device, descriptor)
 
     def drafts(self) -> dict[CellKey, str]:
-        """Returns draft reasons for the cells that regressed in the last run, made from the causes of the failures."""
+        """Returns a draft of a reason for each cell that regressed in the last run. The drafts are made from the causes
+        of the failures."""
         if self.last is None:
             return {}
         results = self.last.results.values()
@@ -110,9 +111,9 @@ class Given:
         raise ConformError(f"{whose}: name the file with --manifest PATH")
 
     def facts(self) -> Mapping[str, str]:
-        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device or,
-        if the device is not available, the facts that every machine has. Where torch is not installed, a manifest is
-        read as for the newest supported version."""
+        """Returns the facts about the machine from the first run. Without runs, returns the facts of the device or, if
+        the device is not available, the facts that every machine has. If torch is not installed, the fact ``torch`` is
+        the newest supported version."""
         if self.evidence:
             return self.evidence[0].facts
         newest = {"torch": "{}.{}".format(*torch_version.LAST)}
@@ -138,7 +139,10 @@ class Given:
                 " give --run RUN"
             )
         require_torch()
-        click.echo(f"planning {plan} on {device.name} (--run RUN is faster)", err=True)
+        click.echo(
+            f"making plan {plan} of {device.name} (with --run RUN, no plan has to be made)",
+            err=True,
+        )
         from conformance.plan.planner import make_plan
 
         return make_plan(spec, device, self.contract).cells
@@ -150,8 +154,8 @@ def manifest() -> None:
 
 
 def _with_manifest_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Returns the command with options for the manifest, the device and the runs added. Their values are passed to the
-    command as one ``Given`` object."""
+    """Returns a command to which the options for the manifest, the device and the runs are added. The values of these
+    options are passed to the command as one ``Given`` object."""
 
     @options("manifest")
     @functools.wraps(command)
@@ -279,9 +283,9 @@ def explain(given: Given, cell: str) -> int:
     for run in evidence:
         if key not in run.planned:
             names = {str(each) for each in run.planned if each.clause == key.clause}
-            click.echo(f"{run.name}: not planned{suggestion(str(key), names)}")
+            click.echo(f"{run.name}: the cell is not planned{suggestion(str(key), names)}")
         elif key not in run.cells:
-            click.echo(f"{run.name}: no outcome")
+            click.echo(f"{run.name}: the cell has no outcome")
     expectation = explained.match.expectation
     if len(seen) > 1 and expectation is not None and expectation.min_pass_rate is not None:
         observed = [each.observed for _, each, _ in seen]
@@ -342,7 +346,7 @@ def _cause(triage: bool, reason: str | None, **more: str | None) -> Cause | None
 def _selection(
     planned: Sequence[CellKey], clauses: str | None, ops: str | None, dtypes: str | None
 ) -> Callable[[CellKey], bool]:
-    """Returns a function that returns True for the cells which the options select. Raises ConformError for a glob that
+    """Returns a function that returns True for the cells that the options select. Raises ConformError for a glob that
     matches nothing."""
     from conformance.plan.options import matching
 

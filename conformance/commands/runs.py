@@ -96,7 +96,7 @@ def merge(shards: tuple[Path, ...], output: Path, junitxml: Path | None) -> int:
     files = () if junitxml is None else (junitxml.absolute(),)
     check_folder(f"-o {output}", output, files)
     merged = join(shards, output, junitxml)
-    click.echo(f"{len(shards):,} shards, {len(merged.results):,} cells: {output}")
+    click.echo(f"joined {len(shards):,} shards, {len(merged.results):,} cells, in {output}")
     if merged.absent:
         click.echo(f"absent shards: {', '.join(map(str, merged.absent))}")
     if merged.missing:

@@ -1,4 +1,5 @@
-"""The contract as data: every clause (a statement that a device either satisfies or fails). Needs no torch.
+"""The contract as data: all clauses. A clause is a statement that a device either satisfies or fails. The module does
+not import torch.
 
 ``clauses/<family>.toml`` holds the clauses; ``page.py`` renders docs/contract.md.
 """
@@ -40,7 +41,7 @@ LEVELS: Final[Mapping[int, str]] = MappingProxyType(dict(enumerate(_WORDS.levels
 
 
 class Status(Word):
-    """The state of a clause: the suite checks the clause, or a check is only planned."""
+    """The state of a clause: the suite checks the clause already, or a check is only planned."""
 
     CHECKED = "checked"
     PLANNED = "planned"
@@ -122,7 +123,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The title of a family of clauses, and a note on how its clauses are judged."""
+    """The title of a family of clauses, and a note that says how the clauses of the family are checked."""
 
     title: Text
     about: str = ""
@@ -132,7 +133,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _join(table: msgspec.Struct, *texts: str) -> None:
-    """Puts the texts of the named fields on one line each, because a TOML table may wrap its texts freely."""
+    """Puts the text of each named field on one line. In the TOML file, the texts may be wrapped freely."""
     for name in texts:
         msgspec.structs.force_setattr(table, name, " ".join(getattr(table, name).split()))
 

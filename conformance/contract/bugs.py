@@ -1,4 +1,4 @@
-"""Public bugs of real devices, and the clauses whose checks detect them. Needs no torch.
+"""Public bugs of real devices, and the clauses whose checks detect these bugs. The module does not import torch.
 
 ``bugs.toml`` holds the bugs. An entry says what was wrong, and names a fault that imitates the bug: a planted fault of
 the simulated device, or a fault that ``tests/bugs`` adds to an op by wrapping the op's function.
@@ -59,11 +59,13 @@ Then = Literal[
 class Imitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault of one op that imitates a bug. ``tests/bugs`` adds the fault by wrapping the op's function.
 
-    The fault occurs in a call whose operand number ``arg`` (any operand if ``arg`` is None) meets every condition in
-    ``when``. If ``keyword`` names an argument, the call must also pass that argument. ``of`` says where the fault
-    occurs: "call" in the result of the call, "input" in the gradient of an input, "cotangent" where the backward pass
-    reads a cotangent. For "input" and "cotangent", the input or the cotangent must meet the conditions instead of the
-    operand, and the condition ``alone`` means that at least one operand does not require a gradient.
+    - ``when`` lists conditions. The fault occurs in a call if operand number ``arg`` meets all of them; if ``arg`` is
+      None, any operand may meet them.
+    - ``keyword`` names an argument that the call must also pass.
+    - ``of`` says where the fault occurs: "call" in the result of the call, "input" in the gradient of an input, and
+      "cotangent" where the backward pass reads a cotangent. For "input" and "cotangent", the input or the cotangent
+      must meet the conditions instead of the operand, and the condition ``alone`` means that at least one operand does
+      not require a gradient.
     """
 
     op: Text = ""  # of torch's database; by default the first of the entry's ops
@@ -205,8 +207,8 @@ class Bugs:
 
 
 def _kind(dtype: str) -> str:
-    """Returns the kind of numbers that a dtype holds, such as "int" for int8. Half-precision floats are a kind of their
-    own, "half"."""
+    """Returns the kind of numbers that a dtype holds, such as "int" for int8. float16 and bfloat16 are of a kind of
+    their own, "half"."""
     if dtype in ("float16", "bfloat16"):
         return "half"
     name = dtype.rstrip("0123456789")

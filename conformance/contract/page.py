@@ -56,7 +56,7 @@ def _prose(text: str) -> str:
 
 
 def _threads(text: str) -> str:
-    """Returns ``text`` with its issue and pull-request numbers linked to PyTorch's tracker."""
+    """Returns ``text`` with a link to PyTorch's issue tracker for each number of an issue or pull request."""
     return _THREAD.sub(r"[pytorch/pytorch#\1](https://github.com/pytorch/pytorch/issues/\1)", text)
 
 

@@ -28,7 +28,7 @@ _DESCRIPTOR: Final = Path(__file__).with_name("descriptor.py.jinja")
 
 
 def descriptor(question: Question, reply: Reply, day: date | None = None) -> str:
-    """Returns the text of descriptor.py for a device, from the ``reply`` to the questions of ``conform init``."""
+    """Returns the text of descriptor.py for a device. ``reply`` has the results of probing the device."""
     environment = Environment(
         undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
@@ -43,8 +43,8 @@ def descriptor(question: Question, reply: Reply, day: date | None = None) -> str
         return f"  # wrong: {textwrap.shorten(found, 80, placeholder='…')}" if found else ""
 
     def declared(known: Iterable[str], works: Container[str]) -> list[str]:
-        """Returns the names that the descriptor declares: those that work, and those that exist but give wrong
-        results. The clauses of the latter fail until the results are right."""
+        """Returns the names that the descriptor declares: the names that work, and the names that exist but give wrong
+        results. The clauses of names with wrong results fail until the results are right."""
         return [each for each in known if each in works or each in reply.wrong]
 
     answers = reply.capabilities
@@ -83,10 +83,10 @@ def manifest(
 ) -> str:
     """Returns the text of expected.toml, the manifest of expected failures.
 
-    ``failing`` holds the cells that fail in every run, and ``flaky`` those that fail in some; their blocks expire on
-    the day ``until``. ``apart`` holds the failing cells that no block can describe, each with the explanation.
-    ``reasons`` holds cells with their drafted reasons, one reason for each presumed cause; blocks with the same reason
-    stand together.
+    ``failing`` holds the cells that fail in every run. ``flaky`` holds the cells that fail in some runs; the blocks of
+    flaky cells expire on the day ``until``. ``apart`` holds the failing cells that no block can describe, each with the
+    reason for that. ``reasons`` holds cells with their drafted reasons, one reason for each presumed cause; blocks with
+    the same reason follow each other.
     """
     count = "one run" if runs == 1 else f"{runs} runs"
     lines = [
@@ -128,7 +128,8 @@ def at_large(result: CellResult) -> CellResult:
 def _groups(
     failing: Iterable[CellResult], reasons: Mapping[CellKey, str]
 ) -> Iterable[list[CellResult]]:
-    """Yields groups of failing cells that have the same cause, fail in the same way and have the same dtypes.
+    """Yields groups of failing cells. The cells of a group have the same cause and the same dtypes, and fail in the
+    same way.
 
     The dtypes must be the same because a block of the manifest describes every combination of its ops and dtypes.
     """

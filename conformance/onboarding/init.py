@@ -84,12 +84,12 @@ class InitOptions:
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """The options of ``conform run`` that select cells."""
+        """The options for ``conform run`` that select cells."""
         shard = ("--shard=1/6",) if self.quick else ()
         return (*shard, *((f"--ops={self.ops}",) if self.ops else ()))
 
     def question(self) -> Question:
-        """Checks the options that name the device, and returns the device as a Question. Raises ConformError for an
+        """Checks the options that name the device, and returns the device as a ``Question``. Raises ConformError for an
         invalid option."""
         _matched(
             r"[a-z][a-z0-9_-]*",
@@ -172,7 +172,7 @@ def _look_at(folder: Path) -> None:
 
 
 def _written(folder: Path) -> str:
-    """Returns a clause for messages that says which files the folder has so far."""
+    """Returns a part of a sentence, for messages, that says which files the folder has so far."""
     if not (folder / "descriptor.py").exists():
         return "nothing was written"
     return f"{folder} contains the descriptor, but no manifest yet"
@@ -202,7 +202,7 @@ def _describe(options: InitOptions, question: Question, path: Path, say: Say) ->
         say(f"    {name}: {seen}")
     if silent := sorted(reply.raised.keys() & {*CAPABILITIES, "facts", "device_count"}):
         say(
-            f"  {number(len(silent), 'question')} had no answer; the descriptor says why: {', '.join(silent)}"
+            f"  {number(len(silent), 'probe')} had no result; the descriptor says why: {', '.join(silent)}"
         )
 
 
@@ -229,10 +229,8 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
     results = (options.folder / _RUNS / f"run-{which}").absolute()
     log, begun = results.with_suffix(".log"), (results / PROGRESS_FILE).exists()
     expectations = "none" if which == 1 else str(options.draft.absolute())
-    what = "" if which == 1 else ", expecting the failures of run 1"
-    say(
-        f"run {which} of {options.runs}: plan quick{what}, {number(options.workers, 'worker')}; log: {log}"
-    )
+    what = "plan quick" if which == 1 else "plan quick, expecting the failures of run 1"
+    say(f"run {which} of {options.runs}: {what}, {number(options.workers, 'worker')}; log: {log}")
     command = [
         *(sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_CONFORM}"),
         *("run", "-q", "--tb=no", "--no-header"),
@@ -266,8 +264,8 @@ def _run(options: InitOptions, which: int, say: Say) -> Run:
 
 
 def _watched(command: list[str], log: Path, say: Say) -> int:
-    """Runs a command with its output in the file ``log``, and returns the exit status. Reports the progress up to four
-    times, with an estimate of the remaining time."""
+    """Runs a command, writes its output to the file ``log``, and returns the exit status. Reports the progress up to
+    four times, with an estimate of the remaining time."""
     began, quarters = time.monotonic(), 1
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
@@ -285,8 +283,8 @@ def _watched(command: list[str], log: Path, say: Say) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a running process by SIGTERM, after which the run can be resumed, and by SIGKILL if the process does not end
-    in time."""
+    """Ends a running process with SIGTERM, after which the run can be resumed. If the process does not end in time,
+    kills it with SIGKILL."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -311,8 +309,10 @@ def _write_manifest(options: InitOptions, runs: list[Run], say: Say) -> int:
     with _writing(path):
         write_whole(path, text)
     flaky = sum(block.outcome is ExpectedOutcome.FLAKY for block in manifest.blocks)
-    more = f", {flaky} of them for flaky cells; these expire in {_FLAKY_DAYS} days" if flaky else ""
-    say(f"wrote {path}: {number(len(manifest.blocks), 'block')}{more}")
+    blocks = number(len(manifest.blocks), "block")
+    if flaky:
+        blocks = f"{blocks}, of which {flaky} for flaky cells expire in {_FLAKY_DAYS} days"
+    say(f"wrote {path}: {blocks}")
     again = ["conform", "run", "-n", str(options.workers), *options.selection]
     command = shlex.join([*again, f"--descriptor={options.folder}"])
     if apart:
@@ -354,7 +354,7 @@ Failing = dict[CellKey, CellResult]
 
 
 def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
-    """Sorts the failing cells of several runs into three groups.
+    """Divides the failing cells of several runs into three groups.
 
     Returns the cells that fail in every run, the cells that pass in some runs and fail in others, and the remaining
     cells, each with the reason why no block of the manifest can describe it.
@@ -389,7 +389,7 @@ def agreement(runs: list[Run]) -> tuple[Failing, Failing, dict[CellKey, str]]:
 
 
 def _left_over(manifest: Manifest, run: Run) -> set[CellKey]:
-    """Returns the cells of a run for which the gate is red although the manifest is applied."""
+    """Returns the cells of a run that still turn the gate red when the manifest is applied."""
     matcher = Matcher(manifest.active({name: str(value) for name, value in run.plan.facts.items()}))
     return {
         key

@@ -13,8 +13,8 @@ from devices.errors import ConformError, with_cause
 
 
 def serve(orders: Any, tell: Tell) -> None:
-    """Runs the probes that have no answer yet, and sends the answers through ``tell``. A ConformError becomes part of
-    the last message."""
+    """Runs the probes that have no answer yet, and sends the answers by calling ``tell``. If a ConformError is raised,
+    the last message contains its text."""
 
     def say(said: Said) -> None:
         tell(msgspec.to_builtins(said))

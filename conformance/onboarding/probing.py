@@ -1,6 +1,6 @@
 """Probes that find out which capabilities and dtypes of a device work.
 
-A probe calls the API of a capability and looks at the result. Constructing an object is not enough: on a CPU-only build
+A probe calls the API of a capability and examines the result. Constructing an object is not enough: on a CPU-only build
 ``torch.Stream()`` succeeds. An API that raises, or that reports that it is not available, counts as absent. An API with
 an impossible result counts as present, and the probe raises Wrong. A probe is not a check: only the suite decides
 whether the device fulfils a clause.
@@ -35,7 +35,8 @@ from opinfo.device import Device, has_pointers, has_storage, has_strides
 
 
 class Wrong(Exception):
-    """The exception raised if an API exists but returned a wrong result. Its text describes the result."""
+    """The exception that a probe raises if an API exists but returned a wrong result. The text of the exception
+    describes the result."""
 
 
 def described(question: Question) -> Descriptor:
@@ -88,7 +89,7 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
 
 
 def probe(device: Device, answered: Container[str], say: Callable[[Said], None]) -> None:
-    """Runs the probes of an open device that have no answer yet, and sends each answer through ``say``. The name of
+    """Runs the probes of an open device that have no answer yet, and sends each answer by calling ``say``. The name of
     each probe is sent before the probe runs, because the probe may end the process."""
     for name, question in questions(device):
         if name in answered:
@@ -106,7 +107,8 @@ def probe(device: Device, answered: Container[str], say: Callable[[Said], None])
 
 
 def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
-    """Returns the seconds by which the first call of an op takes longer than the second: the maximum over four ops."""
+    """Returns the number of seconds by which the first call of an op takes longer than the second call: the maximum
+    over four ops."""
     now = now or Clock().now
     given = device.to_device(torch.full((4, 4), 0.5))
     longer = 0.0
@@ -121,8 +123,8 @@ def first_use(device: Device, now: Callable[[], float] | None = None) -> float:
 
 
 def granularity(device: Device) -> int:
-    """Returns the bytes by which ``memory_allocated()`` rises for a tensor of one byte; 0 if the device has no such
-    statistics."""
+    """Returns the number of bytes by which ``memory_allocated()`` rises when a tensor of one byte is allocated; 0 if
+    the device has no such statistics."""
     with suppress(Exception):  # as above: it is no capability of its own
         before = torch.accelerator.memory.memory_allocated(device.torch_device)
         held = device.to_device(torch.zeros(1, dtype=torch.uint8))
@@ -148,8 +150,8 @@ def flushes_subnormals(device: Device) -> list[str]:
 
 
 def autocast_lists(device: Device) -> dict[str, list[str]]:
-    """Returns the ops that autocast does not treat as torch's common lists say, grouped by the policy that was
-    observed (see conformance/checks/autocast/lists.py). Empty if the device has no autocast."""
+    """Returns the ops that autocast treats in another way than torch's common lists say, grouped by the policy that was
+    observed (see conformance/checks/autocast/lists.py). The result is empty if the device has no autocast."""
     if not torch.amp.is_autocast_available(device.torch_device.type):
         return {}
     holds = {name for name in ("float16", "bfloat16") if _holds_without_error(device, name)}
@@ -174,7 +176,7 @@ def _holds(device: Device, dtype: str) -> bool:
     if there.dtype != kind:  # another dtype takes its place
         return False
     for way, got in (("to", back), ("from", again)):
-        what = f"converted {way} float32, {want.tolist()} became {got.tolist()}"
+        what = f"conversion {way} float32 gave {got.tolist()}; expected {want.tolist()}"
         _require(torch.equal(got, want), what)
     return True
 

@@ -1,4 +1,4 @@
-"""Functions that ask devices what they support. Each device is probed in a subprocess, which may crash or hang; the
+"""Functions that find out what devices support. Each device is probed in a subprocess, which may crash or hang; the
 calling process needs no torch."""
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ AUTOCAST = "autocast_lists"
 
 
 def allowance(longer: float) -> float:
-    """Returns the seconds to allow for the first use of an op, if the first call of a small op took ``longer`` seconds
-    more than the second.
+    """Returns the number of seconds to allow for the first use of any op. ``longer`` is the number of seconds by which
+    the first call of a small op took longer than the second call.
 
-    A large op may take ten times as long to compile. The result is a multiple of ten; 0 if ``longer`` is below 0.1,
-    because then nothing was compiled.
+    A large op may take ten times as long to compile as a small op. The result is a multiple of ten. It is 0 if
+    ``longer`` is below 0.1, because nothing was compiled in that case.
     """
     return 10.0 * math.ceil(longer) if longer >= 0.1 else 0.0
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device to probe: a registered one (``name``), one with a descriptor file (``path``), or one without a
-    descriptor (``torch_type``, and if needed ``module`` and ``init``; ``name`` is then the name that the new device
-    gets)."""
+    """The device to probe: a registered device (``name``), a device with a descriptor file (``path``), or a device
+    without a descriptor (``torch_type``, and if needed ``module`` and ``init``; in this case ``name`` is the name that
+    the new device gets)."""
 
     name: str = ""
     path: str = ""
@@ -82,7 +82,7 @@ class Reply(Answers, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A message of the subprocess: a probe begins, or the probe is ``over`` with an ``answer``, an exception
+    """A message of the subprocess: a probe begins, or a probe has ended (``over``) with an ``answer``, an exception
     (``raised``) or a ``wrong`` result.
 
     A message with an empty name and ``over`` is the last one; its ``raised`` then says why the device cannot be opened.
@@ -126,14 +126,14 @@ def ask(question: Question, each: float = EACH) -> Reply:
             ended = process.wait()
         if not asking.name and not asking.over:  # before the first question
             how = (
-                f"had not ended after {PATIENCE:g} s"
+                f"{step} had not ended after {PATIENCE:g} s"
                 if ended.late
-                else f"ended the process, which {ended}"
+                else f"{step} ended the process, which {ended}"
             )
-            return Reply(error=f"{step} {how}")
+            return Reply(error=how)
         if not asking.over:
             how = (
-                f"no answer within {process.limits.silence:g} s"
+                f"the probe gave no answer within {process.limits.silence:g} s"
                 if ended.late
                 else f"the process {ended.how}"
             )

@@ -1,2 +1,2 @@
-"""The code that selects what a run tests: it makes an ordered list of cells from a device descriptor and the
+"""The code that selects the cells of a run: it makes an ordered list of cells from a device descriptor and the
 options."""

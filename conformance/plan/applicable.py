@@ -36,7 +36,7 @@ Applicable = Callable[[Traits], Iterable[str]]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An op of a source, with the dtypes that the source lists for the device type."""
+    """An op of a source of samples, with the dtypes that the source lists for the device type."""
 
     id: str
     ufunc: str
@@ -60,8 +60,8 @@ class _File(msgspec.Struct):
 
 
 class ApplicableClauses:
-    """A cache of the clauses that apply to the ops and dtypes of a source, for a device type and a number of samples.
-    ``path`` is the cache file; if it is None, nothing is stored on disk."""
+    """A cache of the clauses that apply to the ops and dtypes of a source of samples, for a device type and a number of
+    samples. ``path`` is the cache file; if ``path`` is None, nothing is stored on disk."""
 
     def __init__(
         self,
@@ -134,8 +134,8 @@ def _accelerator() -> str:
 
 
 def file_of(root: Path, torch_type: str, samples: int, machine: Machine) -> Path:
-    """Returns the path of the cache file. Its name contains a digest of the versions of the suite and of torch, and of
-    all else that the op database depends on."""
+    """Returns the path of the cache file. The name of the file contains a digest of the versions of the suite and of
+    torch, and of everything else on which the op database depends."""
     facts: list[Any] = [
         *(_FORMAT, samples, sys.version, platform.machine(), _accelerator()),
         *(str(torch.__version__), str(torch.version.git_version)),

@@ -1,5 +1,5 @@
-"""The suite's options for pytest, which are listed in ``options.toml``, and the checked values of the options in a
-command line. The module imports neither pytest nor torch."""
+"""The suite's options for pytest, which ``options.toml`` lists, and the values of these options in a command line. The
+module imports neither pytest nor torch."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class Request:
     def from_options(
         cls, values: Mapping[str, Any], *, collect_only: bool, deselects: Iterable[str]
     ) -> Request:
-        """Returns a request made from pytest's option values, which have the options' ``dest`` as keys. Raises
-        ConformError if a value is not valid."""
+        """Returns a ``Request`` with the values of pytest's options. The keys of ``values`` are the ``dest`` of the
+        options. Raises ConformError if a value is not valid."""
         read = {option.key: option.convert(values[option.dest]) for option in OPTIONS}
         if read["resume"] and read["no_resume"]:
             raise ConformError("--resume and --no-resume exclude each other: give one of them")
@@ -122,7 +122,8 @@ def joined(arguments: Iterable[str]) -> tuple[str, ...]:
 
 
 def _count(text: str, option: str) -> int:
-    """Returns the whole number that a text states. Raises ConformError unless the number is 0 or more."""
+    """Returns the whole number that a text states. Raises ConformError unless the text is a whole number of 0 or
+    more."""
     if not (text.isascii() and text.isdigit()):
         raise ConformError(f"{option} {text!r}: expected a whole number, 0 or more")
     return int(text)

@@ -36,15 +36,15 @@ _WITHHELD: Final = "the descriptor declares that the device does not support thi
 
 
 def dtypes_of(op: Entry, spec: PlanSpec, descriptor: Descriptor) -> tuple[list[str], list[str]]:
-    """Returns two sorted lists of the plan's dtypes for an op: the dtypes that the device declares for the op, and the
-    dtypes that it declares for other ops only."""
+    """Returns two sorted lists of the plan's dtypes for an op: the dtypes that the device declares for this op, and the
+    dtypes that the device declares for other ops only."""
     mine = descriptor.dtypes_of(op.id)
     withheld = (op.dtypes & descriptor.dtypes) - mine
     return sorted(filter(spec.takes, op.dtypes & mine)), sorted(filter(spec.takes, withheld))
 
 
 def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
-    """Returns the dtypes of an op that every plan includes, with the clauses that require them."""
+    """Returns the dtypes that every plan includes for an op, each with the clauses that require the dtype."""
     found: dict[str, set[str]] = {}
     for check in op_checks:
         asked = check.always.get(op.id, frozenset()) | check.always.get(op.ufunc, frozenset())
@@ -54,8 +54,8 @@ def _always(op: Entry, op_checks: Iterable[OpCheck]) -> dict[str, set[str]]:
 
 
 def _budgets(op_checks: Iterable[OpCheck], spec: PlanSpec) -> str:
-    """Returns the budgets of a plan as a text, such as ``compile.eager_equals_compiled=2``; empty if every check takes
-    all samples."""
+    """Returns the budgets (the number of samples that a check with slow calls takes) as a text, such as
+    ``compile.eager_equals_compiled=2``; an empty text if every check takes all samples."""
     found = {
         check.clause: most
         for check in op_checks
@@ -73,9 +73,10 @@ def make_plan(
 ) -> Plan:
     """Returns the plan of a device: all ops and dtypes, each with all clauses that apply and that the suite checks.
 
-    The plan includes clauses whose capabilities the device does not declare. Their cells are reported as unsupported by
-    declaration, so that the plans of two devices can be compared. ``kept`` is the folder in which data from torch's op
-    database is cached, because computing it takes seconds; the name of the cache file depends on the device's facts.
+    The plan includes clauses whose capabilities the device does not declare. The cells of such clauses are reported as
+    unsupported by declaration, so that the plans of two devices can be compared. ``kept`` is the folder in which data
+    from torch's op database is cached, because computing the data takes seconds; the name of the cache file depends on
+    the device's facts.
     """
     known = exceptions()
     left_out: dict[str, list[tuple[str, str]]] = {}
@@ -141,17 +142,15 @@ def make_plan(
     subjects.save()
     if kept is not None:
         keep_ops(op.id for op in subjects.ops)
-    cases = [case.cell for case in planned_cases(contract, more=spec.more_cases)]
+    wanted = planned_cases(contract, more=spec.more_cases, whole=spec.whole)
+    cases = [case.cell for case in wanted]
     programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
     cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
     ops = {cell.unit for cell in plan.cells}
     more = [Excluded("layout.*", reason, tuple(ops)) for reason, ops in left_out.items()]
     for check in op_checks:
         if missing and check.reduced:
-            reason = (
-                f"Checked in these layouts only: {judged_in}. The others need "
-                f"{missing}, which the descriptor does not declare"
-            )
+            reason = f"Checked in these layouts only: {judged_in}. All other layouts need {missing}, which the descriptor does not declare"
             only = tuple(
                 (cell.unit, cell.dtype) for cell in plan.cells if cell.clause == check.clause
             )
@@ -203,10 +202,11 @@ def untried(
     """Returns, by clause and then by case or op, the reasons why clauses are not tried on the device although it
     declares their capabilities. If ``clauses`` is given, only these clauses are included."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
+    shared = descriptor.ranks_share_indices
     found: dict[str, dict[str, str]] = {}
     for case in planned_cases(contract):
         wanted = case.clause not in undeclared and (clauses is None or case.clause in clauses)
-        if wanted and (why := not_here(case, descriptor.capabilities, indices)):
+        if wanted and (why := not_here(case, descriptor.capabilities, indices, shared=shared)):
             found.setdefault(case.clause, {})[case.cell.name] = why
     for op, of_op in untried_with(ops, descriptor, contract, clauses).items():
         for clause, why in of_op.items():

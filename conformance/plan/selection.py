@@ -1,5 +1,5 @@
-"""Selects the parts of a plan that a run tests: the device, the cells, the items and their order, the shard, and the
-machines that may take part.
+"""Selects what a run tests: the device, the cells of the plan, the items and their order, the shard, and the machines
+that may take part.
 
 An item is the unit of work of a worker: one op and dtype with the clauses of one suite, or one case of one clause.
 """
@@ -57,7 +57,7 @@ class Item(NamedTuple):
 
     @classmethod
     def of(cls, cell: CellKey, *clauses: str) -> Item:
-        """Returns an item for the unit, dtype and variant of a cell, with the given clauses."""
+        """Returns an item with the unit, dtype and variant of a cell and with the given clauses."""
         return cls(cell.unit, cell.dtype, [*clauses], cell.variant)
 
     @property
@@ -67,7 +67,7 @@ class Item(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Unit, dtype and variant: what all cells of the item have in common."""
+        """The unit, dtype and variant, which all cells of the item have in common."""
         return (self.unit, self.dtype, self.variant)
 
     @property
@@ -157,7 +157,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Returns the shard that a text such as ``2/8`` names. Raises ConformError for other texts."""
+        """Returns the shard that a text such as ``2/8`` names. Raises ConformError for a text of another form."""
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConformError(
@@ -184,8 +184,8 @@ def is_identity(cell: CellKey) -> bool:
 def seconds_by_item(
     cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, float]:
-    """Returns the estimated seconds of each item, from the known times of cells. A cell without a known time counts as
-    the median of the known times. If no time is known, all cells count the same."""
+    """Returns the estimated time of each item in seconds, from the known times of cells. A cell without a known time
+    counts as the median of the known times. If no time is known, all cells count equally."""
     usual = median(seconds.values()) if seconds else 1.0
     found: dict[ItemId, float] = {}
     for cell in cells:
@@ -206,7 +206,7 @@ def cells_of(
 def divided(
     count: int, cells: Sequence[CellKey], seconds: Mapping[CellKey, float]
 ) -> dict[ItemId, int]:
-    """Returns the number of the shard, from 1, for each item that only one shard runs. Raises ConformError if the run
+    """Returns, for each item that only one shard runs, the number of that shard, from 1. Raises ConformError if the run
     has fewer items than shards."""
     times = seconds_by_item([cell for cell in cells if not is_identity(cell)], seconds)
     if count > max(len(times), 1):
@@ -315,7 +315,7 @@ class WrongMachine(ConformError):
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The properties that all machines of a run must have in common. A worker on a machine with other properties is
+    """The properties in which all machines of a run must agree. A worker on a machine with different properties is
     refused."""
 
     torch: str
@@ -336,7 +336,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
     def check(self, other: Machine) -> None:
-        """Raises WrongMachine unless ``other``, the machine of this process, has the same properties."""
+        """Raises WrongMachine unless ``other``, the machine of this process, has the same properties as this
+        machine."""
         for (name, wanted), found in zip(self.named.items(), other.named.values(), strict=True):
             if found != wanted:
                 raise WrongMachine(

@@ -1,4 +1,4 @@
-"""The checks of a command line that are made before torch is imported, and the default results folders."""
+"""Checks a command line before torch is imported, and determines the results folder of a run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def check(request: Request) -> Descriptor | None:
     """Raises ConformError if an option has a wrong value. Returns the descriptor of the device if the command line
     names a device, otherwise None.
 
-    The function imports no module that takes long to import. Checks that need torch are made later, such as the check
-    that the device can be used.
+    The function imports no module whose import is slow. Checks that need torch, such as the check that the device can
+    be used, are made later.
     """
     plan_spec(request.plan)
     contract = load()
@@ -81,7 +81,8 @@ def load_manifest(
     request: Request, descriptor: Descriptor, contract: Contract
 ) -> tuple[Manifest, Path | None]:
     """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command
-    line names, otherwise the device's own file, otherwise an empty manifest without a path. Raises ManifestError."""
+    line names, otherwise the device's own file. If there is neither, or with ``--expectations none``, returns an empty
+    manifest without a path. Raises ManifestError."""
     path = Path(request.expectations) if request.expectations else descriptor.expectations
     if path is None or request.expectations == "none":
         return Manifest(), None
@@ -123,8 +124,8 @@ def known_ops() -> frozenset[str]:
 
 
 def keep_ops(names: Iterable[str]) -> None:
-    """Stores the names of the ops in the cache folder. Errors are ignored, because without the file a misspelt name is
-    only found later."""
+    """Stores the names of the ops in the cache folder. Errors are ignored: without the file, a misspelt name is still
+    found, but later."""
     try:
         if not (path := _kept_ops()).exists():
             write_whole(path, msgspec.json.encode(sorted(names)))

@@ -63,8 +63,8 @@ _read_said: Final = msgspec.msgpack.Decoder(Lost | Ran | Remark | Unable).decode
 
 
 def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Connection) -> NoReturn:
-    """Runs in a copy of the worker: receives tasks over the connection, runs them and sends the results, until the
-    connection closes."""
+    """Receives tasks over the connection, runs them and sends the results, until the connection closes. The function
+    runs in a forked copy of the worker."""
 
     def end(note: Lost | Unable) -> NoReturn:
         connection.send_bytes(_encode(note))
@@ -94,8 +94,8 @@ def serve_items(name: str, start: Start, orders: WorkerOrders, connection: Conne
 
 @dataclass
 class Runner:
-    """The runner of a worker's items. Items run in the worker's own process or in forked copies of it, as the module's
-    docstring says.
+    """The runner of a worker's items, which run in the process of the worker or in forked copies of that process. The
+    docstring of the module says when copies are used.
     """
 
     _name: str
@@ -155,8 +155,8 @@ class Runner:
         return msgspec.structs.replace(report.report, cells=cells), [*report.lines, *lines]
 
     def _run_rest(self, copies: Copies, item_id: str, known: list[Lost]) -> tuple[Ran, list[Lost]]:
-        """Runs the cells of an item that have no outcome yet. Each crash ends a copy, and the next copy runs the rest.
-        Returns the report of the item, and the cells that ended copies."""
+        """Runs the cells of an item that have no outcome yet. If a crash ends a copy of the worker, the next copy runs
+        the remaining cells. Returns the report of the item, and the cells that crashed."""
         lost, tries = list(known), 0
         while set(self.items[item_id].cells) - {each.cell for each in lost}:
             answer = self._do(copies, Task(item_id, lost=tuple(lost)))
@@ -193,8 +193,8 @@ class Runner:
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, note))))
 
     def _do(self, copies: Copies, task: Task) -> Ran | Lost | int:
-        """Runs a task in a copy of the worker. Returns the result, or the cell in which the copy ended, or the exit
-        status of the copy if it ended outside of any cell."""
+        """Runs a task in a copy of the worker. Returns the result of the task. If the copy died in a cell, returns that
+        cell; if it died outside of any cell, returns its exit status."""
         connection = copies.connection()
         try:
             connection.send_bytes(_encode(task))
@@ -211,15 +211,15 @@ class Runner:
         return said
 
     def _ended(self, status: int) -> Lost | int:
-        """Returns the cell in which a copy of the worker died, or the exit ``status`` of the copy if it died outside of
-        any cell."""
+        """Returns the cell in which a copy of the worker died. If the copy died outside of any cell, returns its exit
+        ``status``."""
         if status in FROM_OUTSIDE:  # a person, or a system without memory: the controller decides
             _end_as(status)
         entry = read_entry(self._journals, self._name)
         if entry is None or entry.cell is None or not entry.cell.clause:
             return status
         stack = stack_of(self._journals, self._name)
-        how = f"its worker {Ended(status).how}"
+        how = f"the worker {Ended(status).how}"
         more = f"in {stack}" if stack else ""
         return Lost(entry.cell, Outcome.CRASH, how, entry.call, more, entry.judged)
 
@@ -236,7 +236,7 @@ def wrote_outside(report: ItemReport) -> bool:
 
 
 def _end_as(status: int) -> NoReturn:
-    """Ends this worker with the exit status, or the signal, that ended its copy."""
+    """Ends this worker with the same exit status or the same signal that ended its copy."""
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
@@ -246,9 +246,9 @@ def _end_as(status: int) -> NoReturn:
 def start_worker(
     name: str, encoded: bytes, orders: bytes, channel: Any, pipes: Iterable[int]
 ) -> Runner:
-    """Prepares this process, a worker of pytest-xdist, and returns the runner of its items. A worker that cannot take
-    part in the run sends the reason to the controller and exits; the controller then replaces the worker or ends the
-    run."""
+    """Prepares this process, a worker of pytest-xdist, and returns the runner of its items. If the worker cannot take
+    part in the run, it sends the reason to the controller and exits; the controller then replaces the worker or ends
+    the run."""
     start = read_start(encoded)
     place, end = begin_worker(start, name, channel, pipes)
     try:

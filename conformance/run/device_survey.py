@@ -22,7 +22,7 @@ _PATIENCE: Final = 600.0
 @cache
 def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
     """Returns the facts about the device with this name, or about the device whose descriptor is at ``path``. The
-    device is opened once for each fork server, in another process. Raises ConformError if the device cannot be
+    device is opened in a separate process, once for each fork server. Raises ConformError if the device cannot be
     opened."""
     orders = [name, path and str(path)]
     said, ended = ask(Child(f"{__name__}:answer", orders, ChildLimits(_PATIENCE), copied=True))
@@ -37,7 +37,8 @@ def surveyed(server: ForkServer, name: str, path: Path | None) -> Survey:
 
 
 def answer(orders: list[Any], tell: Tell) -> None:
-    """Runs in a fork of the fork server: opens a device, and sends the facts about the device to the caller."""
+    """Opens a device and sends the facts about the device to the caller. The function runs in a fork of the fork
+    server."""
     name, path = orders
     try:
         found = Survey.of(open_device(registry.find(name, path)))

@@ -26,8 +26,8 @@ _PLAIN: Final = frozenset({"popen", "execmodel", "id", "_spec"})
 
 
 def is_plain(spec: execnet.XSpec) -> bool:
-    """Returns True if the spec of a worker describes a local process that has the Python and the current folder of this
-    process."""
+    """Returns True if the spec of a worker describes a local process with the same Python and the same current folder
+    as this process."""
     said = {name for name, value in vars(spec).items() if value}
     return bool(spec.popen) and said <= _PLAIN
 
@@ -42,7 +42,7 @@ def process_of(gateway: Any) -> Process | None:
 
 
 def where(gateway: Any) -> str:
-    """Returns the place in which a worker runs, in the notation of the option ``--tx``."""
+    """Returns a text that says where a worker runs, in the notation of the option ``--tx``."""
     return str(gateway.spec).removeprefix("execmodel=main_thread_only//")
 
 

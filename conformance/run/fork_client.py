@@ -46,7 +46,7 @@ from conformance.run.fork_server import main; main(int(sys.argv[1]))
 
 class Start(msgspec.Struct, frozen=True):
     """A request to start a copy of the server. The file descriptors for stdin, stdout and stderr are sent with the
-    request, and for a child also the pipe for its messages."""
+    request. For a child process, the pipe for the child's messages is sent too."""
 
     environment: dict[str, str]
     folder: str  # in which it works; empty if that was deleted
@@ -90,7 +90,8 @@ class ChildServer:
         child: bool,
         environment: Mapping[str, str] | None = None,
     ) -> Process | None:
-        """Requests a copy of the server. Returns the copy; None if the server itself became the requested worker."""
+        """Requests a forked copy of the server. Returns the copy, or None if the server itself became the requested
+        worker."""
         if self._gone:
             raise NoCopy
         ours, theirs = socket.socketpair()
@@ -146,9 +147,9 @@ class ForkServer(ChildServer):
     def start(
         self, stdin: int, stdout: int, stderr: int, environment: Mapping[str, str] | None = None
     ) -> Process:
-        """Starts a worker with the given file descriptors, and with the given environment variables or those of this
-        process. The worker runs the line of Python that it reads from its stdin. Raises NoCopy if the server cannot
-        start a worker."""
+        """Starts a worker with the given file descriptors and environment variables. If no environment variables are
+        given, the worker gets the variables of this process. The worker runs the line of Python that it reads from its
+        stdin. Raises NoCopy if the server cannot start a worker."""
         copy = self._start((stdin, stdout, stderr), child=False, environment=environment)
         if copy is not None:
             return copy

@@ -99,8 +99,8 @@ def _serve(control: socket.socket, can_copy: bool) -> None:
 
 
 def _branch() -> socket.socket | None:
-    """Forks this process, a new worker that has run no item yet. The fork becomes the worker's own fork server, which
-    starts the subprocesses of cases. Returns the server's socket in the fork, and None in the worker."""
+    """Forks this process, which is a new worker that has run no item yet. The fork becomes the worker's own fork
+    server, which starts the subprocesses of cases. Returns the server's socket in the fork, and None in the worker."""
     ours, theirs = socket.socketpair()
     worker = os.getpid()
     if pid := os.fork():
@@ -134,7 +134,7 @@ def _look_after(connection: socket.socket, copies: dict[socket.socket, int]) -> 
 
 
 def _load() -> None:
-    """Imports the modules and reads the data that every worker needs, which takes seconds."""
+    """Imports the modules and reads the data that every worker needs. This takes some seconds."""
     try:
         import torch
 
@@ -160,8 +160,8 @@ def may_copy(waiting: int = 0) -> bool:
     """Returns True if this process can be forked. ``waiting`` is the number of its threads that only wait for messages.
 
     Some threads end before a fork and are started again when they are needed (OpenBLAS registers this with
-    ``pthread_atfork``). The function therefore forks once, and only the threads that are left after the fork count. The
-    fork exits with an error if a device was initialized that a fork cannot use.
+    ``pthread_atfork``). The function therefore forks the process once as a test, and counts only the threads that are
+    left after that fork. The fork exits with an error if a device was initialized that a fork cannot use.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or not os.path.isdir(_THREADS):
@@ -214,8 +214,8 @@ def _work(request: Start, descriptors: list[int]) -> None:
 
 
 def _end_at_once() -> NoReturn:
-    """Ends a forked process without freeing its objects, as multiprocessing does: freeing a million objects would take
-    a second."""
+    """Ends a forked process without freeing its objects, because freeing a million objects would take a second.
+    multiprocessing ends its processes in the same way."""
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -13,10 +13,11 @@ _ENDED: Final = "ended at once; run the same command with --resume to continue"
 
 
 def listen(waits_for: Callable[[], str], kill: Callable[[], None]) -> None:
-    """Installs the handler of SIGINT and SIGTERM, unless a handler is installed that is not Python's own. ``waits_for``
-    returns a text about what the run must wait for, such as "2 workers"; ``kill`` ends the workers.
+    """Installs the handler of SIGINT and SIGTERM, unless a handler other than Python's own is already installed.
+    ``waits_for`` returns a text about what the run must wait for, such as "2 workers"; ``kill`` ends the workers.
 
-    A CI job that is cancelled gets SIGTERM. Its run ends like an interrupted run, with results that can be resumed.
+    A CI job that is cancelled gets SIGTERM. The run of such a job ends like a run that the user interrupts, and can be
+    resumed.
     """
     screen = os.dup(2)  # pytest redirects the descriptor itself while a test runs
     came = 0

@@ -1,6 +1,6 @@
 """The outcomes of cells in a run: the report of a worker about an item, cells that ended a process, repeated runs of
 flaky cells, and the verdict on each cell according to the manifest. The functions have no side effects. The controller
-and the workers use them."""
+and the workers use the module."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GroupCall(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
-    """A cell that ended the process that ran it.
+    """A cell that ended the process in which the cell ran.
 
     ``outcome`` is ``crash`` or ``hang``; a cell that left the device unusable counts as a crash. ``message`` states how
     the process ended, in the same words for all cells that ended in the same way. ``more`` has details of this cell:
@@ -97,8 +97,8 @@ class Lost(msgspec.Struct, frozen=True, omit_defaults=True, tag="lost"):
 
 
 class Guilty(msgspec.Struct):
-    """The parts of an item that must be skipped: the clauses whose cells ended a process, and the calls that ended
-    it."""
+    """The parts of an item that must be skipped: the clauses whose cells ended a process, and the calls that ended a
+    process."""
 
     clauses: set[str] = set()
     calls: dict[GroupCall, CellKey] = {}  # with the cell that is charged
@@ -172,15 +172,16 @@ def result_of(matcher: Matcher, found: CellOutcome) -> CellResult:
 
 
 def runs_for(rate: float | None) -> int:
-    """Returns the number of runs in which one failure is allowed at this pass rate, such as 10 runs for a rate of 0.9.
-    The number is between 5 and 20."""
+    """Returns the number of times to run a flaky cell with this pass rate, so that one failure is allowed: for example
+    10 runs for a rate of 0.9. The number is between 5 and 20."""
     if rate is None or rate >= 1:
         return _FEWEST_RUNS
     return min(_MOST_RUNS, max(_FEWEST_RUNS, math.ceil(round(1 / (1 - rate), 6))))
 
 
 def runs_of(matcher: Matcher, cells: Iterable[CellKey]) -> Mapping[str, int]:
-    """Returns the clauses of the cells that the manifest lists as flaky, with the number of runs of each cell."""
+    """Returns the clauses of the given cells that the manifest lists as flaky, each with the number of times that the
+    cell must run."""
     expected = {cell.clause: matcher.expect(cell) for cell in cells}
     return {
         clause: runs_for(expectation.min_pass_rate)

@@ -35,8 +35,8 @@ _HARMLESS: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/ura
 
 
 class Copies:
-    """A source of forked copies of this process, in the state in which the process was when the source was created. At
-    most one copy exists at a time, and each copy runs ``work(connection)``. After the first copy, one fork calls
+    """A source of forked copies of this process. Each copy has the state that the process had when the source was
+    created, and runs ``work(connection)``. At most one copy exists at a time. After the first copy, one fork calls
     ``warm()``; if the call returns True, all later copies are forks of that fork."""
 
     def __init__(

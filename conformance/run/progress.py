@@ -98,7 +98,7 @@ _decode: Final = msgspec.json.Decoder(Begun | Finished | Lost | Doubt).decode
 
 @dataclass(slots=True)
 class Done:
-    """The work that was done before a run was resumed; empty if the run is not resumed."""
+    """The work that an interrupted run had done before it was resumed; empty if no run is resumed."""
 
     start: str = ""
     items: list[Finished] = field(default_factory=list)
@@ -247,7 +247,7 @@ def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) ->
         return
     if (why := _lesser(folder, request)) is not None:
         raise ConformError(
-            f"{given}: it holds a complete run, which {why} must not replace: give another folder"
+            f"{given}: the folder holds a complete run, which {why} must not replace: give another folder"
         )
     begun = interrupted_run(folder)
     if begun is not None and begun.whole and begun.done and not request.no_resume:
@@ -259,7 +259,11 @@ def check_folder(folder: Path, request: Request, also: Collection[Path] = ()) ->
 
 def read_nothing(folder: Path) -> NoReturn:
     """Raises the ConformError for a folder that has no run to resume."""
-    state = "its run is complete" if (folder / RECORD_FILE).exists() else "it holds no run"
+    state = (
+        "the run in the folder is complete"
+        if (folder / RECORD_FILE).exists()
+        else "the folder holds no run"
+    )
     raise ConformError(f"--resume: nothing to resume in {folder}: {state}; leave --resume out")
 
 
@@ -303,8 +307,8 @@ def complete_run(folder: Path) -> Run | None:
 
 
 def look_back(folder: Path, identity: Identity, *, resume: bool) -> Done:
-    """Returns the work that the interrupted run in a folder had done, or no work if ``resume`` is False. Deletes the
-    journals of the earlier run. Raises ConformError if the folder has no run that can be resumed."""
+    """Returns the work that the interrupted run in a folder had done; an empty ``Done`` if ``resume`` is False. Deletes
+    the journals of the earlier run. Raises ConformError if the folder has no run that can be resumed."""
     if not resume:
         _delete_journals(folder)
         return Done()

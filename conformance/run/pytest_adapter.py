@@ -1,5 +1,5 @@
-"""The classes of the suite's pytest items, and the code that uses pytest beyond its documented API: options of other
-plugins, values of pytest's own options, the paths among the arguments, and the terminal.
+"""The classes of the suite's pytest items, and the code that uses parts of pytest that are not documented: options of
+other plugins, values of pytest's own options, the paths among the arguments, and the terminal.
 
 ``tests/plugin/test_adapters.py`` checks that the private names exist.
 """
@@ -71,7 +71,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 #: Options, and settings in an ini file, with which other plugins run a test again until it passes, or leave tests out:
 #: the name of the value, the option, the plugin, and what to do instead.
-_AGAIN: Final = "it would hide failing cells. List flaky cells in the manifest instead"
+_AGAIN: Final = "repeated tests would hide failing cells. List flaky cells in the manifest instead"
 _REFUSED: Final = (
     ("reruns", "--reruns", "pytest-rerunfailures", _AGAIN),
     ("force_reruns", "--force-reruns", "pytest-rerunfailures", _AGAIN),
@@ -112,7 +112,7 @@ def check_paths(config: pytest.Config, suggest: Callable[[str], str]) -> None:
 
 
 def files_of_user(config: pytest.Config) -> tuple[Path, ...]:
-    """Returns the files that pytest's own options name and that may be in the results folder, such as that of
+    """Returns the files that pytest's own options name and that may be in the results folder, such as the file of
     ``--junitxml``."""
     path = getattr(config.option, "xmlpath", None)
     return (Path(path).absolute(),) if path else ()
@@ -218,7 +218,7 @@ def item_of(node_id: str) -> str:
 
 
 class SuiteItem(pytest.Item):
-    """A pytest item of the suite. The function ``run`` runs the item, and gets the item as its argument."""
+    """A pytest item of the suite. To run the item, ``run`` is called with the item as its argument."""
 
     def __init__(self, *, item_id: str, run: Callable[[SuiteItem], None], **of_pytest: Any) -> None:
         super().__init__(**of_pytest)
@@ -257,8 +257,8 @@ class SuiteFile(pytest.File):
 
 def run_phase(item: SuiteItem) -> None:
     """Runs an item as pytest runs a test, but without setup and teardown, which items of the suite do not need. The two
-    phases would together take as much time as a short item, because of the messages between processes and the work of
-    all plugins."""
+    phases together would take as much time as a short item, because each phase sends messages between processes and
+    calls all plugins."""
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reraise = (pytest.exit.Exception, KeyboardInterrupt)

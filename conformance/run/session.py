@@ -1,5 +1,5 @@
-"""A run of the suite in the process that the user started. The code prepares the run, collects the reports of the
-workers, determines the verdict on each cell, and writes the results folder.
+"""The part of a run that happens in the process that the user started. The code prepares the run, collects the reports
+of the workers, determines the verdict on each cell, and writes the results folder.
 
 The code of the processes that run items is in worker.py.
 """
@@ -376,7 +376,7 @@ class Session:
         return Bench(self.descriptor.name, name, spec.samples, spec.name)
 
     def clean_up(self, *, complete: bool = True) -> None:
-        """Deletes the files that are needed only while the run is going on. The progress file is kept if the run is not
+        """Deletes the files that are needed only during the run. The progress file is kept if the run is not
         ``complete``."""
         self.progress.close(complete=complete)
         for journal in (self.folder / "journal").iterdir():
@@ -443,8 +443,8 @@ class Session:
 
 
 def _with_bugs(result: CellResult) -> CellResult:
-    """Returns the result. To a failure, crash or hang, the function adds the known public bugs that made the same cell
-    fail on other devices."""
+    """Returns the result. If the result is a failure, crash or hang, the function adds the known public bugs that made
+    the same cell fail on other devices."""
     if result.outcome not in (Outcome.FAIL, Outcome.CRASH, Outcome.HANG):
         return result
     return msgspec.structs.replace(result, seen=bugs().seen_in(result.key, result.layouts))

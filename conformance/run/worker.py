@@ -141,8 +141,8 @@ def manifest_of(orders: WorkerOrders) -> Manifest:
 
 
 def prepare(orders: WorkerOrders) -> None:
-    """Loads the data that all forks of this process need and that can be loaded without a device: the op database and
-    the manifest. Raises ConformError if the manifest is not valid."""
+    """Loads the data that all forks of this process need and for which no device is needed: the op database and the
+    manifest. Raises ConformError if the manifest is not valid."""
     DATABASE.subjects()
     manifest_of(orders)
     wanted = {clause for item in orders.items for clause in item.clauses}
@@ -314,7 +314,8 @@ class Worker:
             cache.save()
         if strides.mistaken:  # from now on, none is taken for this op
             self.place.say(
-                f"{op_id} in {dtype} runs again: an expected stride that comes with this package differs from this torch's stride"
+                f"{op_id} in {dtype} runs again: an expected stride that comes with this package "
+                "differs from the stride that this torch computes"
             )
             return self._run_op(item)
         told = strides.asked, strides.missed, strides.shipped
@@ -335,7 +336,7 @@ class Worker:
             script = shown.script()
         except Exception as error:  # a fault of the suite, for which no outcome is lost
             what = "" if isinstance(error, NotCarried) else f"{type(error).__name__}: "
-            without = f"no script could be written: {what}{error}"
+            without = f"no repro script could be written: {what}{error}"
             return msgspec.structs.replace(
                 found, note="; ".join(filter(None, (found.note, without)))
             )

@@ -101,10 +101,10 @@ def report_collected(config: pytest.Config, items: Iterable[str]) -> None:
 
 
 def wants_every_phase(config: pytest.Config) -> bool:
-    """Returns True if setup, call and teardown of an item must be reported separately. This is necessary
-    for debugging in one process, and for third-party plugins that may need the reports of setup or teardown (as
-    pytest-rerunfailures and pytest-html do). The answer may change until all plugins are registered. The controller
-    sends its answer to the workers, because some plugins are registered only in the controller."""
+    """Returns True if setup, call and teardown of an item must be reported separately. This is necessary for debugging
+    in one process, and if a third-party plugin may need the reports of setup or teardown (as pytest-rerunfailures and
+    pytest-html do). The answer may change until all plugins are registered. The controller sends its answer to the
+    workers, because some plugins are registered only in the controller."""
     # Code that runs in a worker is in a module that execnet names.
     ours = (PYTESTS_OWN, "xdist.", "__channelexec__", "conformance.", "_hypothesis_pytestplugin")
     hooks = (config.hook.pytest_runtest_logreport, config.hook.pytest_runtest_makereport)
@@ -183,7 +183,7 @@ class XdistHooks:
 
     def _unreachable(self, error: Exception, session: pytest.Session) -> NoReturn:
         absent = isinstance(error, execnet_adapter.HostNotFound)
-        text = f"no host can be reached at {error}" if absent else str(error)
+        text = f"no host can be reached under the name {error}" if absent else str(error)
         self._stop(
             ConformError(
                 f"a worker of {', '.join(session.config.option.tx)} cannot be started: {text}. Each --tx must name a "
@@ -222,8 +222,8 @@ class XdistHooks:
             self._stop(given_up)
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """Changes the report of an item in which a worker died, so that it names the cell that caused the death, and
-        schedules the rest of the item again."""
+        """Changes the report of an item in which a worker died: the report then names the cell that caused the death.
+        Schedules the rest of the item again."""
         config = report.node.config
         item_id = crashitem.partition("[")[2].removesuffix("]")
         found = self._controller.crashed(item_id, self._nodes[str(report.node.gateway.id)])
@@ -242,7 +242,8 @@ class XdistHooks:
             session.shouldstop = f"stopping after {session.countfailures} failures"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes that an item has run, so that the number of workers that died in a row is reset."""
+        """Tells the controller that an item has run. The controller then resets the number of workers that died in a
+        row."""
         if any(name == REPORT for name, _ in report.user_properties):
             self._controller.progress()
 

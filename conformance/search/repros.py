@@ -77,8 +77,8 @@ def with_examples(
     most: int,
     say: Say,
 ) -> dict[CellKey, CellResult]:
-    """Returns the results with the minimised examples of new failures. In the results
-    folder, the script of an example replaces the script that its cell had before."""
+    """Minimises new failures, and returns the results with the minimised examples added. In the results folder, the
+    script of an example replaces the script that its cell had before."""
     tasks = tasks_of(results.values(), families, most)
     if not tasks:
         return results
@@ -170,7 +170,8 @@ def _cell_script(bench: Bench, each: Unfinished) -> str:
 
 
 def serve(given: object, tell: Tell) -> None:
-    """Runs in the subprocess: sends the script of each cell in turn, or an empty string for a cell without a script."""
+    """Sends the script of each cell in turn, or an empty string for a cell without a script. The function runs in the
+    subprocess."""
     from conformance.checks.cases.script import has_source, script_of_case
     from conformance.checks.repro.modules import NotCarried
     from conformance.search.minimise.candidates import CandidateRunner

@@ -17,6 +17,7 @@ from devices.cell import CellKey
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "layout": ("layout",),
+    "size": (),
     "transfer": ("transfer",),
     "allocator": ("allocator",),
     "streams": ("streams", "events"),
@@ -29,15 +30,18 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "autocast": ("autocast",),
     "optim": ("optim",),
     "nn": ("nn",),
+    "distributed": ("distributed",),
     "compile": ("compile",),
+    "profiler": ("profiler",),
 }
-"""The clause families of each suite. The suites stand in the order in which a plan lists their cases."""
+"""The clause families of each suite; none for a suite that only checks a clause of another's family. The suites stand in
+the order in which a plan lists their cases."""
 
 #: Suites whose failing calls are made smaller, searched for, and pinned.
 SEARCHED: Final = frozenset({"layout"})
 
 #: Clauses that are not checked by the suite of their family.
-_ELSEWHERE: Final = {"layout.grad": "autograd"}
+_ELSEWHERE: Final = {"layout.grad": "autograd", "layout.large": "size"}
 
 _SUITE_OF: Final = {family: name for name, families in FAMILIES.items() for family in families}
 
@@ -51,7 +55,8 @@ def suite_of(clause: str) -> str:
 
 @cache
 def load(name: str) -> Suite:
-    """Return the suite with a name such as "streams". The call imports the package of the suite, which needs torch."""
+    """Return the suite with the given name, such as "streams". The call imports the package of the suite, which needs
+    torch."""
     suite = importlib.import_module(f"conformance.suites.{name}").SUITE
     assert isinstance(suite, Suite)
     return suite
@@ -62,12 +67,20 @@ def suites() -> tuple[Suite, ...]:
     return tuple(map(load, FAMILIES))
 
 
-def planned_cases(contract: Contract, *, more: bool = True) -> list[BehaviourCase]:
+def planned_cases(
+    contract: Contract, *, more: bool = True, whole: bool = True
+) -> list[BehaviourCase]:
     """Return the cases of all clauses with status "checked", sorted by the order of the clauses in the contract. If
-    ``more`` is false, cases that do not belong to the plan "quick" are left out."""
+    ``more`` is false, cases that do not belong to the plan "quick" are left out; if ``whole`` is false, those that only plans
+    that are whole have."""
     order = {clause.id: place for place, clause in enumerate(checked(contract))}
-    cases = (case for suite in suites() for case in suite.cases if more or not case.more)
-    return sorted((case for case in cases if case.clause in order), key=lambda c: order[c.clause])
+    wanted = (
+        case
+        for suite in suites()
+        for case in suite.cases
+        if (more or not (case.more or case.whole)) and (whole or not case.whole)
+    )
+    return sorted((case for case in wanted if case.clause in order), key=lambda c: order[c.clause])
 
 
 def planned_op_checks(contract: Contract) -> list[OpCheck]:

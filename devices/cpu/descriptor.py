@@ -6,11 +6,11 @@ import os
 import platform
 from pathlib import Path
 
-from devices.descriptor import Autocast, Descriptor, common_facts, names
+from devices.descriptor import Autocast, Descriptor, ProcessGroup, common_facts, names
 
 
 def _cpuinfo(*names: str) -> str:
-    """Returns the value of the first of the given names that /proc/cpuinfo contains; an empty text if it contains none,
+    """Returns the value of the first of the given names that is found in /proc/cpuinfo; an empty text if none is found,
     or if the system is not Linux."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -22,7 +22,7 @@ def _cpuinfo(*names: str) -> str:
 
 
 def _model() -> str:
-    """Returns the name of the processor, from /proc/cpuinfo if that names it, otherwise from Python."""
+    """Returns the name of the processor, from /proc/cpuinfo if that file has the name, otherwise from Python."""
     named = _cpuinfo("model name", "cpu model", "Model")
     return (
         named or platform.processor() or platform.machine()
@@ -81,6 +81,19 @@ _AUTOCAST = (
     ),
 )
 
+#: gloo refuses the other dtypes, and other reductions of complex numbers (ProcessGroupGloo.cpp, GENERATE_ALL_TYPES).
+_REDUCED = names("float32 float64 float16 bfloat16 int64 int32 int8 uint8 bool")
+GLOO = ProcessGroup(
+    "gloo",
+    {
+        "SUM": _REDUCED - {"bool"} | names("complex64 complex128"),
+        "AVG": names("float32 float64 float16 bfloat16 complex64 complex128"),
+        **dict.fromkeys(("PRODUCT", "MIN", "MAX"), _REDUCED),
+        **dict.fromkeys(("BAND", "BOR", "BXOR"), names("int64 int32 int8 uint8 bool")),
+    },
+    shares_indices=True,
+)
+
 DESCRIPTOR = Descriptor(
     name="cpu",
     torch_type="cpu",
@@ -105,7 +118,9 @@ DESCRIPTOR = Descriptor(
         "complex32 complex64 complex128"
     ),
     autocast=_AUTOCAST,
+    process_group=GLOO,
     compiler="inductor",
+    host_memory=True,
     alignment=64,  # c10::gAlignment
     workers_per_device=_workers(),
     facts=_facts,

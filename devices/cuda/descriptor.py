@@ -33,8 +33,8 @@ def _facts() -> dict[str, str]:
 
 @functools.cache
 def _cycles_per_ms() -> float:
-    """Returns the number of clock cycles that ``torch.cuda._sleep`` takes per millisecond. The number is measured once,
-    as in torch's own tests (torch.testing._internal.common_utils)."""
+    """Returns the number of clock cycles for which ``torch.cuda._sleep`` must be called to wait one millisecond. The
+    number is measured once, as in torch's own tests (torch.testing._internal.common_utils)."""
     cuda = machine.late_module("torch.cuda")
     cycles, rates = 1_000_000, []
     for _ in range(5):

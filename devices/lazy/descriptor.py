@@ -1,9 +1,9 @@
-"""The descriptor of lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend, a second device that every
-machine has.
+"""The descriptor of lazy tensors (``torch._lazy``) on torch's in-tree TorchScript backend. Like the CPU, this device
+exists on every machine.
 
 Ops are traced into a graph. The CPU runs the graph through TorchScript when a value is read or a step is marked. A lazy
 tensor has a shape and a dtype; it always reports the strides of a contiguous tensor, offset 0 and no address, even for
-a view. So the descriptor declares neither strides nor storage.
+a view. Therefore the descriptor declares neither strides nor storage.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The commands that work on manifests: canonical form, lint, update, explain and stats."""
+"""The functions behind the commands for manifests: canonical form, lint, update, explain and stats."""

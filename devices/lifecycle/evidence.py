@@ -30,8 +30,8 @@ class Seen:
 
     @property
     def passed(self) -> frozenset[str]:
-        """The layouts in which a failing cell passed: those that ran and did not fail. Empty for a cell with another
-        outcome, because its observation does not say which layouts failed."""
+        """The layouts in which a failing cell passed: those that ran and did not fail. Empty for a cell whose outcome
+        is not ``fail``, because the observation does not say which layouts failed."""
         if self.observed.outcome is not Outcome.FAIL:
             return frozenset()
         return self.ran - self.observed.layouts
@@ -64,7 +64,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCell:
-    """A cell, the observation on which all runs agree, the matching blocks of the manifest, and the judgement."""
+    """A cell with the observation on which all runs agree, the blocks of the manifest that match the cell, and the
+    verdict with its reason."""
 
     key: CellKey
     seen: Seen
@@ -74,7 +75,7 @@ class JudgedCell:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A cell that an update does not change, and the reason."""
+    """A cell that an update leaves unchanged, and the reason."""
 
     key: CellKey
     why: str
@@ -129,7 +130,7 @@ def weigh(
     """Compares those cells of the runs for which ``wanted`` returns True with the manifest. ``manifest`` must be the
     result of ``Manifest.active`` for the machine of the runs.
 
-    Raises EvidenceError if no such cell has an outcome, and ManifestConflict if blocks conflict.
+    Raises EvidenceError if no selected cell has an outcome, and ManifestConflict if blocks conflict.
     """
     matcher = Matcher(manifest)
     found = Findings()
@@ -185,21 +186,21 @@ def _sort_in(
 
 
 def _unchanged(key: CellKey, by_run: Sequence[tuple[str, Seen | None]]) -> Left:
-    """Returns a cell that an update does not change. The reason lists the observation of the cell in each run, and says
-    so if a run has no outcome for the cell."""
+    """Returns a ``Left`` for a cell on which the runs disagree, or which only one of several runs ran. The reason lists
+    the observation of the cell in each run, or says that a run has no outcome for the cell."""
     saw = (f"{name}: {each or 'no outcome'}" for name, each in by_run)
     return Left(key, "; ".join(saw))
 
 
 def judge_observation(expectation: Expectation | None, seen: Seen, today: date) -> Judgement:
-    """Returns the judgement of a cell's observation."""
+    """Returns the verdict on a cell's observation, with the reason."""
     expired = expectation is not None and expectation.is_expired(today)
     return judge_cell(expectation, seen.observed, ran=seen.ran, expired=expired)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """Returns one observation for runs that agree. If the runs ran different layouts, a layout passes if at least one
-    run ran it and it failed in no run."""
+    """Returns one observation for the observations of several runs that agree. If the runs ran different layouts, a
+    layout counts as passed if it ran in at least one run and failed in no run."""
     if all(each.ran == seen[0].ran for each in seen):
         return seen[0]
     failed = frozenset().union(*(each.observed.layouts for each in seen))

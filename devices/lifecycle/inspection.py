@@ -81,8 +81,8 @@ def _against_plan(here: Manifest, cells: Iterable[CellKey]) -> list[Problem]:
 
 
 def _stale(block: Block, found: Sequence[CellKey], ops: set[str]) -> Iterator[str]:
-    """Yields one text if a whole block matches no cell, otherwise a text for each of its names that matches no cell.
-    For unknown ops, the texts suggest similar names."""
+    """Yields one text if a whole block matches no cell; otherwise a text for each name in the block that matches no
+    cell. For unknown ops, the texts suggest similar names."""
     unknown = {
         op: f"unknown op '{op}'{suggestion(op, ops)}"
         for op in block.op
@@ -157,7 +157,8 @@ def _matched_by(block: Block, key: CellKey) -> list[str | None]:
 
 def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
     """Returns the names of the keys (clause, op, dtype, variant) in which the block ``one`` matches the cell more
-    specifically than the block ``other``; an empty list if ``one`` is less specific in any key. Both match the cell."""
+    specifically than the block ``other``; an empty list if ``one`` is less specific in any key. Both blocks must match
+    the cell."""
     ranks = [[_rank(found or "") for found in _matched_by(each, key)] for each in (one, other)]
     if any(a < b for a, b in zip(*ranks, strict=True)):
         return []
@@ -167,8 +168,8 @@ def _more_specific(one: Block, other: Block, key: CellKey) -> list[str]:
 def explanation_text(
     explained: Explanation, seen: Sequence[tuple[str, Seen, Judgement]] = ()
 ) -> list[str]:
-    """Returns the lines of an explanation. ``seen`` has the name of each run with the observation and the judgement of
-    the cell."""
+    """Returns the lines of an explanation. ``seen`` has, for each run, its name, the observation of the cell, and the
+    verdict on it."""
     key, match = explained.key, explained.match
     lines = [str(key)]
     if match.conflict is not None:
@@ -303,10 +304,11 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 
 def stats_text(counted: Stats, *, most: int = 10) -> list[str]:
-    """Returns the lines that show the counts. Each list of blocks ends after ``most`` entries."""
-    lines = [f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"]
+    """Returns the lines that show the counts. Each list of blocks shows at most ``most`` entries."""
+    blocks = f"{counted.blocks:,} block{'' if counted.blocks == 1 else 's'}"
     if counted.covered is not None:
-        lines[0] += f", which match {counted.covered:,} of {counted.planned:,} planned cells"
+        blocks = f"{blocks}, which match {counted.covered:,} of {counted.planned:,} planned cells"
+    lines = [blocks]
     for title, numbers in (
         ("by kind", counted.by_kind),
         ("by outcome", counted.by_outcome),

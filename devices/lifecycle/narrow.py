@@ -45,7 +45,7 @@ class Box:
 
 
 class Forbidden:
-    """Cells that no product may contain, because no block made from a product may match them."""
+    """Cells that no product may contain, because the block that is made from a product must not match them."""
 
     def __init__(self, cells: Iterable[CellKey]) -> None:
         self._by_op: dict[str, list[CellKey]] = {}
@@ -81,8 +81,8 @@ def decompose(
 
 
 def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
-    """Returns one product per op and variant if possible, otherwise one product for each set of dtypes that clauses of the
-    op share."""
+    """Returns one product for each op and variant if that product contains no forbidden cell. Otherwise returns several
+    products for the op and variant, one for each set of dtypes that some of the clauses have."""
     dtypes_of: dict[tuple[str, str], dict[str, set[str]]] = {}
     for cell in cells:
         by_clause = dtypes_of.setdefault((cell.unit, cell.variant), {})
@@ -110,7 +110,8 @@ def _rows(cells: Iterable[CellKey], forbidden: Forbidden) -> list[Box]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The layouts of a block that must stay listed for a cell, and the layouts that may stay listed."""
+    """For one cell, the layouts that the block must still list after it is narrowed (``must``), and the layouts that it
+    may list (``may``)."""
 
     must: frozenset[str]
     may: frozenset[str]
@@ -177,8 +178,8 @@ def narrowed(
 def _with_prefix(
     block: Block, pieces: list[Block], prefix: str, clauses: Sequence[str], dtypes: set[str]
 ) -> list[Block]:
-    """Returns the narrower blocks, extended if necessary so that they still match all ops of a prefix of the original
-    block at the given ``dtypes``, which no run planned."""
+    """Returns the narrower blocks. If necessary, they are extended, so that for the given ``dtypes``, which no run
+    planned, they still match all ops with a prefix of the original block."""
     lost = [
         clause
         for clause in clauses
@@ -222,7 +223,7 @@ def _pieces(
 
 
 def _allows(block: Block, bound: Bounds | None, layouts: frozenset[str] | None) -> bool:
-    """Returns True if the given layouts may be listed for a cell."""
+    """Returns True if a block may list the given layouts for a cell."""
     if layouts is None or block.layouts is None:
         return True
     return layouts <= (block.layouts if bound is None else bound.may)
@@ -290,6 +291,6 @@ def _piece(
 
 
 def _is_more_exact(block: Block, piece: Block) -> bool:
-    """Returns True if a narrower block has names in the place of a prefix of the original block."""
+    """Returns True if a narrower block has exact names in place of a prefix of the original block."""
     both = zip(piece.axes, block.axes, strict=True)
     return any(set(now) - set(before) for now, before in both)

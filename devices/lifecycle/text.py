@@ -74,7 +74,7 @@ class ManifestText:
     crlf: bool
 
     def join(self) -> str:
-        """Returns the text of the file, with one blank line between two parts and one line break at the end."""
+        """Returns the text of the file. One blank line separates the parts, and the text ends with one line break."""
         preamble = self.preamble
         if self.sections and self.sections[0].heading and not preamble:
             preamble = _PREAMBLE  # otherwise the first heading would be read as the preamble
@@ -257,7 +257,8 @@ def edited(text: str, changes: Changes = MappingProxyType({})) -> str:
 
 
 def _line(key: str, value: str | None, comment: str = "") -> str:
-    """Returns the line with a key, its value and the comment after it; only the comment if the value is the default."""
+    """Returns the line with a key, its value and the comment on that line; only the comment if the value is the
+    default."""
     return "  ".join(filter(None, [f"{key} = {value}" if value else "", comment]))
 
 
@@ -290,8 +291,7 @@ def _value_text(key: str, value: object, item: Item) -> str | None:
 
 
 class Editing:
-    """An editor for the blocks of a manifest file, which can change, remove and add blocks. ``text`` returns the
-    result."""
+    """An editor for a manifest file, which can change, remove and add blocks. ``text`` returns the result."""
 
     def __init__(self, text: str, manifest: Manifest) -> None:
         """Starts to edit the text from which ``manifest`` was read."""

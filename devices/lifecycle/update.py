@@ -95,8 +95,8 @@ def new_blocks(
 
 
 def _variants_of(box: Box, forbidden: Forbidden, planned: frozenset[str]) -> tuple[str, ...]:
-    """Returns the variants that a new block names: any variant, if all its cells have none and no other ``planned``
-    variant would make the block match a forbidden cell."""
+    """Returns the variants that a new block names. If no cell of the block has a variant, the block matches every
+    variant, unless it would then match a forbidden cell that has one of the ``planned`` variants."""
     if box.variant == {""} and forbidden.allow(replace(box, variant=planned)):
         return ("*",)
     return tuple(sorted(box.variant))
@@ -105,8 +105,8 @@ def _variants_of(box: Box, forbidden: Forbidden, planned: frozenset[str]) -> tup
 def _shared(
     needed: Mapping[CellKey, frozenset[str]], cells: Mapping[CellKey, Seen]
 ) -> Iterable[tuple[frozenset[str], Sequence[CellKey]]]:
-    """Returns groups of cells that fail in the same layouts. A cell of an op in a group also joins the group if all its
-    failing layouts are layouts of the group and it passed in none of them."""
+    """Returns groups of cells that fail in the same layouts. Another cell of an op in a group joins the group, too, if
+    all its failing layouts are layouts of the group and it passed in no layout of the group."""
     exact: dict[frozenset[str], list[CellKey]] = {}
     for key, layouts in needed.items():
         exact.setdefault(layouts, []).append(key)
@@ -128,8 +128,8 @@ def _shared(
 
 
 class UpdateError(ConformError):
-    """The error for an update that would change a part of the manifest that it must not change, which is a bug of the
-    suite. Nothing is written."""
+    """The error for a bug of the suite: an update would change a part of the manifest that it must not change. Nothing
+    is written."""
 
     exit_code = 3
 
@@ -208,7 +208,7 @@ def _two_for_one_plan(runs: Sequence[Evidence]) -> None:
 
 
 def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCell], list[Left]]:
-    """Returns the failures to add to the manifest, and the failures that are not added, with the reason."""
+    """Returns the failures to add to the manifest, and the failures that are not added, each with the reason."""
     cases: dict[CellKey, JudgedCell] = {}
     left = []
     # A cell that crashed and now fails is an improvement, but still needs a block for its failure.
@@ -228,13 +228,14 @@ def _to_add(found: Findings, *, recording: bool) -> tuple[dict[CellKey, JudgedCe
 
 
 def _still_listed(case: JudgedCell) -> bool:
-    """Returns True if a cell that is better than expected still fails, but in fewer layouts than listed."""
+    """Returns True if a cell that is better than expected still fails, but in fewer layouts than the manifest lists."""
     fails = case.seen.observed.outcome is Outcome.FAIL
     return fails and _as_in(case.match.expectation, case)
 
 
 def _as_in(expected: Block | Expectation | None, case: JudgedCell) -> bool:
-    """Returns True if a cell has the expected outcome. Only then can its layouts be compared."""
+    """Returns True if a cell has the expected outcome. Its layouts can be compared with the expected layouts only in
+    this case."""
     return expected is not None and expected.outcome.value == case.seen.observed.outcome.value
 
 
@@ -276,7 +277,7 @@ class _Work:
             self._narrow(block, covered[line], unseen, strangers)
 
     def _leaves(self, case: JudgedCell, block: Block) -> bool:
-        """Returns True if a block should no longer match a cell at all."""
+        """Returns True if a block should no longer match the given cell in any layout."""
         observed = case.seen.observed
         if observed.outcome is Outcome.PASS:
             return True
@@ -355,7 +356,7 @@ class _Work:
 
 
 def _decides(match: Match, block: Block) -> bool:
-    """Returns True unless a block matches a cell and another block overrides it for that cell."""
+    """Returns False if a block matches the cell but another block overrides it for this cell; otherwise True."""
     if not any(each is block for each in match.blocks):
         return True  # the block does not match the cell, so nothing overrides it there
     return match.expectation is None or any(each is block for each in match.expectation.blocks)
@@ -370,8 +371,8 @@ def _allowed_verdicts(case: JudgedCell, *, recorded: bool) -> tuple[Verdict, ...
 
 
 def _expectation_key(match: Match) -> tuple[object, ...]:
-    """Returns the values by which two matches are compared: the expected outcome, layouts, pass rate and exceptions,
-    regardless of the blocks that state them."""
+    """Returns the values by which two matches are compared: the expected outcome, layouts, pass rate and exceptions. It
+    does not matter which blocks state these values."""
     if match.expectation is None:
         return ()
     return (
@@ -390,8 +391,8 @@ def _fault(key: CellKey, what: str) -> UpdateError:
 
 
 def _changes(block: Block, piece: Block) -> dict[str, Sequence[str]]:
-    """Returns the keys in which a narrower block differs from the original block, with their new values. The other keys
-    stay as they are."""
+    """Returns the keys in which a narrower block differs from the original block, each with its new value. All other
+    keys stay unchanged."""
     changes: dict[str, Sequence[str]] = {}
     for axis, names, before in zip(AXES, piece.axes, block.axes, strict=True):
         if axis == "dtype" and names == ("",):  # cases have no dtype

@@ -1,4 +1,4 @@
-"""Says what a machine lacks to build the simulated device."""
+"""Finds out what is missing on a machine to build the simulated device."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from devices.cpu.descriptor import DESCRIPTOR as CPU
-from devices.descriptor import Descriptor, common_facts, names
+from devices.cpu.descriptor import GLOO
+from devices.descriptor import Descriptor, ProcessGroup, common_facts, names
 from devices.machine import late_module
 from devices.simulated.build_tools import missing_tools
 
@@ -51,7 +52,7 @@ DESCRIPTOR = Descriptor(
         "allocator_settings allocator_pools allocator_history allocator_pluggable "
         "pinned_memory host_statistics graphs graph_pools graph_modes graph_callables "
         "generator multi_device peer_access properties device_assert dlpack serialization "
-        "autocast compile fork_detection deterministic_algorithms"
+        "autocast compile profiler distributed fork_detection deterministic_algorithms"
     ),
     # The CPU's kernels run here; its descriptor says why not others.
     dtypes=CPU.dtypes,
@@ -73,6 +74,7 @@ DESCRIPTOR = Descriptor(
     autoload="devices.simulated.autoload:autoload",
     settings=frozenset({"max_split_size_mb", "roundup_power2_divisions"}),
     assertions_are_fatal=False,  # an index is checked on the host
+    process_group=ProcessGroup("simulated", GLOO.reductions, shares_indices=True),
     captures_default_stream=False,  # begin_capture in csrc/capture.cpp, as on CUDA
     not_captured=_NOT_CAPTURED,
     functions={

@@ -1,9 +1,9 @@
 """The planted faults of the simulated device as data: the part that each fault breaks, and the clauses that must fail.
-Needs no torch.
+The module does not import torch.
 
 ``faults.toml`` lists all faults. The C++ enumeration is generated from that file when the library is built:
-``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. The contract names each fault at the clauses
-that fail while the fault is on. ``backend/fault_switches.py`` switches faults on and off.
+``Fault::values_ignore_strides`` in C++ is "values.ignore_strides" here. For each clause, the contract names the faults
+that make the clause fail. ``backend/fault_switches.py`` switches faults on and off.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statement: _Text
     ops: tuple[_Text, ...] = ()
     dtypes: tuple[_Text, ...] = ("float32",)
+    cells: tuple[_Text, ...] = ()
+    memory_mib: int = 0
     radius: tuple[_Text, ...] = ()
 
     def allows(self, clause: str, op: str) -> bool:

@@ -1,5 +1,5 @@
 """Samples by axis. An axis is a kind of variation that the database's samples lack, such as large sizes or special
-values; it is tried on every op to which it applies."""
+values. Each axis makes samples for every op to which it applies."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def samples_of(
     """Returns the samples of a plan for an op and dtype: ``count`` of the database's samples, and the samples of the
     axes. They are the same in every process.
 
-    Samples of the axes with a tensor of a dtype that is not ``declared`` are left out. ``drawn`` are the database's
-    samples, if the caller already has them. ``decisions`` are cached answers to questions about the CPU, if any exist.
+    A sample of an axis is left out if it has a tensor of a dtype that is not ``declared``. ``drawn`` are the database's
+    samples, if the caller already has them. ``decisions`` has cached answers to yes-or-no questions about the CPU.
     """
     drawn = draw(op, dtype) if drawn is None else drawn
     decisions = decisions or Decisions()
@@ -84,8 +84,8 @@ def _axis_samples(
 
 def thinned(chosen: list[Sample], count: int) -> list[Sample]:
     """Returns the samples, most of them with fewer layouts. The ``count`` samples that differ most from each other keep
-    all layouts of the covering set. Every other sample gets three layouts: a contiguous layout, an expanded layout, and
-    a layout of another kind, which changes from sample to sample."""
+    all layouts of the covering set. Each of the remaining samples gets three layouts: a contiguous layout, an expanded
+    layout, and a third layout, whose kind changes from sample to sample."""
     whole = {sample.index for sample in choose(chosen, count)} if count else set()
     found = []
     for number, sample in enumerate(chosen):

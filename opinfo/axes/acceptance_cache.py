@@ -1,8 +1,8 @@
 """Cached answers to yes-or-no questions about the CPU, such as whether it accepts a call that an axis has made. The
 cache is kept between runs, because computing the answers takes longer than making the calls.
 
-For an op and dtype, the questions come in the same order as long as torch, the instruction set of the machine and the
-source code of the package are the same. Each run verifies some of the cached answers.
+For an op and dtype, the questions are asked in the same order as long as torch, the instruction set of the machine and
+the source code of the package are the same. Each run verifies some of the cached answers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Decisions:
             write_whole(self.path, f"{given} {_checksum(given)}")
 
     def anew(self) -> Decisions:
-        """Returns a new object for the same file, without cached answers."""
+        """Returns a new object for the same file. It uses no cached answers and computes all answers again."""
         return Decisions(self.path, anew=True)
 
 
@@ -89,14 +89,14 @@ def _read_answers(path: Path) -> str | None:
 
 
 def kept_in(root: Path, op: str, dtype: str) -> Decisions:
-    """Returns the cached answers to the yes-or-no questions for an op and dtype, which are stored in a cache folder."""
+    """Returns the answers to the yes-or-no questions for an op and dtype that are cached below the folder ``root``."""
     return Decisions(_folder(root) / file_name(f"{op}-{dtype}"))
 
 
 @lru_cache(maxsize=1)
 def _folder(root: Path) -> Path:
-    """Returns the folder of cached answers for the present torch, machine and source code. Keeps the folders that
-    were used last, and removes older folders."""
+    """Returns the folder of cached answers for the present torch, machine and source code. Removes all but the folders
+    that were used most recently."""
     facts = hashlib.blake2b(digest_size=12)
     for fact in (
         *(torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability()),

@@ -44,7 +44,7 @@ _TURNS = 6
 
 
 def _idle(basis: Basis) -> Variations:
-    """Yields calls with nothing to do, whose result equals the first operand."""
+    """Yields calls that have nothing to do, so that the result equals the first operand."""
     if basis.dtype != ("float32" if "float32" in basis.subject.dtypes else "int64"):
         return
     for base in basis.bases[:2]:
@@ -69,7 +69,7 @@ def _nothing(value: Any, shape: torch.Size) -> Iterator[Any]:
 
 
 def repr_of(basis: Basis, base: Sample, call: Arguments) -> str:
-    """Returns the arguments of a call except its tensors, as text."""
+    """Returns the arguments of a call as text, without the tensors."""
     return basis.arguments(Sample(0, call, base.process))
 
 
@@ -203,7 +203,7 @@ OPERANDS = Axis(
 
 def _counts(basis: Basis) -> Variations:
     """Yields calls without tensor arguments that return a large tensor, because a number among their arguments is
-    larger than in the database's samples. Calls with each combination of argument types are used."""
+    larger than in the database's samples. There are calls for each combination of argument types."""
     by_type: dict[tuple[type, ...], list[Sample]] = {}
     for base in basis.drawn:
         by_type.setdefault(tuple(map(type, base.call.args)), []).append(base)
@@ -269,8 +269,8 @@ COUNTS = Axis(
 
 
 def _refused(basis: Basis) -> Variations:
-    """Yields calls that must raise an error, at most one for each reason: an operand, a number, a name or a rank does
-    not fit."""
+    """Yields calls that must raise an error, at most one call for each reason: the size of an operand, a dimension
+    number, a name, or the rank of an operand is wrong."""
     every = [_unknown, _other_ranks]
     if "axes.keep_shapes" not in basis.families:  # with this family, other extents may be accepted
         every = [_other_extents, _far, *every]

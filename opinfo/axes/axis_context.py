@@ -69,8 +69,8 @@ class Basis:
         return found
 
     def for_axis(self, name: str) -> None:
-        """Seeds the random values that are drawn from now on. The seed depends only on op, dtype and axis, so that the
-        values are the same in every process."""
+        """Seeds the random numbers that are drawn from now on. The seed depends only on op, dtype and axis, so the
+        numbers are the same in every process."""
         self.name = name
         self._generator.manual_seed(zlib.crc32(f"{self.subject.id} {self.dtype} {name}".encode()))
 
@@ -141,8 +141,8 @@ class Basis:
         return [*(s for pair in zip_longest(many, single) for s in pair if s is not None), *tiny]
 
     def _fullest(self, held: Sequence[Sample]) -> Sample | None:
-        """Returns a sample with the largest number of tensors, if possible one with several elements in each tensor;
-        None if no samples are given. The function is needed because few samples have optional operands."""
+        """Returns the sample with the most tensors, if possible one with several elements in each tensor; None if no
+        samples are given. The function is needed because few samples have optional operands."""
         most = max((len(s.tensors) for s in held), default=0)
         full = [s for s in held if len(s.tensors) == most]
         whole = [s for s in full if all(t.numel() > 1 for t in s.tensors)]
@@ -221,7 +221,7 @@ class Basis:
 
     @staticmethod
     def arguments(base: Sample) -> str:
-        """Returns the arguments of a sample's call except its tensors, as text."""
+        """Returns the arguments of a sample's call as text, without the tensors."""
         return repr(replace_tensors((base.call.args, base.call.kwargs), lambda t: t.dim()))
 
     # -- values
@@ -327,8 +327,8 @@ class Basis:
         return tensors if sum(dense) <= MOST and len(tensors) <= _MOST_RESULTS else None
 
     def _returns_too_much(self, call: Arguments) -> bool:
-        """Returns True if the result of a call would be too large, according to the meta device, which allocates
-        nothing. Only ops that need the check are checked, because the meta device is slow for some ops."""
+        """Returns True if the result of a call would be too large. The size comes from a call on the meta device, which
+        allocates nothing. Only ops that need the check are checked, because the meta device is slow for some ops."""
         if "axes.larger_results" not in self.families:
             return False
         try:
@@ -435,7 +435,7 @@ class Basis:
 
     @staticmethod
     def rebound(call: Arguments, tensors: list[torch.Tensor]) -> Arguments:
-        """Returns a call with the given tensors in place of its own tensors."""
+        """Returns a copy of a call with the given tensors in place of the call's own tensors."""
         args, kwargs = call.bind(tensors)
         return Arguments(args, kwargs)
 
@@ -520,8 +520,8 @@ Vary = Callable[[Basis], Variations]
 class Axis:
     """An axis: one property in which samples are varied.
 
-    ``number`` times 1,000 is the index of its first sample. ``finds`` is a text about the faults that the axis finds,
-    and ``bugs`` are public reports of such faults. ``budget`` is the largest number of samples for an op and dtype.
+    ``number`` times 1,000 is the index of its first sample. ``finds`` describes the faults that the axis finds, and
+    ``bugs`` are public reports of such faults. ``budget`` is the largest number of samples for an op and dtype.
     ``layouts`` are the layouts in which its samples are run; if empty, layouts are drawn at random. For calls with
     several tensors, the last of these layouts is replaced by one of the ``mixed`` layouts, in turn.
     """

@@ -1,5 +1,5 @@
-"""The axis of random combinations: sizes, values, arguments and layouts are drawn together. They are the same in every
-process."""
+"""The axis of random combinations: sizes, values, arguments and layouts are drawn together. The combinations are the
+same in every process."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 
 
 class Gap(NamedTuple):
-    """A property that the first operand's shape may lack in all calls so far, and sizes of rows and columns that give a
-    shape this property."""
+    """A property of shapes, and sizes of rows and columns that give a shape this property. If the first operand had no
+    shape with the property in any call so far, calls with such a shape are added."""
 
     name: str
     holds: Callable[[Shape], bool]
@@ -146,8 +146,8 @@ def _resized(basis: Basis, base: Sample, assigned: Assigned) -> Arguments | None
 
 
 def _valued(basis: Basis) -> Variations:
-    """Yields calls in which an operand contains ordinary values that are new to it: no earlier call had them there.
-    Calls for which the CPU's result is not reliable are left out."""
+    """Yields calls in which an operand contains ordinary values that this operand had in no earlier call. Calls for
+    which the CPU's result is not reliable are left out."""
     if not basis.kind.is_floating_point or basis.kind.itemsize < 2:
         return
     tensors = [call.tensors for call in basis.made]

@@ -57,7 +57,7 @@ def _telling(basis: Basis, name: str, argument: Argument) -> Variations:
 
 def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Arguments]]:
     """Yields the basis samples with at most ``most`` tensors, and their calls. For elementwise ops, it also yields
-    calls with NaN, infinities and -0 among the elements, since an argument may affect only these."""
+    calls with NaN, infinities and -0 among the elements, since an argument may affect only such elements."""
     for base in basis.bases:
         if len(base.tensors) > most:
             continue
@@ -70,8 +70,8 @@ def _bases(basis: Basis, most: float) -> Iterator[tuple[Sample, Arguments]]:
 
 
 class Argument(NamedTuple):
-    """An argument with a default: its position (if it may be passed by position), its default, and other values to
-    try."""
+    """An argument with a default: the position of the argument (if it may be passed by position), the default, and
+    other values to try."""
 
     place: int | None
     default: Any

@@ -1,5 +1,5 @@
-"""The axis of handwritten calls, for ops of which the other axes make few calls. The arguments of such ops must fit
-each other, or their result is reliable only for some values."""
+"""The axis of handwritten calls. The calls are for ops of which the other axes make few calls, because the arguments
+must fit each other or because the result is reliable only for some values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _written(basis: Basis) -> Variations:
 
 
 def recipes(op: str) -> Iterator[tuple[Make, Sequence[Any]]]:
-    """Yields a pair (function that makes a call, sizes) for each handwritten recipe of an op."""
+    """Yields a pair for each handwritten recipe of an op: the function that makes a call, and the sizes with which to
+    call that function."""
     for pattern, (make, sizes) in _RECIPES.items():
         if fnmatchcase(op, pattern):
             yield from ((make, each) for each in sizes)
@@ -136,8 +137,8 @@ def _between(basis: Basis, base: Sample, *shapes: Shape) -> Arguments:
 
 
 def _repeating(basis: Basis, base: Sample, *shape: int) -> Arguments | None:
-    """Returns a call with few different values that occur often. Returns None unless the sample compares all dimensions
-    together and sorts, because the order of the result is otherwise unspecified."""
+    """Returns a call with few different values that occur often. Returns None if the sample has a ``dim`` or no
+    ``sorted=True``, because the order of the result is unspecified in these cases."""
     if base.call.kwargs.get("dim") is not None or not base.call.kwargs.get("sorted"):
         return None
     step, counts = basis.pool(base, 0)[:1], basis.choice(7, shape)
@@ -200,7 +201,7 @@ def _systems(basis: Basis, base: Sample, *shape: int) -> Arguments:
 
 
 def _from_the_right(basis: Basis, base: Sample, batch: Shape, rows: int, columns: int) -> Arguments:
-    """Returns a call that solves equations X A = B, in which the unknown is to the left of the matrix."""
+    """Returns a call that solves equations X A = B, in which the unknown X is to the left of the matrix A."""
     matrix = _dominant(basis, base, (*batch, columns, columns))
     right = basis.fill(base, 1, (*batch, rows, columns))
     call = basis.rebuilt(base, {0: matrix, 1: right})
@@ -354,7 +355,7 @@ _EXACT: frozenset[Make] = frozenset({_repeating, _unpooled})
 WRITTEN = Axis(
     number=19,
     name="written",
-    finds="The faults that the axes size, extent, rank and grown find, in ops for which these axes make few calls. The arguments of such ops must fit each other, or only few values have a reliable result.",
+    finds="The faults that the axes size, extent, rank and grown find, in ops for which these axes make few calls, because the arguments must fit each other or because the result is reliable only for some values.",
     bugs=("pytorch/pytorch#27442", "pytorch/pytorch#1059", "pytorch/pytorch#36921"),
     budget=8,
     layouts=("contiguous", "transposed+step_outer+offset"),

@@ -55,8 +55,8 @@ def _smallness(base: Sample) -> tuple[bool, bool, int]:
 
 
 def _milder(basis: Basis, call: Arguments) -> Arguments:
-    """Returns a call with smaller numbers. With large numbers, results that grow fast with the matrix, such as
-    exponentials, lose precision."""
+    """Returns a call with smaller numbers, because results that grow fast with the matrix, such as exponentials, lose
+    precision for large numbers."""
     return basis.rebound(call, [t / 16 if t.dtype == basis.kind else t for t in call.tensors])
 
 
@@ -154,7 +154,7 @@ def _repeated_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 def _repeated_ends(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """Returns a vector that belongs to a matrix, repeated ``count`` times, once for each block of the larger matrix.
-    Integers are row numbers, so in each block they are increased by the number of rows before it."""
+    Integers are row numbers, so for each block they are increased by the number of rows that precede the block."""
     copies = [*_scaled(tensor, count)]
     if not (tensor.is_floating_point() or tensor.is_complex()):
         copies = [each + n * tensor.shape[-1] for n, each in enumerate(copies)]

@@ -100,8 +100,8 @@ def plant(
     turn: int = 0,
     bases: Sequence[Sample] = (),
 ) -> tuple[Sample, Arguments] | None:
-    """Returns a sample and its call with the values ``among`` in all operands, or only in operand number ``which``. A
-    small operand gets some of the values, and different values with each ``turn``.
+    """Returns a sample, and a copy of its call with the values ``among`` in all operands, or only in operand number
+    ``which``. A small operand gets only some of the values, and different ones with each ``turn``.
 
     Returns None if the CPU's result is not reliable, or if the operands got all values in an earlier turn.
     """

@@ -127,8 +127,8 @@ def _accepted_shapes(
 
 
 def _batched(basis: Basis) -> Variations:
-    """Yields calls with more leading dimensions, for all tensors or only for the first one, and calls in which the
-    batch of some tensors has size 1 and broadcasts."""
+    """Yields calls with more leading dimensions in all tensors or only in the first tensor, and calls in which the
+    batch of some tensors has size 1 and is broadcast."""
     several = [base for base in basis.bases if sum(t.dim() > 0 for t in base.tensors) > 1]
     for first, others in (((3,), (1,)), ((1,), (3,))):
         for base in several:
@@ -361,7 +361,7 @@ def _without(basis: Basis, base: Sample, dims: frozenset[tuple[int, int]]) -> Ar
 EMPTY = Axis(
     number=9,
     name="empty",
-    finds="A kernel that fails or invents values if an operand has no elements.",
+    finds="A kernel that fails or returns arbitrary values if an operand has no elements.",
     bugs=("intel/intel-extension-for-pytorch#682",),
     budget=5,
     layouts=("contiguous",),
@@ -441,8 +441,8 @@ def _stretched(
 
 def _among(basis: Basis) -> Variations:
     """Yields calls in which one dimension of a tensor is so long that the tensor has more than 65,536 elements. The
-    other dimensions keep their sizes. Dimensions that must grow together with dimensions of other tensors are skipped:
-    some kernels process every pair of elements along them, which would take too long."""
+    other dimensions keep their sizes. Dimensions that must grow together with dimensions of other tensors are skipped,
+    because some kernels process every pair of elements along such dimensions, which would take too long."""
     for base in basis.bases:
         for group, growth in groups_of(basis, base):
             if len(group) > 1 or not (dims := dims_of(group)):
@@ -513,7 +513,7 @@ def _equal_extents(basis: Basis) -> Variations:
 
 def _equal(basis: Basis, base: Sample) -> Iterator[Arguments]:
     """Yields copies of a sample's call with the same size in all dimensions, or in the dimensions of the first operand
-    and all that grow with them."""
+    and in all dimensions that grow with them."""
     every = {(p, d): n for p, t in enumerate(base.tensors) for d, n in enumerate(t.shape)}
     longer = {dim for dim, n in every.items() if n > 1}
     groups = [group for group, _ in groups_of(basis, base)]
@@ -525,15 +525,16 @@ def _equal(basis: Basis, base: Sample) -> Iterator[Arguments]:
 
 
 def _single(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Yields copies of a sample's call in which one dimension, and all that grow with it, have size 1. The last
-    dimension comes first."""
+    """Yields copies of a sample's call in which one dimension, and all dimensions that grow with it, have size 1. The
+    first copy has size 1 in the last dimension."""
     for group, _ in reversed(groups_of(basis, base)):
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call
 
 
 def _first_single(basis: Basis, base: Sample) -> Iterator[Arguments]:
-    """Yields a copy of a sample's call in which the first dimension, and all that grow with it, have size 1."""
+    """Yields a copy of a sample's call in which the first dimension, and all dimensions that grow with it, have size
+    1."""
     for group, _ in groups_of(basis, base)[:1]:
         if (call := lengthened(basis, base, group, 1)) is not None:
             yield call

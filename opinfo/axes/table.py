@@ -1,4 +1,5 @@
-"""Prints the table of docs/depth.md, which shows which axes apply to which ops: ``python -m opinfo.axes.table``."""
+"""Prints the table of docs/depth.md (``python -m opinfo.axes.table``). The table shows which axes apply to which
+ops."""
 
 from __future__ import annotations
 

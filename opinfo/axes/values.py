@@ -1,5 +1,5 @@
-"""Axes that vary values: special values, large integers, indices that repeat or lie at the edge, ties, and operands
-that are alike."""
+"""Axes that vary values: special values, large integers, indices that repeat or lie at the edge, equal elements, and
+operands that are equal or nearly equal."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def _documented(
 ) -> Arguments | None:
     """Returns a call with the special values for which the CPU's result is reliable, and ordinary values in place of
     the other special values; None if too few special values are left. A result is reliable if it equals three results
-    in float64: that for the same values, that for subnormal numbers set to zero, and that for large numbers made
-    smaller by one rounding."""
+    in float64: the result for the same values, the result with subnormal numbers set to zero, and the result with large
+    numbers made smaller by one rounding."""
     rest = {
         place: basis.fill(base, place, (len(tensors[places[0]]),))
         for place, tensor in enumerate(base.tensors)
@@ -517,8 +517,8 @@ _ALIKE = ((4099, 17), (131, 137), (5, 3, 7), (17,))
 
 
 def _alike(basis: Basis) -> Variations:
-    """Yields calls with two equal operands, and with operands that differ only in the last, first or middle element.
-    They are for ops that return one value for two whole tensors. For random operands, nearly all calls of such an op
+    """Yields calls with two equal operands, and calls with operands that differ only in the last, first or middle
+    element, for ops that return one value for two whole tensors. For random operands, nearly all calls of such an op
     would return the same value."""
     pairs = [base for base in basis.bases if [t.dim() > 0 for t in base.tensors] == [True, True]]
     for number, shape in enumerate(_ALIKE if pairs else ()):
@@ -567,7 +567,7 @@ _FINE = 1 + 2**-13
 
 
 def _signs(basis: Basis) -> Variations:
-    """Yields calls with elements that ascend from just above 0, that are all negative, or that have only two different
+    """Yields calls with operands whose elements ascend from just above 0, are all negative, or have only two different
     values."""
     bases = [roomy(basis, base) for base in basis.bases]
     fine = _FINE if basis.moves else 1.0

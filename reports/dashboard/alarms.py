@@ -1,5 +1,5 @@
-"""Finds the results of a device's newest run that need attention: its regressions by cause, and which of them are
-new."""
+"""Finds the results of a device's newest run that need attention: the regressions by cause, and the regressions that
+are new in this run."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Alarm:
 
 
 def alarm_of(series: Series, changed: Changes, axis: Axis) -> Alarm:
-    """Returns the cells of a series' newest run that need attention.
+    """Returns the ``Alarm`` of a series: the cells of its newest run that need attention.
 
-    ``changed`` are the changes since the previous run, ``axis`` has the cells of the newest run.
+    ``changed`` has the changes since the previous run, and ``axis`` has the cells of the newest run.
     """
     run = series.latest
     counts, _ = counted(run)

@@ -1,6 +1,7 @@
 """Builds a site: reads the runs that are new, counts their cells, compares runs, and writes every page.
 
-A site keeps the runs that it already has. New runs are added all together; if one of them is refused, none is added.
+A site keeps the runs that it already has. If several new runs are given, either all of them are added or, if one of
+them is refused, none.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ GENERATOR = "torch-conformance dashboard"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of ``conform dashboard``. ``details`` is the number of runs of each device whose messages and repro
-    scripts are kept. ``now`` is the current time, which decides how old a run is and whether a manifest block has
+    """The options of ``conform dashboard``. ``details`` is the number of newest runs of each device whose messages and
+    repro scripts are kept. ``now`` is the current time, which decides how old a run is and whether a manifest block has
     expired."""
 
     title: str = "Compatibility dashboard"

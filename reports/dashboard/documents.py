@@ -34,8 +34,8 @@ class Block(msgspec.Struct, frozen=True):
     """A block of the manifest of a run, with the results of the cells that it matches.
 
     ``cells`` is the number of planned cells that the block matches; a block that matches none is stale. ``met`` is the
-    number of cells that ended as the block says. ``active`` is false if the block's ``when`` excludes the machine of
-    the run.
+    number of these cells whose outcome is the one that the block expects. ``active`` is false if the block's ``when``
+    excludes the machine of the run.
     """
 
     line: int
@@ -61,8 +61,8 @@ class Block(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The manifest by which the verdicts of a run were decided.
 
-    ``state`` is ``read``; or ``none`` if the run had no manifest; or ``unknown`` if the file that the run names was not
-    found with the same content. ``problems`` are conflicts between blocks.
+    ``state`` is ``read`` if the manifest was read, ``none`` if the run had no manifest, and ``unknown`` if the file
+    that the run names was not found or has changed since the run. ``problems`` are conflicts between blocks.
     """
 
     state: str
@@ -124,9 +124,9 @@ class ContractDocument(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Numbers of cells, counted as the gate counts them. ``judged`` is the denominator: the planned cells
-    without the ``ambiguous`` and the ``declared`` cells. ``declared`` cells were not tried because they need more than
-    the descriptor declares or the machine has."""
+    """Numbers of cells, counted as the gate counts them. ``judged`` is the denominator: all planned cells except the
+    ``ambiguous`` and the ``declared`` cells. ``declared`` cells were not tried, because they need something that the
+    descriptor does not declare or that the machine does not have."""
 
     passed: int
     judged: int

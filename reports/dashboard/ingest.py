@@ -167,10 +167,10 @@ class Judged(NamedTuple):
 
 
 def matched_manifest(read: ReadRun) -> Judged:
-    """Finds the manifest of a run, and counts the cells that each of its blocks matches.
+    """Finds the manifest of a run, and counts the cells that each block of the manifest matches.
 
-    The manifest is the copy in the results folder, otherwise the file that the run names. A file is used only if its
-    hash is the one that the run recorded.
+    The manifest is the copy in the results folder or, if there is none, the file that the run names. A file is used
+    only if its hash equals the hash that the run recorded.
     """
     run, origin = read.run, read.run.provenance
     if not origin.manifest_hash:
@@ -492,7 +492,7 @@ def smallest(example: Example | None) -> _Smallest | None:
 
 
 def _more(result: CellResult) -> dict[str, str]:
-    """Returns, as text, the fields of a result that have no place of their own on a page."""
+    """Returns, as text, the fields of a result for which the page of a cell has no fixed place."""
     found: dict[str, str] = {}
     for name in _OTHERS:
         if value := getattr(result, name):

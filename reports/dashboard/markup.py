@@ -63,7 +63,8 @@ def web(url: object) -> str | None:
 
 
 def square(kind: str) -> Markup:
-    """Returns the shape of a kind of status. The label for screen readers is the name of the kind."""
+    """Returns the HTML element that shows the shape of a kind of status. The label for screen readers is the name of
+    the kind."""
     return _SQUARE.format(kind, LABELS[kind], LABELS[kind])
 
 

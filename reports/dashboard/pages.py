@@ -260,7 +260,7 @@ def _write_op_pages(folder: Path, series: Sequence[Series], site: Site, title: s
 
 class _Rows(NamedTuple):
     """The part of an operator's table that is the same for all operators with the same clauses and dtypes (a pattern of
-    the axis). It has the dtypes, and for each clause the beginning of the row and the columns of the cells."""
+    the axis): the dtypes, and for each clause the beginning of its row and the columns in which it has cells."""
 
     dtypes: list[str]
     clauses: list[tuple[str, list[int]]]

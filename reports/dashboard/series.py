@@ -24,7 +24,8 @@ _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
 
 def slug(name: str) -> str:
-    """Returns a safe file name for a text: the text itself if it is safe, otherwise its safe characters and a hash.
+    """Returns a safe file name for a text: the text itself if it is a safe file name, otherwise the safe characters of
+    the text and a hash.
 
     Different texts get different names, even on file systems that ignore case.
     """
@@ -64,9 +65,9 @@ class Series:
 def series_of(documents: Iterable[RunDocument]) -> list[Series]:
     """Groups runs by device, device name and plan. The series are sorted by slug.
 
-    The slug of a series is ``device-plan``. If several series have the same device and plan but different device
-    names, the series with the earliest run has that slug. The slugs of the others end with a hash of the device name,
-    so that existing slugs never change.
+    The slug of a series is ``device-plan``. If several series have the same device and plan but different device names,
+    the series with the earliest run has that slug. The slugs of the other series end with a hash of the device name, so
+    that existing slugs never change.
     """
     groups: dict[tuple[str, str, str], list[RunDocument]] = {}
     for document in sorted(documents, key=lambda each: each.id):

@@ -41,7 +41,7 @@ def bar(counts: Tally) -> Markup:
 @dataclass(frozen=True, slots=True)
 class Point:
     """A run on a line chart. ``x`` is the time of the run in seconds, and ``note`` describes the run. ``mark`` names
-    the new version of torch or of the driver, if it differs from the version in the run before."""
+    the version of torch or of the driver if that version differs from the version in the previous run."""
 
     x: float
     counts: Tally
@@ -88,7 +88,7 @@ def line(points: Sequence[Point], size: tuple[int, int], label: str) -> Markup:
 
 
 def _ceiling(value: int) -> int:
-    """Returns the smallest of the numbers 1, 2, 5, 10, 20, 50, … that is not below the value."""
+    """Returns the smallest of the numbers 1, 2, 5, 10, 20, 50, … that is at least as large as the value."""
     power: int = 10 ** (len(str(value)) - 1)
     return next(factor * power for factor in (1, 2, 5, 10) if value <= factor * power)
 

@@ -22,7 +22,7 @@ from conformance.suites.autograd.gradients import (
     Cotangent,
     Gradients,
     differentiated,
-    laid,
+    place_cotangent,
     weights,
 )
 from conformance.suites.autograd.higher_order import misplaced
@@ -427,7 +427,7 @@ def test_cotangents_lie_as_they_are_asked_for() -> None:
     shape = (2, 3)
     at = Geometry((), (), 0, 1)
     given = (Cotangent(torch.float32, at, shape),)
-    held = laid(call, given[0])
+    held = place_cotangent(call, given[0])
     assert held is not None and held.view.dim() == 0  # one number, expanded
     answer = differentiated(call, [0], given)
     assert answer.read[0] is not None and len(answer.read[0].unique()) == 1

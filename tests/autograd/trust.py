@@ -177,7 +177,9 @@ def _asked(subject: Subject, form: str) -> Iterator[tuple[_Grads, _Grads]]:
     second = form == "second gradient"
     if not (higher_order.has_second if second else higher_order.has_forward)(traits):
         return
-    for known, laid, _, _ in higher_order.asked(context, [(PLAIN, PLAIN)], higher_order.SAMPLES):
+    for known, laid, _, _ in higher_order.laid_out_samples(
+        context, [(PLAIN, PLAIN)], higher_order.SAMPLES
+    ):
         if second:
             sent = known.cotangents(PLAIN, laid.geometries)
             parts = known.parts(laid, differentiated_twice, (known.places, sent), second_gradients)

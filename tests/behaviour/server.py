@@ -191,17 +191,21 @@ def _trial(
     from conformance.checks.cells import CellRecord
     from devices import registry
     from devices.simulated.backend.fault_switches import planted, reached
+    from devices.simulated.faults import FAULTS
     from opinfo.device import open_device
 
     if fault:
         os.environ["SIMULATED_FAULTS"] = fault  # for the processes that cases start
+        if needed := FAULTS[fault].memory_mib:
+            os.environ["SIMULATED_MEMORY_MIB"] = str(needed)
     device = open_device(replace(registry.get("simulated"), **dict.fromkeys(without)))
     failed: Counter[str] = Counter()
     with planted(*filter(None, [fault])):
         for cell in cells:
             row: list[Any] = [list(cell), None, 0, "", "", []]
             if enough is None or failed[cell.clause] < enough:
-                case, record = suites.case_of(cell.clause, cell.unit), CellRecord(cell)
+                case = suites.case_of(cell.clause, cell.unit, cell.variant)
+                record = CellRecord(cell)
                 with nullcontext(set[str]()) if fault else reached() as faults:
                     run_case(case, record, device, DeviceLocator(device="simulated"))
                 outcome, shown = record.outcome(), record.smallest

@@ -55,6 +55,8 @@ def some_cells() -> list[CellKey]:
 
 def own_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
     """The cells of a fault's clauses that it can change; slow ones only where a clause has no others."""
+    if fault.cells:
+        return all_own_cells(fault)
     own: list[CellKey] = []
     for clause in fault.clauses:
         cases = [
@@ -65,8 +67,16 @@ def own_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
 
 
 def all_own_cells(fault: Fault) -> list[CellKey]:
-    """All cells of a fault's clauses."""
-    return [_cell(case) for case in _cases() if case.clause in fault.clauses]
+    """All cells of a fault's clauses; those of plan core that it names, if it names any."""
+    if not fault.cells:
+        return [_cell(case) for case in _cases() if case.clause in fault.clauses]
+    core = suites.planned_cases(contract.load(), whole=False)
+    return [
+        case.cell
+        for case in core
+        if case.clause in fault.clauses
+        and any(fnmatchcase(case.cell.name, glob) for glob in fault.cells)
+    ]
 
 
 def other_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
@@ -84,9 +94,9 @@ def other_cells(fault: Fault, clean: Mapping[CellKey, Seen]) -> list[CellKey]:
 
 
 def _reaches(case: BehaviourCase, fault: Fault, clean: Mapping[CellKey, Seen]) -> bool:
-    """Whether the case ran without the fault and can meet it. What a process of its own meets is not known."""
-    cell = _cell(case)
-    return cell in clean and (case.own_process or fault.name in clean[cell].reached)
+    """Whether the case ran without the fault and can meet it. What other processes meet is not known."""
+    cell, elsewhere = _cell(case), case.own_process or case.ranks > 0
+    return cell in clean and (elsewhere or fault.name in clean[cell].reached)
 
 
 def _cases() -> list[BehaviourCase]:
@@ -94,7 +104,7 @@ def _cases() -> list[BehaviourCase]:
 
 
 def _cell(case: BehaviourCase) -> CellKey:
-    return CellKey(case.clause, case.name, "")
+    return case.cell
 
 
 @dataclass(frozen=True, slots=True)

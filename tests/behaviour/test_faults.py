@@ -181,7 +181,7 @@ def repros(
         ]:
             text = seen[cell].script
             if not text:  # it died
-                case = replace(suites.case_of(cell.clause, cell.unit), seconds=5.0)
+                case = replace(suites.case_of(cell.clause, cell.unit, cell.variant), seconds=5.0)
                 text = script_of_case(case, descriptor, dies=True)
             yield fault, cell, text
 

@@ -204,9 +204,9 @@ def test_the_table_of_a_language_follows_from_its_instructions() -> None:
 
 def test_steps_are_told_by_the_language() -> None:
     language = counting()
-    assert language.told([("up", 3), ("back",)]) == "up(3); back()"
+    assert language.describe([("up", 3), ("back",)]) == "up(3); back()"
     language.instruction(name="up", text="up by {by}")(lambda model, by: [])
-    assert language.told([("up", 3)]) == "up by 3" and language.told([]) == "nothing"
+    assert language.describe([("up", 3)]) == "up by 3" and language.describe([]) == "nothing"
 
 
 def test_what_is_impossible_must_be_in_the_table() -> None:

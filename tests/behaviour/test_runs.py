@@ -20,7 +20,7 @@ from reports.run import load_run
 from tests.plugin.running import ForkServer, cells_of
 from tests.plugin.test_options import request_of
 
-CASES = {CellKey(c.clause, c.name, "") for c in suites.planned_cases(contract.load(), more=False)}
+CASES = {c.cell for c in suites.planned_cases(contract.load(), more=False)}
 ACCOUNTING = {cell for cell in CASES if cell.clause == "allocator.accounting"}
 
 

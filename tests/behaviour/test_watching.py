@@ -51,6 +51,6 @@ def test_what_the_block_raises_comes_first() -> None:
 
 def test_a_call_that_does_not_end_is_told() -> None:
     gate = threading.Event()
-    with pytest.raises(CheckFailed, match="still running after 0 s"), WaitingCall(gate.wait, 0.0):
+    with pytest.raises(CheckFailed, match="had not ended after 0 s"), WaitingCall(gate.wait, 0.0):
         pass
     gate.set()

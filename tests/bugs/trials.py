@@ -24,6 +24,7 @@ from opinfo.samples import Sample
 from tests.bugs import derivatives, imitations
 from tests.bugs.patches import patched
 from tests.faulty import run_faulty
+from tests.size.planting import tried
 
 #: What became of a bug: its fault is noticed by the smallest plan of that name, or not; nothing imitates it; or all of
 #: its clauses are planned ones.
@@ -76,16 +77,19 @@ def fate(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
         # That each of these fails with the fault on is what the trials of planted faults show.
         fault = FAULTS[bug.fault]
         by = tuple(c for c in fault.clauses if c in bug.clauses) if fault.clauses else bug.clauses
-        return ("quick" if by and not bug.missed else "missed"), by
+        found: Fate = "core" if fault.cells else "quick"
+        return (found if by and not bug.missed else "missed"), by
     if bug.patch:
         by = noticed_by_cases(bug)
         return ("quick" if by else "missed"), by
     if bug.imitation is None:
         return "not imitated", ()
     by = noticed(bug)
+    if not by:
+        return noticed_by_cases_of_the_op(bug)
     dtype = bug.imitation.dtype
     plan = next(name for name, spec in plan_specs().items() if spec.takes(dtype))
-    return (plan if by else "missed"), by  # type: ignore[return-value]
+    return plan, by  # type: ignore[return-value]
 
 
 def noticed_by_cases(bug: Bug) -> tuple[str, ...]:
@@ -100,11 +104,28 @@ def noticed_by_cases(bug: Bug) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def noticed_by_cases_of_the_op(bug: Bug) -> tuple[Fate, tuple[str, ...]]:
+    """The smallest plan with a case that is named after the op and fails with the imitation in front of it, and the clause
+    of the case."""
+    imitation = bug.imitation
+    assert imitation is not None
+    function = imitation.op.rpartition(".")[2]
+    for case in planned_cases(contract.load(), whole=False):
+        if case.clause in bug.clauses and case.name == imitation.op:
+            room = imitations if imitation.of == "call" else derivatives
+            made, _ = tried(case, function, room.effect_of(imitation))
+            if made.failure is not None:
+                return ("core" if case.more else "quick"), (case.clause,)
+    return "missed", ()
+
+
 def noticed(bug: Bug) -> tuple[str, ...]:
     """The clauses of the bug that fail with its imitation in front of the op."""
     imitation = bug.imitation
     assert imitation is not None
     checks = [check for check in planned_op_checks(contract.load()) if check.clause in bug.clauses]
+    if not checks:
+        return ()
     room = imitations if imitation.of == "call" else derivatives
     about = imitation.op, imitation.dtype, _samples(imitation.op, imitation.dtype), checks
     everywhere = imitation.then == "accepted"

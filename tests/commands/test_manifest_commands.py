@@ -246,7 +246,7 @@ def test_update_exits_1_where_flaky_cells_pass_too_seldom(tmp_path: Path, file: 
     runs = [write(tmp_path, failed(ADD), name="a"), write(tmp_path, name="b")]
     result = call("update", *runs, "--manifest", file)
     assert result.exit_code == 1
-    assert "passes in 1 of 2 runs; expected a share of at least 0.9" in result.stdout
+    assert "passes in 1 of 2 runs; expected a pass rate of at least 0.9" in result.stdout
 
 
 def test_update_takes_unseen_dtypes_to_be_as_those_that_were_seen_when_told_so(
@@ -373,7 +373,10 @@ def test_explain_holds_a_flaky_cell_to_its_pass_rate(tmp_path: Path, file: Path)
 def test_explain_says_that_a_run_did_not_plan_a_cell(tmp_path: Path, file: Path) -> None:
     run = write(tmp_path)
     result = call("explain", "layout.values::addr[float32]", "--manifest", file, "--run", run)
-    assert f"{run}: not planned; did you mean 'layout.values::add[float32]'" in result.stdout
+    assert (
+        f"{run}: the cell is not planned; did you mean 'layout.values::add[float32]'"
+        in result.stdout
+    )
 
 
 @pytest.mark.parametrize(

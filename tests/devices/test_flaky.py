@@ -48,7 +48,7 @@ def test_a_failure_outside_of_its_layouts_is_a_regression_whatever_the_rate() ->
 
 def test_the_rate_is_told() -> None:
     judgement = judge_flaky(flaky(0.9), [PASS, FAIL])
-    assert judgement.why == "passes in 1 of 2 runs; expected a share of at least 0.9 (line 1)"
+    assert judgement.why == "passes in 1 of 2 runs; expected a pass rate of at least 0.9 (line 1)"
 
 
 def test_once_it_expired_a_failure_is_a_regression() -> None:

@@ -272,7 +272,7 @@ def test_what_is_no_program_is_not_rebuilt(case: BehaviourCase, program: list[An
 
 
 def test_a_case_that_draws_nothing_takes_no_program() -> None:
-    with pytest.raises(NotRebuilt, match="no longer draws programs"):
+    with pytest.raises(NotRebuilt, match="no longer runs random programs"):
         decode_program(suites.case_of("allocator.disjoint", "alignment"), [1])
 
 
@@ -280,7 +280,7 @@ def test_a_case_that_draws_nothing_takes_no_program() -> None:
 
 
 def cells() -> list[CellKey]:
-    every = [CellKey(c.clause, c.name, "") for c in suites.planned_cases(contract.load())]
+    every = [c.cell for c in suites.planned_cases(contract.load())]
     return [CellKey("layout.values", "exp", "float32"), *every]
 
 

@@ -78,3 +78,19 @@ def waits(context: CaseContext, folder: str) -> None:
     """Leaves its process id, and sleeps."""
     Path(folder, str(os.getpid())).touch()
     time.sleep(600)
+
+
+def names_itself(context: CaseContext) -> int:
+    """Returns the id of the process."""
+    context.check(context.rank, "the process has no place in the group")
+    return os.getpid()
+
+
+def fails_on(context: CaseContext, who: int) -> None:
+    """A check fails on one rank."""
+    context.check(rank_of(context) != who, "this rank is wrong")
+
+
+def leaves_its_id(context: CaseContext, folder: str) -> None:
+    """Leaves its process id."""
+    Path(folder, str(os.getpid())).touch()

@@ -124,4 +124,6 @@ def test_a_check_that_calls_one_function_on_device_and_cpu_says_that_it_was_not_
     module = kernels(tmp_path / "fused.py", RIGHT, "simulated", result)
     cell = judged(module, "simulated", precision.SUITE).cells["precision.trust"]
     assert (cell.outcome(), cell.checks) == (Outcome.UNSUPPORTED, 0)
-    assert "fresh_answers() calls the function on the CPU too" in cell.to_outcome().message
+    assert (
+        "fresh_answers() also calls the function under test on the CPU" in cell.to_outcome().message
+    )

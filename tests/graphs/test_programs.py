@@ -50,7 +50,7 @@ def test_every_part_of_a_program_is_one(number: int) -> None:
 
 
 def test_programs_are_told_in_a_line() -> None:
-    assert GRAPHS.told(STEPS[:2]) == "make 0 0 0 1; fork 1"
+    assert GRAPHS.describe(STEPS[:2]) == "make 0 0 0 1; fork 1"
 
 
 def aside(steps: list[tuple[object, ...]]) -> bool:

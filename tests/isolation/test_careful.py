@@ -22,7 +22,7 @@ from devices.failure import Failure, Kind
 CELL, OTHER = CellKey("layout.values", "mm", "int64"), CellKey("layout.bounds", "mm", "int64")
 CALL = GroupCall("layout.values", CallKey(1, "transposed"))
 ITEM = "layout-mm-int64"
-CRASH = Lost(CELL, Outcome.CRASH, "its worker was killed by SIGSEGV", CALL)
+CRASH = Lost(CELL, Outcome.CRASH, "the worker was killed by SIGSEGV", CALL)
 
 
 class Scripted(Copies):
@@ -98,7 +98,7 @@ def test_a_cell_that_does_not_die_alone_has_the_outcome_that_was_seen_alone(tmp_
     found = outcomes(tmp_path, copies, CRASH)[CELL]
     assert found.outcome is Outcome.PASS
     assert found.note == (
-        "first run of the cell: its worker was killed by SIGSEGV; this did not happen again when the cell ran alone"
+        "first run of the cell: the worker was killed by SIGSEGV; this did not happen again when the cell ran alone"
     )
 
 

@@ -664,7 +664,7 @@ def test_a_cell_that_is_reported_again_is_counted_once() -> None:
     session.contract, session.matcher = contract.load(), Matcher(Manifest())
     session.failing, session.outcomes = set(), {}
     session.asked = session.missed = session.shipped = 0
-    crash = Lost(CELL, Outcome.CRASH, "its worker was killed by SIGSEGV")
+    crash = Lost(CELL, Outcome.CRASH, "the worker was killed by SIGSEGV")
     session._take(ItemReport((crash.as_outcome,)), "gw0")
     session._take(ItemReport((crash.as_outcome,)), "gw1")
     assert session.failing == {CELL}
@@ -791,7 +791,7 @@ def test_lost_cells_are_left_out_of_their_item_alone() -> None:
 
 
 def test_crashes_that_ended_alike_differ_in_their_stacks_alone() -> None:
-    lost = Lost(CELL, Outcome.CRASH, "its worker was killed by SIGSEGV", CALL, "in f (a.py:1)")
+    lost = Lost(CELL, Outcome.CRASH, "the worker was killed by SIGSEGV", CALL, "in f (a.py:1)")
     found = lost.as_outcome
-    assert found.observed.said == "its worker was killed by SIGSEGV; in f (a.py:1)"
+    assert found.observed.said == "the worker was killed by SIGSEGV; in f (a.py:1)"
     assert found.failure is not None and found.failure.detail == lost.message

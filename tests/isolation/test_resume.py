@@ -79,7 +79,7 @@ def test_ctrl_c_leaves_a_result_that_can_be_read_and_gone_on_with(
     assert outcomes(cells_of(folder)) == outcomes(calm)
     again = run(fork, folder, "--resume")
     assert again.code == 4 and "nothing to resume" in again.text
-    assert "its run is complete" in again.text
+    assert "the run in the folder is complete" in again.text
 
 
 def test_without_workers_a_crash_is_named_by_the_second_resume(
@@ -124,7 +124,7 @@ def test_another_run_is_not_gone_on_with(fork: ForkServer, interrupted: Path) ->
 
 def test_nothing_is_gone_on_with_where_nothing_was_begun(fork: ForkServer, tmp_path: Path) -> None:
     ran = run(fork, tmp_path / "none", "--resume")
-    assert ran.code == 4 and "it holds no run" in ran.text
+    assert ran.code == 4 and "the folder holds no run" in ran.text
 
 
 def test_a_line_that_was_cut_off_is_left_out(

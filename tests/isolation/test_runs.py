@@ -82,7 +82,7 @@ def test_every_other_cell_has_the_result_of_an_undisturbed_run(disturbed: Distur
 def test_a_crash_is_named_with_its_signal_and_its_stack(disturbed: Disturbed) -> None:
     message = disturbed.message(FIRST)
     assert "killed by SIGSEGV; in _segfault (isolation/planting.py:" in message
-    assert f"{FIRST}: crash: its worker was killed by SIGSEGV" in disturbed.ran.text
+    assert f"{FIRST}: crash: the worker was killed by SIGSEGV" in disturbed.ran.text
 
 
 def test_a_hang_that_holds_the_gil_is_named_with_its_stack(disturbed: Disturbed) -> None:

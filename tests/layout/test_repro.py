@@ -535,4 +535,4 @@ def test_a_failure_whose_script_cannot_be_written_keeps_its_outcome(
     worker: Any = SimpleNamespace(watch=SimpleNamespace(noted=lambda told: told))
     found = Worker._outcome(worker, record)
     assert found.outcome is Outcome.FAIL and found.repro is None
-    assert found.note == f"seen; no script could be written: {said}"
+    assert found.note == f"seen; no repro script could be written: {said}"

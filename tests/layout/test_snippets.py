@@ -96,7 +96,7 @@ def test_the_first_screen_is_what_somebody_pastes_into_a_bug_report() -> None:
         changed = [not torch.equal(each.cpu(), old) for each, old in zip(space["t"], before)]
     assert code[-1] == "torch.atan2(t[0], t[1])" and any(changed)
     assert after[1:4] == [
-        "Of:       input 0",
+        "Concerns: input 0",
         "Expected: unchanged bytes",
         after[3],
     ]

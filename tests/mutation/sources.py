@@ -31,6 +31,7 @@ FILES: Final = {
     "event.cpp": "events", "event_ipc.cpp": "events", "capture.cpp": "graphs", "replay.cpp": "graphs",
     "graph.cpp": "graphs", "generator.cpp": "random", "copy.cpp": "transfer", "pinned.cpp": "transfer",
     "runtime.cpp": "device", "hooks.cpp": "device", "bindings.cpp": "device", "kernel.cpp": "dispatch",
+    "activity.cpp": "profiler",
 }  # fmt: skip
 
 _SWITCH: Final = """\

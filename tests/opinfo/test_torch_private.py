@@ -39,6 +39,23 @@ def test_the_profiler_sees_the_ops_of_a_call() -> None:
     assert "aten::add" in {event.name() for event in events if str(event.kind()) == "push"}
 
 
+def test_kineto_lists_the_ops_of_a_profile() -> None:
+    private.quiet_kineto()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        torch.ones(2).add(1)
+    [added] = [e for e in private.kineto_events(seen) if e.name() == "aten::add"]
+    assert added.device_type() == torch.profiler.DeviceType.CPU and added.correlation_id() > 0
+    assert added.start_ns() > 0 < added.duration_ns() and added.linked_correlation_id() == 0
+    numbers = (added.sequence_nr(), added.fwd_thread_id(), added.is_user_annotation())
+    places = (added.start_thread_id(), added.device_index(), added.device_resource_id())
+    assert all(isinstance(each, int) for each in (*numbers, *places))
+
+
+def test_a_profile_can_record_all_threads_from_torch_2_10_on() -> None:
+    old = torch.__version__.startswith("2.9.")
+    assert (private.every_thread() is None) == old
+
+
 def test_torch_lists_the_devices_of_optimisers() -> None:
     ways = ("foreach", "fused", "capturable")
     assert [private.optimised_on(way, "cuda") for way in ways] == [True, True, True]

@@ -55,7 +55,7 @@ def test_an_argument_of_a_kind_that_is_not_known_is_an_error() -> None:
     with pytest.raises(
         NotShown, match=r"the new argument shape of type List\[int\] has no known value"
     ):
-        made.of({"self": [torch.ones(1)]}, torch.tensor(1.5))
+        made.call_arguments({"self": [torch.ones(1)]}, torch.tensor(1.5))
 
 
 def test_overloads_write_to_their_first_list_if_their_name_says_so() -> None:

@@ -94,7 +94,7 @@ def test_a_way_that_torch_does_not_list_for_the_device_is_undeclared(context: Ca
 
 
 def test_parameters_are_views_of_one_buffer_and_in_channels_last(context: CaseContext) -> None:
-    found = parameters.placed(context, parameters.ALIKE)
+    found = parameters.place_parameters(context, parameters.ALIKE)
     assert found.buffer is not None
     views = [
         tensor

@@ -156,7 +156,7 @@ def test_wrong_references_of_the_package_change_no_outcome(
         TORCH_CONFORMANCE_CACHE=str(tmp_path / "cache"),
     )
     for op in ("copysign", "mm"):
-        text = f"{op} in float32 runs again: an expected stride that comes with this package differs from this"
+        text = f"{op} in float32 runs again: an expected stride that comes with this package differs from the"
         assert ran.text.count(text) == 1
     wanted = {k: found(c) for k, c in few.cells.items() if k.unit in ("copysign", "mm")}
     assert {k: found(c) for k, c in cells_of(tmp_path / "run").items()} == wanted

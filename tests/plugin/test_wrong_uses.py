@@ -196,9 +196,12 @@ CASES: dict[str, tuple[int, str]] = {
     "run --device cpu --max-time 1m --results run": (4, "a partial run (--max-time)"),
     "run --device cpu --shard 1/2 --results run": (4, "which a shard must not replace"),
     "run --device cpu -k add --results run": (4, "a partial run (pytest keyword)"),
-    "run --device cpu --resume": (4, "nothing to resume in conform-results/cpu-quick: its run is"),
-    "run --device cpu --resume --results empty": (4, "it holds no run"),
-    "run --device cpu --resume --results new": (4, "it holds no run"),
+    "run --device cpu --resume": (
+        4,
+        "nothing to resume in conform-results/cpu-quick: the run in the folder is",
+    ),
+    "run --device cpu --resume --results empty": (4, "the folder holds no run"),
+    "run --device cpu --resume --results new": (4, "the folder holds no run"),
     "run --device cpu --junitxml empty": (4, "--junitxml must be a filename"),
     # runs
     "gate": (4, "Missing argument 'RUN'"),

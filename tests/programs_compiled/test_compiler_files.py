@@ -59,6 +59,7 @@ def test_a_compiler_begins_and_ends_with_nothing_compiled() -> None:
         ("torch._dynamo.repro.after_dynamo", "generate_dynamo_fx_repro_string"),
         ("torch._inductor.codecache", "_HEADER_DIR _HEADER_LOCK_DIR _precompile_header"),
         ("torch._inductor.config", "compile_threads"),
+        ("torch._inductor.cpu_vec_isa", "pick_vec_isa"),
         ("torch._inductor.utils", "clear_caches"),
     ],
 )

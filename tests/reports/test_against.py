@@ -34,7 +34,7 @@ def test_a_regression_that_the_baseline_has_too_is_no_new_one() -> None:
     assert gate(now).exit_code is ExitCode.REGRESSION
     found = gate(now, against=before)
     assert found.exit_code is ExitCode.GREEN and found.counts.regressions == 1
-    assert "1 cell failed there in the same way and is not counted as new" in markdown(found)
+    assert "1 cell failed in that run in the same way and is not counted as new" in markdown(found)
 
 
 def test_a_new_regression_stops_it_beside_an_old_one() -> None:
@@ -94,7 +94,7 @@ def test_a_baseline_must_be_whole_and_of_the_same_device() -> None:
         Against.of(run(), run(shard="1/2"))
     lacking = run()
     lacking.results.pop(ADD)
-    with pytest.raises(NoBaseline, match="1 cell of that run has no outcome"):
+    with pytest.raises(NoBaseline, match="1 cell of the baseline has no outcome"):
         Against.of(run(), lacking)
     other = Run(
         Path("base"), plan_document(device="npu"), replace(PROVENANCE, device="npu"), results()

@@ -134,7 +134,7 @@ def test_an_op_that_ends_the_process_when_it_is_called_plainly_has_one_cause_in_
     None
 ):
     def died(clause: str, layout: str) -> CellResult:
-        how = failure("", detail="its worker was killed by SIGSEGV", layout=layout)
+        how = failure("", detail="the worker was killed by SIGSEGV", layout=layout)
         return changed_result(
             wrong(cell("sin", clause=clause), failure=how, layouts=()), outcome=Outcome.CRASH
         )
@@ -143,7 +143,7 @@ def test_an_op_that_ends_the_process_when_it_is_called_plainly_has_one_cause_in_
     stepped = died("layout.expanded_read", "contiguous+step_outer+expand_last")
     directed = died("dispatch.error_inputs", "raises(id='sin', which=5)")
     (said,) = sentences(plain, stepped, directed)
-    assert said == ("calls crash: its worker was killed by SIGSEGV (sin)", 3)
+    assert said == ("calls crash: the worker was killed by SIGSEGV (sin)", 3)
     ((alone, _),) = sentences(stepped)  # where only some layouts kill, that is said
     assert "in the layout strides+expand" in alone
 

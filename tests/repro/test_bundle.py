@@ -65,7 +65,7 @@ def test_a_global_that_is_assigned_gets_a_name_of_its_own_too() -> None:
 
 
 def test_what_a_function_adds_must_keep_its_name() -> None:
-    with pytest.raises(NotCarried, match="_own means something else in a script"):
+    with pytest.raises(NotCarried, match="_own has another meaning in a script"):
         Bundle().take([first._own, second._own])
 
 
@@ -96,7 +96,7 @@ def _source(module: Any) -> str:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (first.imports_inside, "imports devices.errors, but not at its top"),
+        (first.imports_inside, "imports devices.errors below the top level of the module"),
         (first.takes_a_module, "the module devices.machine is used as a value"),
     ],
 )

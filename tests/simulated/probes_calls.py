@@ -11,7 +11,6 @@ import torch
 from devices.simulated.backend import library
 from tests.simulated.probes import ones, probe, raises, wrong
 from tests.simulated.probes_streams import held, in_a_thread, new_stream, until
-from tests.simulated.probes_transfer import loaded_again
 
 ZERO = "simulated:0"
 
@@ -727,18 +726,6 @@ def _() -> bool:
     return wrong(torch.nn.functional.mish, ones(2)) and not wrong(
         lambda x: torch.ops.aten.mish_(x.clone()), ones(2)
     )
-
-
-@probe("compile.interface_wrong_count")
-def _() -> bool:
-    from torch._dynamo.device_interface import get_interface_for_device
-
-    return bool(get_interface_for_device("simulated").device_count() != 2)
-
-
-@probe("compile.export_wrong_device")
-def _() -> bool:
-    return bool(loaded_again(torch.ones(1, device="simulated:1"))[0].device.index != 1)
 
 
 # Precision

@@ -196,14 +196,3 @@ def allocator_can_be_changed() -> bool:
 @probe("allocator.pluggable_changed_after_use")
 def _() -> bool:
     return child_says(allocator_can_be_changed)
-
-
-def place_is_cut() -> bool:
-    base = torch.empty(2**31 + 4096, dtype=torch.uint8, device="simulated")
-    base[0], base[2**31] = 1, 2
-    return int(torch.bitwise_not(base[2**31 :][:1])[0]) != 253
-
-
-@probe("large.offset_32bit")
-def _() -> bool:
-    return child_says(place_is_cut, SIMULATED_MEMORY_MIB="4096", SIMULATED_DEVICES="1")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from tests.simulated import children
 
-ROOMS = ("probes_memory", "probes_streams", "probes_transfer", "probes_device", "probes_calls", "probes_process", "probes_graphs", "probes_nn")  # fmt: skip
+ROOMS = ("probes_memory", "probes_streams", "probes_transfer", "probes_device", "probes_calls", "probes_process", "probes_graphs", "probes_nn", "probes_size")  # fmt: skip
 
 
 def main(names: Sequence[str]) -> None:

@@ -381,7 +381,7 @@ def test_several_callables_and_unused_inputs(stream: torch.Stream) -> None:
 def test_what_cannot_be_graphed_is_refused() -> None:
     module = torch.nn.Linear(1, 1).to("simulated")
     handle = module.register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match="without hooks"):
+    with pytest.raises(ValueError, match="must have no hooks"):
         torch.simulated.make_graphed_callables(module, (ones(1, 1),))
     handle.remove()
     with pytest.raises(TypeError, match="takes tensors"):

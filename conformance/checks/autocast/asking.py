@@ -118,8 +118,9 @@ def differing(device: Device, lowers: Sequence[torch.dtype]) -> dict[str, list[s
 
 
 def _promotes(device: Device, op: str, lowers: Sequence[torch.dtype]) -> bool:
-    """Returns True if the op gives float32 whenever one operand is float32 and the other has a lower precision. If a
-    call raises or gives another dtype, returns False for an op of the promote list and True for any other op."""
+    """Returns True for an op that is not in the promote list. For an op of the promote list, returns True if it gives
+    float32 whenever one operand is float32 and the other has a lower precision, and False if a call raises or gives
+    another dtype."""
     for lower in lowers:
         for given in ([FLOAT32, lower], [lower, FLOAT32]):
             answer = call_under_autocast(device, op, given, lower)

@@ -257,8 +257,8 @@ ARGUMENTS: Final[dict[str, Arguments]] = {
 
 
 def overload(name: str) -> Callable[..., Any]:
-    """Returns the op overload for a name in a list, such as "pow.Scalar"; a name without a dot means the default
-    overload."""
+    """Returns the op overload for a name in an autocast list, such as "pow.Scalar"; a name without a dot means the
+    default overload."""
     packet, _, last = name.partition(".")
     found: Callable[..., Any] = getattr(getattr(torch.ops.aten, packet), last or "default")
     return found

@@ -1,4 +1,4 @@
-"""The comparison of two results that the same op computed in one lower precision."""
+"""Compares two results that the same op computed in the same lower precision."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def assert_close_in(
 ) -> None:
     """Checks that two tensors differ by at most a few roundings in the dtype ``computed``. Their own dtypes may differ.
 
-    An element of ``want`` that is not finite fails the check or, with ``may_overflow``, must not be finite in ``found``
-    either: an overflow may give NaN or an infinity.
+    An element of ``want`` that is not finite fails the check. With ``may_overflow``, the check passes if the element of
+    ``found`` is not finite either: one may be NaN and the other an infinity, because an overflow may give both.
     """
     context.same(tuple(found.shape), tuple(want.shape), text, kind=Kind.SHAPE)
     mine, theirs = (_nan_if_not_finite(context, each) for each in (found, want))
@@ -33,6 +33,6 @@ def assert_close_in(
 
 
 def _nan_if_not_finite(context: CaseContext, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy of the tensor on the CPU in float64."""
+    """Returns a copy of the tensor on the CPU in float64, with NaN in place of each element that is not finite."""
     there = context.from_device(tensor.detach()).double()
     return there.masked_fill(~there.isfinite(), torch.nan)

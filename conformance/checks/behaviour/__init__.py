@@ -1,1 +1,2 @@
-"""What cases of several suites share: the allocator's memory, captured graphs, queued work, and programs in a fresh process."""
+"""Functions that the cases of several suites share, about the allocator's memory, captured graphs, queued work, and
+programs in a new process."""

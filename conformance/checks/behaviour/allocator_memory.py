@@ -18,7 +18,7 @@ KIB, MIB = 2**10, 2**20
 TOO_MUCH = 2**45
 
 
-def kept(context: CaseContext, *names: str) -> bool:
+def has_statistics(context: CaseContext, *names: str) -> bool:
     """Returns True if the descriptor lists all the named statistics among those that the device maintains."""
     return context.descriptor.statistics.issuperset(names)
 
@@ -33,7 +33,11 @@ def granule(context: CaseContext, size: int) -> int:
 def ordered(context: CaseContext, now: Counters) -> None:
     """Checks on the given counters that reserved >= active >= allocated >= 0, and that every current value is
     between 0 and its peak."""
-    names = [n for n in ("reserved_bytes", "active_bytes", "allocated_bytes") if kept(context, n)]
+    names = [
+        n
+        for n in ("reserved_bytes", "active_bytes", "allocated_bytes")
+        if has_statistics(context, n)
+    ]
     for pool in ("all", "small_pool", "large_pool"):
         values = [now.get(f"{name}.{pool}.current") for name in names]
         falls = values == sorted(values, reverse=True) and min(values) >= 0
@@ -155,8 +159,8 @@ def none_inside(
 
 @contextmanager
 def given_back(context: CaseContext, text: str) -> Iterator[int]:
-    """Checks that `reserved` returns to its previous value after the ``with`` block, and yields the previous
-    value. A tensor that is still alive would keep `reserved` higher."""
+    """Returns a context manager that yields the number of reserved bytes, and checks after the ``with`` block that the
+    number is the same again. A tensor that is still alive would keep the number higher."""
     fresh(context)
     before = context.counters().reserved
     yield before

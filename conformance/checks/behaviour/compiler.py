@@ -102,7 +102,7 @@ def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
         stack.enter_context(dynamo.config.patch(**limits))
         stack.enter_context(_guards_not_timed())
         if backend != AOT_EAGER:
-            stack.enter_context(_code_generator(place))
+            stack.enter_context(_code_generator())
         dynamo.reset()
         _counters().clear()
         stack.callback(dynamo.reset)
@@ -154,21 +154,36 @@ def compiler_files(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _code_generator(folder: str) -> Iterator[None]:
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Sets an environment variable for a block."""
+    before = os.environ[name]
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _code_generator() -> Iterator[None]:
     """Prepares Inductor for a block: it compiles in this process, and forgets at both ends of the block what it knows of
     the files that it has written.
 
-    The precompiled header of C++ kernels is in the suite's cache, because making it takes longer than all that a case
-    does. Its name is made of the compiler, its options and the preprocessed text of the header.
+    The precompiled header of C++ kernels, and the programs by which Inductor finds out which vector instructions the
+    compiler knows, are in the suite's cache, because making them takes longer than all that a case does. Their names are
+    made of the compiler, its options and their text.
     """
     code: Any = importlib.import_module("torch._inductor.codecache")
     config: Any = importlib.import_module("torch._inductor.config")
-    headers = cache_root() / "compiler" / "headers"
+    kept = cache_root() / "compiler"
+    headers = kept / "headers"
     names = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / "locks")}
     before = {name: getattr(code, name) for name in names}
     with config.patch(compile_threads=1):
         for name, value in names.items():
             setattr(code, name, value)
+        with _variable("TORCHINDUCTOR_CACHE_DIR", str(kept / "instructions")):
+            importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
         _forget_files()
         try:
             yield

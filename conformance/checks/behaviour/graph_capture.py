@@ -64,7 +64,7 @@ def captured(context: CaseContext, stream: Any = None, graph: Any = None) -> Ite
 
 
 def broken(stream: Any, graph: Any, work: Callable[[], Any]) -> Exception | None:
-    """Returns the exception that is raised when the work is captured, or None if no exception is raised."""
+    """Captures the work. Returns the exception that was raised, or None if no exception was raised."""
     try:
         with stream, graph:
             work()
@@ -103,7 +103,7 @@ def counting(*shape: int, start: int = 0) -> torch.Tensor:
 
 
 def there(context: CaseContext, values: torch.Tensor, index: int = 0) -> torch.Tensor:
-    """Copies a tensor to the device and waits for the copy, so that a capture finds no queued work."""
+    """Copies a tensor to the device and waits for the copy, so that no work is queued when a capture begins."""
     made = context.to_device(values, index)
     context.settle()
     return made

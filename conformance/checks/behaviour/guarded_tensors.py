@@ -1,4 +1,5 @@
-"""The tensors of one call, laid out on the device with known bytes around them, which the call must not change.
+"""The tensors of one call, laid out on the device with known bytes around them. The call must change neither the
+tensors nor the bytes.
 
 Repro scripts contain a copy of this module.
 """
@@ -29,9 +30,9 @@ class GuardedTensors:
         return made
 
     def put_indices(self, values: torch.Tensor, layout: str, what: str) -> torch.Tensor:
-        """Returns an integer tensor, which may contain indices, on the device. The copy is contiguous or, for other
-        layouts, has another of the integers after each element in memory: a kernel that ignores the stride then reads
-        wrong but valid indices, and does not crash."""
+        """Copies an integer tensor, which may contain indices, to the device. If ``layout`` is not contiguous, another
+        of the integers follows each element in memory: a kernel that ignores the stride then reads wrong but valid
+        indices, and does not crash."""
         values = values.detach().contiguous()
         if layout == DENSE or values.dim() == 0 or not self.context.opened.slices:
             return self.put(values, DENSE, what).view

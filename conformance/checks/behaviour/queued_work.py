@@ -79,7 +79,7 @@ def queue(stream: Any, tensor: torch.Tensor, *numbers: int) -> None:
             step(tensor, number)
 
 
-def held(context: CaseContext, stream: Any) -> Hold:
+def hold_stream(context: CaseContext, stream: Any) -> Hold:
     """Returns a hold, which blocks a stream until the hold is released. If the device cannot block a stream, the
     hold blocks nothing; instead, the function queues ordinary work that takes a while, so that a missing wait shows in
     the values."""

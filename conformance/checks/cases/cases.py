@@ -14,12 +14,15 @@ from devices.failure import Kind
 
 _Check = TypeVar("_Check", bound=Callable[..., None])
 
+#: The part of a device's memory that a case may need. Other processes need some, too, and estimates are rough.
+_SHARE = 0.6
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """The functions that handle the random programs of a case. Each program is a tuple of literals.
 
-    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run. ``told(*program)``
+    ``replay(context, *program)`` runs a program without hypothesis, as pinned programs are run. ``describe(*program)``
     returns the program as text for people. ``validate(*program)`` raises an exception if the literals are not a valid
     program of the case, for example because somebody edited a pinned program. ``source(descriptor, *program)`` returns
     straight-line Python that defines a function ``program(context)`` and uses names of the module of ``replay``; a
@@ -27,7 +30,7 @@ class Drawn:
     """
 
     replay: Callable[..., None]
-    told: Callable[..., str]
+    describe: Callable[..., str]
     validate: Callable[..., None]
     source: Callable[..., str]
 
@@ -48,11 +51,16 @@ class BehaviourCase:
     kind: Kind = Kind.STATE  # the kind of failures for which the check names none
     requires: frozenset[str] = frozenset()  # capabilities needed in addition to those of the clause
     indices: int = 1  # number of device indices that the case needs
+    ranks: int = (
+        0  # number of processes of a process group; each needs an index unless they may share one
+    )
     alone: bool = False  # True: no other worker may use the device meanwhile
+    memory: int = 0  # bytes: an estimate of the most memory of the device that it takes; 0: little
     own_process: bool = False  # True: it ends, forks or breaks its process, or needs a fresh one
     environment: tuple[tuple[str, str], ...] = ()  # environment variables of that process
     seconds: float = 60.0  # time limit in a subprocess
     more: bool = False  # not in plan quick: repeats another case with more input
+    whole: bool = False  # only in plans that are whole: takes many seconds, or much memory
     slow: bool = False  # True: takes more than 0.5 s; the project's own tests may skip it
     drawn: Drawn | None = (
         None  # set if the case draws programs: a seed and their number end its arguments
@@ -61,6 +69,8 @@ class BehaviourCase:
     def __post_init__(self) -> None:
         if self.environment and not self.own_process:
             raise ValueError(f"{self.id}: environment= requires own_process=True")
+        if self.memory and not (self.own_process and self.alone):
+            raise ValueError(f"{self.id}: memory= requires own_process=True and alone=True")
         if self.drawn and [type(each) for each in self.arguments[-2:]] != [int, int]:
             raise ValueError(
                 f"{self.id}: expected the arguments of a drawn case to end with two "
@@ -68,7 +78,7 @@ class BehaviourCase:
             )
 
     def anew(self, seed: int, programs: int) -> BehaviourCase:
-        """Returns a copy of a case that draws programs, with another seed and another number of programs."""
+        """Returns a copy of a case with random programs, with another seed and another number of programs."""
         return replace(self, arguments=(*self.arguments[:-2], seed, programs))
 
     @property
@@ -94,18 +104,19 @@ class OpCheck:
 
     ``applies`` takes :class:`opinfo.samples.Traits` and does not use the device. ``checks`` take the
     :class:`conformance.checks.ops.context.OpContext` of an op and dtype; one check may serve several clauses.
-    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the op. It
-    returns the declared reason for not trying the op on the device; an empty string means that the op is tried. ``always`` maps an op's name, or its kind in torch's database,
-    to dtypes that every plan includes.
+    ``untried`` takes the descriptor, the id of an op and the :class:`opinfo.sample_source.SampleSource` that has the
+    op. It returns the declared reason for not trying the op on the device; an empty string means that the op is tried.
+    ``always`` maps an op's name, or its kind in torch's database, to dtypes that every plan includes.
 
-    Each of the ``variants`` of a check is a cell; the check functions read it from ``ctx.variant``. The empty variant is the
-    cell without one. Plans with more cases also have the ``more_variants``, a plan that is whole the ``whole_variants`` too.
+    Each of the ``variants`` of a check has its own cell; the check functions read the variant from ``ctx.variant``. The
+    empty string stands for the cell without a variant. Plans with more cases also have the ``more_variants``, and a
+    plan that is whole has the ``whole_variants`` too.
 
     ``quick`` says, by the name of an op, whether the plan ``quick`` has its cell.
 
-    A check whose calls are slow has a budget: ``samples`` is the most samples of an op that the plan ``quick`` takes for
-    it, ``more`` the most that plans with more cases take; a plan that is whole takes all. ``seconds`` is the least time
-    limit of its clauses.
+    A check whose calls are slow has a budget: it gets at most ``samples`` samples of an op in the plan ``quick``, and
+    at most ``more`` in plans with more cases. A whole plan gives it all samples. ``seconds`` is a lower bound of the
+    time limit of its clauses.
     """
 
     clause: str
@@ -135,7 +146,8 @@ class OpCheck:
         )
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
-        """Returns the most samples of an op that a plan takes for this check; None if it takes all."""
+        """Returns the largest number of samples of an op that a plan gives to this check; None if the plan gives
+        all."""
         if whole:
             return None
         return self.more if more else self.samples
@@ -167,7 +179,8 @@ class Cases(list[BehaviourCase]):
 
     The name of the case is the name of its function. ``over`` makes several cases of one function: it maps the name of
     each case to the arguments that the function takes after the context. ``variants`` makes several cells of each case: it
-    maps the name of each variant to further arguments.
+    maps the name of each variant to further arguments. ``memory`` is a number of bytes, or a function that computes it from
+    the arguments of a case.
     """
 
     def __init__(self, kind: Kind = Kind.STATE) -> None:
@@ -180,6 +193,7 @@ class Cases(list[BehaviourCase]):
         *,
         over: Mapping[str, tuple[Any, ...]] | None = None,
         variants: Mapping[str, tuple[Any, ...]] = MappingProxyType({"": ()}),
+        memory: int | Callable[..., int] = 0,
         **needs: Any,
     ) -> Callable[[_Check], _Check]:
         needs.setdefault("kind", self._kind)
@@ -190,11 +204,12 @@ class Cases(list[BehaviourCase]):
 
         def take(check: _Check) -> _Check:
             named = {check.__name__: ()} if over is None else over
-            self.extend(
-                BehaviourCase(clause, name, check, (*given, *more), variant, **needs)
-                for name, given in named.items()
-                for variant, more in variants.items()
-            )
+            for name, given in named.items():
+                for variant, more in variants.items():
+                    arguments = (*given, *more)
+                    most = memory(*arguments) if callable(memory) else memory
+                    about = (clause, name, check, arguments, variant)
+                    self.append(BehaviourCase(*about, memory=most, **needs))
             return check
 
         return take
@@ -209,13 +224,28 @@ def collect_cases(*modules: Iterable[BehaviourCase]) -> tuple[BehaviourCase, ...
     return cases
 
 
-def not_here(case: BehaviourCase, capabilities: frozenset[str], indices: int) -> str:
-    """Returns the reason why a case is not tried on a device with these capabilities and this many indices. Empty if
-    the case is tried."""
+def not_here(
+    case: BehaviourCase,
+    capabilities: frozenset[str],
+    indices: int,
+    *,
+    shared: bool = True,
+    memory: int | None = None,
+) -> str:
+    """Returns the reason why a case is not tried on a device with these capabilities, this many indices and this many
+    bytes of memory (None: not known). ``shared`` says whether the processes of a process group may use the same index.
+    The reason is empty if the case is tried."""
     missing = sorted(case.requires - capabilities)
     if missing:
         return f"by declaration: the descriptor does not declare {', '.join(missing)}"
-    if indices < case.indices:
+    needed = case.indices if shared else max(case.indices, case.ranks)
+    if indices < needed:
         there = "one device" if indices == 1 else f"{indices} devices"
-        return f"not on this machine: it has {there}, but the case needs {case.indices}"
+        return f"not on this machine: it has {there}, but the case needs {needed}"
+    if memory is not None and case.memory > memory * _SHARE:
+        has, needs = f"{memory / 2**30:.2f} GiB", f"{case.memory / 2**30:.2f} GiB"
+        return (
+            f"not on this machine: the device has {has} of memory; the case needs about {needs}, and"
+            f" may take at most {_SHARE:.0%} of it"
+        )
     return ""

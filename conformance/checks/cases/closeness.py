@@ -1,4 +1,4 @@
-"""The comparison of two tensors within tolerances, and its result in words.
+"""Compares two tensors within tolerances, and describes the difference in words.
 
 Repro scripts contain a copy of this module.
 """
@@ -34,8 +34,8 @@ def differences(
     close.
 
     An element is close if it equals the expected one or if ``|found - want| <= atol + rtol * |want|``, computed in
-    float64. Infinities are close only to themselves. NaN is close to nothing, or to NaN if ``equal_nan``. ``atol`` may
-    be a tensor, with a number for each element; an element with an infinite tolerance must be equal.
+    float64. An infinity is close only to itself. NaN is close only to NaN, and only if ``equal_nan`` is True. ``atol``
+    may be a tensor, with a number for each element; an element with an infinite tolerance must be equal.
     """
     if not found.numel():
         return None

@@ -8,7 +8,7 @@ contains it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,7 @@ from conformance.checks.cases.held_streams import (
     together,
 )
 from conformance.checks.cases.layouts import DENSE, GuardedTensor
+from conformance.checks.cases.pools import in_pool
 from conformance.checks.cases.processes import DeviceLocator, Rank, in_process, in_processes
 from conformance.checks.cases.results import Result, group_failure
 from devices.descriptor import Descriptor
@@ -203,12 +204,13 @@ class CaseContext:
         *,
         around: float | None = None,
     ) -> GuardedTensor:
-        """Like ``lay``, but returns an object that knows the bytes around the tensor.
+        """Copies a CPU tensor to the device like ``lay``, but returns an object that can also check the bytes around
+        the tensor.
 
         ``device`` is a device index, or a device to which the tensor is copied by ``to()``, such as the CPU. On devices
         without strides the layout is made by slicing, and a tensor that fills its storage has no bytes around it.
-        ``around`` is the value of the elements around the tensor, where NaN would make a wrong read an error and not a
-        wrong result.
+        ``around`` is the value of the elements around the tensor. The default is NaN; another value is needed if a
+        wrong read of NaN would raise an exception instead of giving a wrong result.
         """
         if isinstance(device, int):
             move: Move = partial(self.to_device, index=device)
@@ -396,7 +398,7 @@ class CaseContext:
         A descriptor may declare two ways to occupy a stream. ``gate`` blocks the stream until the gate is opened; it
         opens by itself after ``limit`` seconds and then fails the case, because the host was blocked. ``busy`` occupies
         the stream for a fixed time, ``patience`` milliseconds; if that work finishes before the case has made its
-        checks, the case is tried again with more patience.
+        checks, the case is tried again with a longer ``patience``.
 
         If the descriptor declares neither ``gate`` nor ``busy``, the case is unsupported by declaration. With
         ``needed=False``, for cases that also compare values, the block runs without occupying the stream, and
@@ -446,7 +448,7 @@ class CaseContext:
 
     @contextmanager
     def on(self, index: int) -> Iterator[None]:
-        """Makes a device index the current one for the duration of the block."""
+        """Makes a device index the current one for the duration of the ``with`` block."""
         with torch.accelerator.device_index(index):
             yield
 
@@ -501,7 +503,8 @@ class CaseContext:
         return result
 
     def _take(self, result: Result) -> None:
-        """Counts the checks of a subprocess, and raises what ended its check."""
+        """Adds the checks and the notes of a subprocess to those of this context. If its check failed or could not be
+        made, raises the matching exception."""
         self.checks += result.checks
         self.notes += result.notes
         if result.failure is not None and not result.raised:
@@ -513,22 +516,44 @@ class CaseContext:
             raise Blocked(result.blocked_by, text) if result.blocked_by else NotShown(text)
 
     def children(
-        self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        ranks: int,
+        seconds: float = 60.0,
+        lost: Sequence[int] = (),
     ) -> list[Result]:
-        """Runs ``function(context, *arguments)`` in ``ranks`` subprocesses at the same time, and returns their results in
-        order. ``context.rank`` is the place of each in the group.
+        """Runs ``function(context, *arguments)`` in ``ranks`` subprocesses at the same time, and returns their results
+        in order. In each subprocess, ``context.rank`` is its place in the group.
 
-        As with ``child``, the checks of the subprocesses count as checks of this case. If one dies, hangs, or does not
-        start, all are ended, and the case fails with one failure that names the rank. ``seconds`` is the limit of the
-        whole group, from the moment in which all have opened the device.
+        As with ``child``, the checks of the subprocesses count as checks of this case. If a subprocess raises, dies, hangs,
+        or does not start, all subprocesses are ended, and the case fails with one failure, which names the rank of that
+        subprocess. ``seconds`` is the limit of the whole group, from the moment in which all have opened the device. The
+        ranks in ``lost`` are killed by the function itself and need not answer.
         """
         about = (self.where, self.seed, self.default, self.patience)
         first_time = self.descriptor.first_time
-        results = in_processes(function, arguments, ranks, seconds, *about, first_time)
-        if (failure := group_failure(results)) is not None:
+        results = in_processes(function, arguments, ranks, seconds, *about, first_time, lost)
+        return self._taken(results, lost)
+
+    def pooled(
+        self, function: Callable[..., Any], *arguments: Any, ranks: int, seconds: float = 60.0
+    ) -> list[Result]:
+        """Like ``children``, in processes that stay for the next case if all ranks pass. The function must leave the
+        processes as it found them."""
+        about = (self.where, self.seed, self.default, self.patience)
+        results = in_pool(function, arguments, ranks, seconds, *about, self.descriptor.first_time)
+        return self._taken(results)
+
+    def _taken(self, results: list[Result], lost: Sequence[int] = ()) -> list[Result]:
+        if (failure := group_failure(results, lost)) is not None:
             raise CheckFailed(failure)
         for result in results:
             self._take(result)
+            if result.refused is not None and result.rank not in lost:
+                raise NotImplementedError(result.refused)
+            if result.failure is not None and result.rank not in lost:
+                raise CheckFailed(result.failure.of_rank(result.rank))
         return results
 
 

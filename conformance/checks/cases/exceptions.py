@@ -1,4 +1,4 @@
-"""The exceptions with which a check ends without passing."""
+"""The exceptions that end a check which does not pass."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ class CheckFailed(AssertionError):
 
 
 class NotShown(Exception):
-    """The exception raised if a precondition of the check was not met, so nothing was judged. The cell becomes an error."""
+    """The exception raised if a precondition of the check was not met, so nothing was judged. The outcome of the cell
+    is an error."""
 
 
 class NotDeclared(NotShown):
-    """The exception raised if the check needs something that the descriptor does not declare. The cell becomes unsupported by
-    declaration."""
+    """The exception raised if the check needs something that the descriptor does not declare. The outcome of the cell
+    is "unsupported by declaration"."""
 
 
 class Blocked(NotShown):
-    """The exception raised if the check cannot be made because the device breaks the clause ``by``, on which the check depends."""
+    """The exception raised if the check cannot be made because the device breaks the clause ``by``, on which the check
+    depends."""
 
     def __init__(self, by: str, text: str) -> None:
         super().__init__(text)

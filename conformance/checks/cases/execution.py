@@ -42,7 +42,8 @@ def in_this_process(
 
 
 def _blocked_by_another(case: BehaviourCase, made: Attempt) -> Attempt:
-    """Returns the result of a check; a clause that blocks itself has failed."""
+    """Returns the result of a check. If the check is blocked by the clause of its own case, the result is changed to a
+    failure of the case."""
     if made.blocked_by == case.clause:
         made.failure, made.not_shown = Failure(kind=case.kind, detail=made.not_shown), ""
         made.blocked_by = ""
@@ -95,6 +96,7 @@ def in_its_own_process(
             seconds=case.seconds,
             patience=patience,
             first_time=first_time,
+            memory=case.memory,
         )
         if not made.too_soon:
             break

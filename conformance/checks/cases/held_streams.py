@@ -1,4 +1,4 @@
-"""Work in flight (queued and not yet finished): keeps a stream occupied, verifies that the stream is still occupied,
+"""Keeps work in flight (queued and not yet finished): occupies a stream, verifies that the stream is still occupied,
 and makes calls, each in its own thread, that may have to wait for the stream.
 
 A check that something happens has a time limit, which counts only time in which the process could run. A check that
@@ -35,7 +35,8 @@ NOTHING_HELD = "work in flight was not checked: the descriptor declares neither 
 
 
 class Hold:
-    """A context manager that keeps a stream occupied, by the descriptor's ``gate`` or ``busy``. See ``Context.hold``."""
+    """A context manager that keeps a stream occupied, by the descriptor's ``gate`` or ``busy``. See
+    ``CaseContext.hold``."""
 
     def __init__(
         self, opened: Device, milliseconds: float, stream: Any, limit: float, check: Check
@@ -86,7 +87,7 @@ class Hold:
         """
         if self._opened_late:
             subject = "the host was blocked by work in flight"
-            blocked = f"the host blocked for {self._limit:g} s"
+            blocked = f"the host was blocked for {self._limit:g} s"
             expected = "the host to continue at once"
             raise CheckFailed.of(Kind.STATE, subject, expected=expected, found=blocked)
         by_time = self.holds and self._gate is None and not self._released
@@ -251,4 +252,4 @@ def together(*functions: Callable[[], Any], seconds: float = CALL) -> list[Any]:
 
 
 def _still_running(subject: str, seconds: float, what: str = "the call") -> CheckFailed:
-    return CheckFailed.of(Kind.ENDED, subject, found=f"{what} still running after {seconds:g} s")
+    return CheckFailed.of(Kind.ENDED, subject, found=f"{what} had not ended after {seconds:g} s")

@@ -17,9 +17,9 @@ DENSE = "contiguous"
 class GuardedTensor:
     """A tensor in a layout such as ``transposed+step_inner+offset``, and the known bytes of its storage.
 
-    ``view`` is the tensor, and ``values`` are the values that it was given, on the CPU: if the layout expands a
-    dimension, the first values along the dimension are repeated. The bytes around floating-point elements are NaN, so
-    that the result of a kernel that reads them is NaN.
+    ``view`` is the tensor on the device. ``values`` is a CPU tensor with the values that it was given; if the layout
+    expands a dimension, the first values along the dimension are repeated. The bytes around floating-point elements are
+    NaN, so that the result of a kernel that reads them is NaN.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class GuardedTensor:
         slices: bool,
         around: float | None = None,
     ) -> None:
-        """Lays out the CPU tensor ``values``. ``move`` copies a tensor to the device, and ``back`` to the CPU.
-        With ``slices``, the view is made by slicing, for devices without strides; ``as_strided`` makes it otherwise.
+        """Lays out the CPU tensor ``values``. ``move`` copies a tensor to the device, and ``back`` to the CPU. If
+        ``slices`` is True, the view is made by slicing, for devices without strides; if it is False, by ``as_strided``.
         ``around`` is the value of the elements outside of the view, if they must not be NaN.
 
         Raises ValueError if ``layout`` is not the id of a layout (see opinfo/layouts.py).
@@ -60,7 +60,8 @@ class GuardedTensor:
         return self.guarded.base.view(self.values.dtype).view(-1)
 
     def stored(self) -> torch.Tensor:
-        """Returns a copy of ``storage`` on the CPU. On devices without strides, the bits of a NaN are not known."""
+        """Returns a copy of ``storage`` on the CPU. On devices without strides, every NaN in the copy has the same
+        bits, because the bits on the device are not known."""
         found = self.guarded.bytes_now(self._back).view(self.values.dtype)
         if self._slices and (found.is_floating_point() or found.is_complex()):
             found[found.isnan()] = torch.nan

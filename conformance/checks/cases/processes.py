@@ -1,6 +1,7 @@
-"""Runs functions of cases in subprocesses, one or several that work together, and returns their results.
+"""Runs functions of cases in subprocesses, alone or in a group of processes that work together, and returns their
+results.
 
-The module imports only what repro scripts contain.
+Repro scripts contain a copy of this module, so it imports only modules that they contain too.
 """
 
 from __future__ import annotations
@@ -8,22 +9,22 @@ from __future__ import annotations
 import base64
 import importlib
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conformance.checks.cases.results import Result
 from conformance.checks.child import Child, ChildLimits, ask
-from conformance.checks.group import Group, rendezvous
+from conformance.checks.group import Group, Member, rendezvous
 from devices.descriptor import Descriptor
 from devices.failure import Kind
 
 #: Seconds for loading torch and opening the device in a subprocess, in addition to the limit of the function.
 START_SECONDS = 120.0
 
-#: What a subprocess runs, in the suite and in a repro script.
-_TARGET, _TARGET_OF_SCRIPT = "conformance.checks.cases.served:serve_case", "__main__:serve_case"
+#: What a subprocess runs, in the suite; in a repro script, the function of the same name in ``__main__``.
+_TARGET = "conformance.checks.cases.served:serve_case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class DeviceLocator:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through which
-    they find each other. ``tell`` tells the parent that the process has got one step further."""
+    """The place of a process in a group of ``count`` processes. ``rendezvous`` is the path of an empty file through
+    which the processes find each other. ``tell`` sends a message to the parent process."""
 
     index: int
     count: int
@@ -64,8 +65,10 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a subprocess is to do: the function, by its module and name, its arguments, and what its context needs. With
-    ``fresh``, the device has not been used before the function starts."""
+    """The task of a subprocess: a function, given by its module and its name, the arguments of the function, and the
+    values from which its context is built. If ``fresh`` is True, the device has not been used before the function
+    starts. On a device whose tensors are in the host's memory, the process may take ``memory`` bytes for the function,
+    and some more; 0 means that there is no limit."""
 
     module: str
     function: str
@@ -76,6 +79,7 @@ class Orders:
     patience: float = 50.0
     fresh: bool = False
     rank: Rank | None = None
+    memory: int = 0
 
 
 def _child(
@@ -88,8 +92,14 @@ def _child(
     total = first_time(seconds)
     limits = ChildLimits(start=first_time(START_SECONDS), total=total, exit=total)
     script = orders.where.script
-    target = _TARGET_OF_SCRIPT if script else _TARGET
-    return Child(target, packed(orders), limits, environment or {}, script, copied=copied)
+    return Child(
+        target_of(_TARGET, script), packed(orders), limits, environment or {}, script, copied
+    )
+
+
+def target_of(target: str, script: str) -> str:
+    """Returns what a subprocess runs: ``module:function`` in the suite, the copy of the function in a repro script."""
+    return f"__main__:{target.partition(':')[2]}" if script else target
 
 
 def in_process(
@@ -104,18 +114,18 @@ def in_process(
     fresh: bool = False,
     spawned: bool = False,
     first_time: Callable[[float], float] = float,
+    memory: int = 0,
 ) -> Result:
     """Runs ``function(context, *arguments)`` in a subprocess and returns its result; see ``CaseContext.child``.
     ``first_time`` is the descriptor's function of that name, which extends a time limit for the first use of the
-    device.
+    device. ``memory`` is that of a case.
 
     Waits until the process ends, even if the result has arrived, because a case may check that the process exits
     cleanly.
     """
     name = function.__qualname__
-    orders = Orders(
-        function.__module__, name, arguments, where, seed, default, patience=patience, fresh=fresh
-    )
+    about = (function.__module__, name, arguments, where, seed, default, patience)
+    orders = Orders(*about, fresh=fresh, memory=memory)
     answer, ended = ask(_child(orders, seconds, first_time, environment, not spawned))
     result = Result() if answer is None else unpacked(answer)
     assert isinstance(result, Result)
@@ -133,16 +143,21 @@ def in_processes(
     default: Kind = Kind.STATE,
     patience: float = 50.0,
     first_time: Callable[[float], float] = float,
+    lost: Sequence[int] = (),
 ) -> list[Result]:
     """Runs a function in several subprocesses and returns their results in order; see ``CaseContext.children``."""
     name = function.__qualname__
     orders = Orders(function.__module__, name, arguments, where, seed, default, patience=patience)
     with rendezvous() as path:
         children = [
-            _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time)
+            _child(replace(orders, rank=Rank(index, ranks, path)), seconds, first_time, copied=True)
             for index in range(ranks)
         ]
-        members = Group(children, _is_result, _has_failed).run()
+        return results_of(Group(children, is_result, has_failed, lost).run())
+
+
+def results_of(members: Iterable[Member]) -> list[Result]:
+    """Returns the results of the processes of a group."""
     results = []
     for member in members:
         result = unpacked(member.answer) if member.answered else Result()
@@ -152,12 +167,13 @@ def in_processes(
     return results
 
 
-def _is_result(message: Any) -> bool:
+def is_result(message: Any) -> bool:
     return isinstance(message, str)
 
 
-def _has_failed(message: Any) -> bool:
-    """Returns True if a rank has failed for good. An exception may be what the case expects of every rank."""
+def has_failed(message: Any) -> bool:
+    """Returns True if the message of a rank reports a failed check, or that nothing could be judged. A reported
+    exception does not count, because the case may expect it from every rank."""
     result = unpacked(message)
     failed = result.failure is not None and not result.raised
     return failed or bool(result.not_shown or result.undeclared)

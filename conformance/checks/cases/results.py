@@ -1,6 +1,7 @@
-"""The result of a check: that of one attempt, that of a function in a subprocess, and the failure of a group of processes.
+"""The results of checks: of one attempt at a check, of a function that ran in a subprocess, and of a group of
+processes.
 
-The module imports only what repro scripts contain.
+Repro scripts contain a copy of this module, so it imports only modules that they contain too.
 """
 
 from __future__ import annotations
@@ -67,13 +68,14 @@ class Result(Attempt):
     at: float = 0.0  # the time.time() at which the function returned or raised
 
 
-def group_failure(results: Sequence[Result]) -> Failure | None:
+def group_failure(results: Sequence[Result], lost: Sequence[int] = ()) -> Failure | None:
     """Returns the failure of a group of processes, which names the rank that is to blame: one that died; otherwise one
     that exited without a result; otherwise one whose check failed; otherwise, of those that raised an exception or did
-    not finish in time, the one with the least progress.
+    not finish in time, the one with the least progress. The ranks ``lost`` are expected to die.
 
-    Returns None if every rank has a result, because the case judges results, even those that are exceptions.
+    Returns None if every other rank has a result: the case then judges the results, even if some of them are exceptions.
     """
+    results = [result for result in results if result.rank not in lost]
     for result in results:
         if result.ended.status not in (None, 0):
             return _ended(result, str(result.ended))

@@ -1,4 +1,5 @@
-"""Runs a case, or one of its pinned programs, and records the result in the case's cell."""
+"""Runs a case, or one of its pinned programs (random programs that failed once and are now part of every plan), and
+records the result in the case's cell."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from conformance.checks.cases.cases import BehaviourCase, not_here
 from conformance.checks.cases.execution import attempt, here
+from conformance.checks.cases.memory import memory_of
 from conformance.checks.cases.processes import DeviceLocator
 from conformance.checks.cases.results import Attempt
 from conformance.checks.cases.script import has_source, script_of_case
@@ -43,12 +45,13 @@ def run_case(case: BehaviourCase, record: CellRecord, device: Device, where: Dev
 def run_program(
     case: BehaviourCase, program: tuple[Any, ...], device: Device, where: DeviceLocator
 ) -> Attempt:
-    """Runs a pinned program of a case and returns the result. The caller counts the checks and records the failure."""
+    """Runs a pinned program of a case (a random program that failed once and is now part of every plan) and returns the
+    result. The caller counts the checks and records the failure."""
     assert case.drawn is not None
     made = here(case.drawn.replay, program, device, case.id, where, default=case.kind)
     if made.failure is None:
         return made
-    failure = replace(made.failure, program=case.drawn.told(*program))
+    failure = replace(made.failure, program=case.drawn.describe(*program))
     return Attempt(made.checks, failure, program=program)
 
 
@@ -70,5 +73,8 @@ def record_failure(
 
 def untried(case: BehaviourCase, device: Device) -> str:
     """Returns the reason why a case is not tried on this device and machine. Empty if the case is tried."""
-    indices = device.descriptor.device_count() if case.indices > 1 else 1
-    return not_here(case, device.descriptor.capabilities, indices)
+    descriptor = device.descriptor
+    indices = descriptor.device_count() if max(case.indices, case.ranks) > 1 else 1
+    memory = memory_of(device) if case.memory else None
+    shared = descriptor.ranks_share_indices
+    return not_here(case, descriptor.capabilities, indices, shared=shared, memory=memory)

@@ -1,7 +1,7 @@
 """Writes repro scripts of cases.
 
-A script begins with the failure and with the check, copied from the suite. Below are copies of what the check uses: its
-helpers, the context, the device's descriptor.
+A script begins with the failure and with the check, copied from the suite. Copies of everything that the check uses
+follow: its helpers, the context, and the device's descriptor.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.execution import conclude, in_its_own_process, on_a_fresh_device
 from conformance.checks.cases.processes import DeviceLocator
-from conformance.checks.cases.served import serve_case
+from conformance.checks.cases.served import serve_case, serve_cases
 from conformance.checks.child import Child, serve
+from conformance.checks.group import Pool
 from conformance.checks.repro.bundle import Bundle
 from conformance.checks.repro.modules import Import, Module, given_module, globals_in, read_module
 from conformance.checks.repro.script import headed, script_text
@@ -28,7 +29,7 @@ from devices.failure import Failure, Kind
 
 
 def has_source(descriptor: Descriptor) -> bool:
-    """Returns True if the device's descriptor is in a file, of which a script contains a copy."""
+    """Returns True if the device's descriptor is in a file, so that a repro script can contain a copy of the file."""
     return descriptor.folder is not None and (descriptor.folder / "descriptor.py").is_file()
 
 
@@ -42,8 +43,8 @@ def script_of_case(
 ) -> str:
     """Returns the repro script of a case on a device for which ``has_source`` is true. No run is needed.
 
-    ``failure`` is shown in its first lines, and ``program`` is the drawn program that failed, if known. If the check ``dies``,
-    it crashes or hangs its process, so the script runs it in a subprocess.
+    ``failure`` is shown in the first lines of the script, and ``program`` is the random program that failed, if known.
+    ``dies`` is True for a check that crashes or hangs its process; the script then runs the check in a subprocess.
     """
     assert descriptor.folder is not None
     arguments: tuple[Any, ...] = ()
@@ -69,8 +70,10 @@ def script_of_case(
     bundle.take([BehaviourCase, DeviceLocator, Kind, conclude, run])
     start = "main()"
     if bundle.has(Child):
-        bundle.take([serve, serve_case]).add([Import("json", "", "json")])
-        serves = "serve(json.load(sys.stdin), int(sys.argv[2]))"
+        bundle.take([serve, *(serve_cases,) * bundle.has(Pool), serve_case]).add(
+            [Import("json", "", "json")]
+        )
+        serves = "serve(json.loads(sys.stdin.readline()), int(sys.argv[2]))"
         start = f'{serves} if sys.argv[1:2] == ["serve"] else main()'
     seen = failure or Failure(kind=Kind.ENDED, detail="the check did not finish")
     return script_text(
@@ -88,27 +91,29 @@ def script_of_case(
 
 
 def _written(case: BehaviourCase, check: str, arguments: tuple[Any, ...]) -> str:
-    """Returns the source of the arguments from which the script builds its BehaviourCase: only those on which the result
-    depends."""
+    """Returns the source of the arguments from which the script builds its BehaviourCase. Arguments on which the result
+    does not depend are left out."""
     given = [repr(case.clause), repr(case.name), check]
     if arguments:
         given.append(pprint.pformat(arguments, width=90, compact=True))
     given.append(f"kind=Kind.{case.kind.name}")
     plain = BehaviourCase(case.clause, case.name, case.check)
-    for field in ("variant", "own_process", "environment", "seconds"):
+    for field in ("variant", "alone", "memory", "own_process", "environment", "seconds"):
         if (value := getattr(case, field)) != getattr(plain, field):
             given.append(f"{field}={value!r}")
     return ", ".join(given)
 
 
 def _may_lead(check: Callable[..., Any]) -> bool:
-    """Returns True if a function may be defined before all others: nothing is evaluated when it is defined."""
+    """Returns True if the definition of a function may precede all others in the script, because it evaluates
+    nothing."""
     [node] = read_module(check.__module__).defined[check.__name__]
     return isinstance(node, ast.FunctionDef) and not evaluates(node)
 
 
 def _module_of_program(module: str, source: str) -> Module:
-    """Returns a module that consists of a drawn program, which uses names of the module that draws it."""
+    """Returns a module that consists of the source of a random program and an import of the names that the program uses
+    from ``module``."""
     tree, known = ast.parse(source), read_module(module)
     used = {each.id for node in tree.body for each in globals_in(node)}
     names = sorted(used & {*known.defined, *known.imported})
@@ -116,6 +121,6 @@ def _module_of_program(module: str, source: str) -> Module:
 
 
 def _module_of_descriptor(file: Path) -> Module:
-    """Returns the module of a descriptor, with the path of its file as it is now."""
+    """Returns the module of a descriptor, with ``__file__`` replaced by the path of the descriptor's file."""
     text = re.sub(r"\b__file__\b", lambda _: repr(str(file)), file.read_text(encoding="utf-8"))
     return given_module(f"the descriptor {file}", text, "DESCRIPTOR")

@@ -1,4 +1,5 @@
-"""The expected result of a call, in named parts that are computed when a judge reads them and written into repro scripts."""
+"""The expected result of a call, in named parts. A part is computed when a judge (a function that judges a call for one
+clause) first reads it. Repro scripts contain the parts that their judge reads."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ class Reference:
         return found
 
     def frozen(self, name: str) -> Any:
-        """Returns a part as a value that can be written to a file."""
+        """Returns the part called ``name`` as a value that can be written to a file."""
         if name == "process" and self.process is not None:
             return self.ctx.subject.process_of(self.ctx.dtype, self.laid.sample.drawn)
         return getattr(self, name)
@@ -149,7 +150,8 @@ class Reference:
 
     @property
     def process(self) -> Callable[[Any], Any] | None:
-        """A function that extracts the unique part of a result; None if the whole result is unique."""
+        """A function that extracts the part of a result that the inputs determine, for example without the signs of
+        eigenvectors; None if they determine the whole result."""
         return self.laid.sample.process if "values.not_unique" in self.families else None
 
     @property
@@ -159,8 +161,8 @@ class Reference:
 
     @property
     def allowed(self) -> list[torch.Tensor]:
-        """The accepted error of each tensor of the result, element by element, for an ill-conditioned op; otherwise
-        empty."""
+        """The accepted error of each tensor of the result, element by element, for an ill-conditioned op; empty for
+        other ops."""
         if not self.conditioned:
             return []
         sample = self.laid.sample
@@ -178,8 +180,8 @@ class Reference:
 
     @property
     def named(self) -> Callable[[Any], Any] | None:
-        """A function that replaces the indices in a result by elements, if an index may be that of any of several equal
-        elements; otherwise None."""
+        """A function that replaces the indices in a result by the elements that they point to, for a call in which the
+        index of any of several equal elements is right; None for other calls."""
         if not self.families & {"values.any_index", "values.of_any"}:
             return None
         if "values.of_any" in self.families and (self._is_stable or self.ctx.apart(self.laid)):

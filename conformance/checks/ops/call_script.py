@@ -19,10 +19,10 @@ from conformance.checks.ops.script import (
     function_source,
     inputs_source,
     literal,
-    placed,
     public_name,
     report,
     report_end,
+    with_names,
     written,
 )
 from conformance.checks.ops.snippet import list_source, target_source, tensor_source
@@ -75,7 +75,7 @@ class CallScript:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function that is called, as it stands."""
+        """The function that is called, without the mode (such as compiled) in which it is executed."""
         return self.made.eager or self.made.function
 
     def __call__(self, failure: Failure | None = None) -> str:
@@ -119,12 +119,12 @@ class CallScript:
         needed = self.setting.device.descriptor.module
         lines = ["import torch", *([f"import {needed}"] if needed else []), ""]
         values = repeated(laid.sample.tensors, laid.geometries)
-        placed = zip(values, laid.geometries, laid.inputs, strict=True)
+        laid_out = zip(values, laid.geometries, laid.inputs, strict=True)
         lines += list_source(
             "t",
             (
                 tensor_source(tensor, geometry if isinstance(each, Guarded) else None, device)
-                for tensor, geometry, each in placed
+                for tensor, geometry, each in laid_out
             ),
         )
         call = self.call().partition(", as ")[0].replace("torch.device(DEVICE)", repr(device))
@@ -138,7 +138,7 @@ class CallScript:
         if self.mode.wrap is not None:
             comments.append(f"executed as {self.mode.source('op')[0]}")
         if self.procedure.__module__ != called.__module__:  # it does more than one call
-            comments.append(f"and more: see {self.procedure.__name__}() below")
+            comments.append(f"the check makes more calls: see {self.procedure.__name__}() below")
         return [*lines, f"{call}  # {', '.join(comments)}" if comments else call]
 
     def _targets(self) -> list[tuple[torch.dtype, Geometry]]:
@@ -206,13 +206,13 @@ class CallScript:
             failure,
             sample=laid.sample.index,
             call=self.call(),
-            inputs=tuple(_told(tensor.dtype, each) for tensor, each in inputs),
-            targets=tuple(_told(dtype, each) for dtype, each in self._targets()),
+            inputs=tuple(_geometry_of(tensor.dtype, each) for tensor, each in inputs),
+            targets=tuple(_geometry_of(dtype, each) for dtype, each in self._targets()),
         )
 
     def call(self) -> str:
         """Returns the call as one line of text, such as ``torch.median(t[0], 0, out=…)``."""
-        args, kwargs = placed(self.laid.sample.call)
+        args, kwargs = with_names(self.laid.sample.call)
         parts = [literal(each) for each in args]
         parts += [f"{name}={literal(value)}" for name, value in kwargs.items()]
         if self.layout.startswith("out="):
@@ -234,5 +234,5 @@ def classes_in(given: Any) -> list[type]:
     return [*classes_in(inner), type(given)]
 
 
-def _told(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:
+def _geometry_of(dtype: torch.dtype, each: Geometry) -> devices.failure.Geometry:
     return devices.failure.Geometry(str(dtype)[6:], each.shape, each.stride, each.offset)

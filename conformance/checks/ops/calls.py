@@ -24,9 +24,9 @@ class Invocation:
     ``arguments(tensors, device)`` returns the positional and keyword arguments that contain these tensors. ``values``
     are contiguous tensors on the CPU. ``inputs`` hold the same values on the device; strided inputs lie inside guarded
     buffers (larger buffers of known bytes, which show a write outside of the tensor). ``settle(result)`` waits until a
-    result can be read. ``eager`` is the function as it stands, if ``function`` executes it in another mode, such as
-    compiled. ``guarded`` is the class that lays a tensor out on the device. ``storage``, ``pointers``
-    and ``strides`` say whether the device declares these capabilities.
+    result can be read. If ``function`` executes another function in a mode such as compiled, ``eager`` is that other
+    function. ``guarded`` is the class that lays a tensor out on the device. ``storage``, ``pointers`` and ``strides``
+    say whether the device declares these capabilities.
     """
 
     function: Callable[..., Any]
@@ -152,10 +152,10 @@ def differs(
 ) -> Wrong | None:
     """Returns how a result (``read``) differs from the expected result (``want``); None if they agree within tolerance.
 
-    If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If an index may
-    be that of any of several equal elements, ``reference.named`` replaces indices by elements. If ``exact`` is given
-    (the result in float64), a result that is as close to the exact one as the CPU's is accepted. For ill-conditioned
-    ops, errors that one rounding of the operands would cause are accepted.
+    If the result is unique only up to signs or phases, ``reference.process`` extracts the unique part. If the index of
+    any of several equal elements is right, ``reference.named`` replaces indices by elements. If ``exact`` is given (the
+    result in float64), a result is accepted that is as close to the exact result as the CPU's result is. For
+    ill-conditioned ops, errors that one rounding of the operands would cause are accepted.
     """
     views = []
     if (named := reference.named) is not None:
@@ -224,7 +224,7 @@ Found = Iterator[Wrong | Ambiguous | Unjudged | None]
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The tensors of one sample, laid out on the device in the layouts of one case."""
+    """The tensors of one sample, laid out on the device in the layouts of one layout case."""
 
     sample: Sample
     case: LayoutCase

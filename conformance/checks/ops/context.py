@@ -3,7 +3,7 @@
 A check has three parts. The *call* is data: a function, its arguments, and a geometry (shape, strides and offset) for
 each tensor. A *procedure* makes the call and collects the *evidence*: what the device returned or raised, and what the
 call left in memory. A *judge* is a function ``(evidence, reference)`` that judges one clause: for each comparison it
-yields a fault or None. The framework makes each call once, passes the evidence to every judge whose clause is wanted,
+yields a fault or None. The framework makes each call once, passes the evidence to every judge whose clause is selected,
 and counts the checks. The framework does not depend on clauses, and judges see no device, so that a verdict does not
 depend on which other clauses are judged.
 """
@@ -148,13 +148,13 @@ class OpContext:
 
     @property
     def variant(self) -> str:
-        """The variant of the cells that the checks of the item fill; empty for most cells."""
+        """The variant of the cells in which the checks record their results; empty for most cells."""
         return self.recorder.variant
 
     @property
     def reference_name(self) -> str:
-        """The name that a repro script gives to the subject's reference: that of the function under test if they are one
-        function."""
+        """The name of the subject's reference in a repro script: "op" if the reference is the function under test,
+        otherwise "reference_op"."""
         return "op" if self.subject.reference is self.subject.function else "reference_op"
 
     @property
@@ -246,12 +246,12 @@ class OpContext:
         return frozenset()
 
     def geometries(self, sample: Sample, case: LayoutCase) -> tuple[Geometry, ...]:
-        """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a case."""
+        """Returns the geometry (shape, strides and offset) of each of the sample's tensors in a layout case."""
         return geometries_of(case, self._operands(sample))
 
     def _operands(self, sample: Sample) -> tuple[Operand, ...]:
-        """Returns the sample's tensors as operands, from which a case computes geometries. Tensors that the call may
-        write to are never expanded."""
+        """Returns the sample's tensors as operands, from which a layout case computes geometries. Tensors that the call
+        may write to are never expanded."""
         mutable = self.mutable_inputs(sample)
         return tuple(
             Operand(
@@ -292,8 +292,8 @@ class OpContext:
         return self.laid_as(sample, self.cases[0])
 
     def laid_as(self, sample: Sample, case: LayoutCase) -> Laid:
-        """Returns the sample on the device in the layouts of a case. Raises EndsProcess if an earlier attempt to lay
-        out this sample ended a process."""
+        """Returns the sample on the device in the layouts of a layout case. Raises EndsProcess if an earlier attempt to
+        lay out this sample ended a process."""
         if not self.guard.call(CallKey(sample.index, INPUTS)):
             raise EndsProcess
         return self.lay(sample, case)
@@ -326,8 +326,8 @@ class OpContext:
     def call(
         self, laid: Laid, function: Callable[..., Any] | None = None, mode: Mode | None = None
     ) -> Invocation:
-        """Returns the call of the op, or of ``function`` if given, on these tensors. It is executed in ``mode``, by default
-        the mode of the item."""
+        """Returns the call of the op, or of ``function`` if given, on these tensors. It is executed in ``mode``, by
+        default the mode of this context."""
         sample, device, mode = laid.sample, self.device, mode or self.mode
         eager = function or self.subject.function
         return Invocation(
@@ -360,13 +360,13 @@ class OpContext:
         mode: Mode | None = None,
     ) -> Any:
         """Makes the call of the op, or of ``function``, by ``procedure(call, *given)``, and judges its result with
-        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the
-        evidence; None if no clause of ``judges`` is wanted, or if the call ended a process in an earlier attempt.
+        ``judges``, which maps clauses to judges. Faults are recorded in the clauses' cells. Returns the evidence; None
+        if no clause of ``judges`` is selected, or if the call ended a process in an earlier attempt.
 
-        ``layout`` is the layout name to record, by default that of the inputs. ``check`` is the sort of check to record
-        (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If ``refusable``,
-        NotImplementedError means that the device does not implement the call. ``mode`` is the mode of the call, by default
-        that of the item.
+        ``layout`` is the layout name to record, by default the name of the inputs' layout. ``check`` is the sort of
+        check to record (see ``devices.failure.Failure``), by default ``layout`` if it is given, otherwise "inputs". If
+        ``refusable``, NotImplementedError means that the device does not implement the call. ``mode`` is the mode of
+        the call, by default the mode of this context.
         """
         sample, check = reference.laid.sample, check or layout or "inputs"
         layout = layout or reference.laid.case.id
@@ -525,7 +525,7 @@ class OpContext:
 
 
 class _One(Guard):
-    """A guard that allows one call and the steps that lead to it."""
+    """A guard that allows only one call and the steps that lead to it."""
 
     def __init__(self, only: CallKey) -> None:
         self._only = only
@@ -563,8 +563,9 @@ Budget = Callable[[OpCheck], int | None]
 def run_checks(
     ctx: OpContext, checks: Iterable[OpCheck], budget: Budget = lambda check: None
 ) -> None:
-    """Runs the check functions of all wanted clauses, in order. A function that serves several clauses is run only
-    once, with the largest of their budgets. The recorder has the clauses of one variant only: those that the plan has for it."""
+    """Runs the check functions of all selected clauses, in order. A function that serves several clauses is run only
+    once, with the largest of their budgets. The recorder of ``ctx`` contains only the clauses that the plan has for the
+    variant of ``ctx``."""
     wanted: dict[Callable[[OpContext], None], list[OpCheck]] = {}
     for check in checks:
         if ctx.recorder.get(check.clause) is not None:

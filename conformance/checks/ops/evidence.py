@@ -1,6 +1,6 @@
-"""The evidence of a call: everything that a judge may read of the device. It is collected right after the call, always
-all of it and in one order, so that a verdict does not depend on the other clauses of the run. Repro scripts contain
-these functions, which need only torch."""
+"""The evidence of a call: everything about the device that a judge may read. The evidence is collected right after the
+call, always completely and in the same order, so that a verdict does not depend on the other clauses of the run. Repro
+scripts contain these functions, which need only torch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from opinfo.torch_private import storage_id
 class OutputFacts:
     """A strided tensor of a result, as the device describes it.
 
-    ``stride`` and ``offset`` are empty and 0 on a device that does not declare strides. ``storage`` is the index of the
-    guarded input whose storage the tensor has, or None; ``overlaps`` has the indices of the other inputs whose
-    addresses overlap those of the tensor's storage. ``nbytes`` is the size of its storage. Without the capability that
-    shows them, these are None, empty and None.
+    ``stride`` and ``offset`` are empty and 0 on a device that does not declare strides. ``nbytes`` is the size of the
+    tensor's storage. ``storage`` is the index of the guarded input with the same storage, or None if there is none.
+    ``overlaps`` has the indices of the other guarded inputs whose addresses overlap those of the tensor's storage. On a
+    device that does not declare the capability ``storage``, ``nbytes`` and ``storage`` are None and ``overlaps`` is
+    empty; without the capability ``pointers``, ``overlaps`` is empty.
     """
 
     shape: tuple[int, ...]
@@ -63,10 +64,10 @@ class OutputFacts:
 class InputMemory:
     """A guarded input and its storage, as the call left them.
 
-    ``shape`` and ``stride`` are those of the view after the call, ``asked`` those that it was made with. ``before`` has
-    the bytes of the storage before the call. ``values`` are the elements after the call, for an input that the op
-    updates. ``guarded`` is False if no known bytes lie around the view, ``by_values`` is True if the device shows only
-    values, so that a NaN may have changed its bits.
+    ``asked`` is the geometry with which the view was made; ``shape`` and ``stride`` are those of the view after the
+    call. ``before`` has the bytes of the storage before the call. ``values`` are the elements after the call, for an
+    input that the op updates. ``guarded`` is False if no known bytes lie around the view. ``by_values`` is True if only
+    values can be read from the device, so that the bits of a NaN are not known.
     """
 
     asked: Geometry
@@ -85,10 +86,10 @@ class InputMemory:
 class TargetAfter:
     """A tensor that a call was to write to (``out=``, or ``self`` of an in-place call), as the call left it.
 
-    ``asked`` is the geometry that it was made with; None for a target without known bytes around it. ``stays`` is True
-    if it is still at its address; on a device without addresses, if its values are in the storage that it was made in.
-    ``values`` are its elements; None if it has moved. ``outside_intact`` is True if no byte around its elements has
-    changed.
+    ``asked`` is the geometry with which the target was made; None for a target without known bytes around it. ``stays``
+    is True if the target is still at its address; on a device without addresses, if its values are in the storage in
+    which it was made. ``values`` are its elements; None if they were not read, for example because the target has
+    moved. ``outside_intact`` is True if no byte around its elements has changed.
     """
 
     dtype: torch.dtype
@@ -105,8 +106,8 @@ class TargetAfter:
 
     @property
     def keeps_its_strides(self) -> bool:
-        """True if the strides of dimensions of size 2 or more are those that the target was made with. Of a device that
-        shows only values, the shapes are compared."""
+        """True if the target still has the strides with which it was made. Only the strides of dimensions of size 2 or
+        more count. On a device from which only values can be read, the shapes are compared instead."""
         if self.asked is None or self.by_values:
             return self.asked is None or self.shape == self.asked.shape
         asked = significant(self.asked.shape, self.asked.stride)
@@ -115,9 +116,9 @@ class TargetAfter:
 
 @dataclass(frozen=True, slots=True)
 class WriteThrough:
-    """What a write of 1 to every element of an output changed. ``error`` is the exception that the write raised.
-    ``after`` has the bytes of each input's storage that changed, by the index of the input, and ``back`` the values of
-    the output, of dtype ``dtype``, after these inputs were given their known bytes again."""
+    """The effect of writing 1 to every element of an output. ``error`` is the exception that the write raised.
+    ``after`` maps the index of each input whose storage changed to the bytes of that storage. ``back`` has the values
+    of the output, which has dtype ``dtype``, after the known bytes of these inputs were restored."""
 
     dtype: torch.dtype
     error: Exception | None
@@ -127,9 +128,10 @@ class WriteThrough:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a call did: its result, copied to the CPU (``read``), or the exception that it raised; the tensors of the
-    result (``outputs``), the inputs, the targets, and what writes to the outputs changed (``writes``, one for each
-    output, if they were tried)."""
+    """Everything that was recorded about a call. ``read`` is the result, copied to the CPU; ``raised`` is the exception
+    that the call raised. ``outputs`` describes the tensors of the result, ``inputs`` the inputs after the call, and
+    ``targets`` the tensors that the call was to write to. ``writes`` says for each output what a later write to the
+    output changed; it is empty if no writes were tried."""
 
     read: Any = None
     raised: Exception | None = None
@@ -149,8 +151,8 @@ class Evidence:
 def attempt(
     call: Invocation, targets: Sequence[Guarded | torch.Tensor] = (), form: str = ""
 ) -> tuple[Any, Exception | None]:
-    """Makes the call and waits for its result. Returns the result and None, or None and the exception; one that was
-    raised during the wait counts as one of the call. If ``form`` is given, the targets are passed as ``out=``."""
+    """Makes the call and waits for its result. Returns the result and None, or None and the exception that was raised
+    by the call or during the wait. If ``form`` is given, the targets are passed as ``out=``."""
     given = views(targets)
     args, kwargs = call.arguments(views(call.inputs), call.device)
     out = {"out": container(form, given)} if form else {}
@@ -163,15 +165,16 @@ def attempt(
 
 
 def called(call: Invocation) -> Evidence:
-    """Makes the call, and returns its evidence. The inputs then have their known bytes again."""
+    """Makes the call and returns its evidence. Inputs that the call changed are then restored to their known bytes."""
     return collect_evidence(call, *attempt(call))
 
 
 def called_into(
     call: Invocation, targets: Sequence[Guarded | torch.Tensor], form: str, read: bool = False
 ) -> Evidence:
-    """Makes the call with ``targets`` as ``out=``, or on targets that are among its inputs if ``form`` is empty. If
-    ``read``, their values are the result of the call."""
+    """Makes the call with ``targets`` as ``out=`` and returns its evidence. If ``form`` is empty, the targets are among
+    the inputs, and no ``out=`` is passed. If ``read`` is True, the evidence has the values of the targets as the result
+    of the call."""
     at = [address(call, each) for each in views(targets)]
     _, error = attempt(call, targets, form)
     mutable = [n for n, each in enumerate(call.inputs) if any(each is its for its in targets)]
@@ -189,8 +192,9 @@ def collect_evidence(
     mutable: Collection[int] = (),
     updated: Collection[int] = (),
 ) -> Evidence:
-    """Returns the evidence of a call that was made. Inputs that it changed get their known bytes again, except those
-    whose index is in ``mutable``, which the op writes to. The elements of ``updated`` inputs are read."""
+    """Returns the evidence of a call that was made. Inputs that the call changed are restored to their known bytes,
+    except those whose index is in ``mutable``, because the op writes to them. The elements of the inputs whose index is
+    in ``updated`` are read."""
     read, unreadable = None, None
     outputs = tuple([output_facts(call, each) for each in strided(result)])
     if any(each.missing_bytes for each in outputs):
@@ -260,8 +264,8 @@ def facts_of(tensor: torch.Tensor, *, strides: bool = True, storage: bool = True
 def input_memory(
     call: Invocation, each: Guarded | torch.Tensor, updated: bool = False
 ) -> InputMemory | None:
-    """Returns the state of an input after the call; None for an input without known bytes. If the op ``updated`` it, its
-    elements are read."""
+    """Returns the state of an input after the call; None for an input without known bytes. If ``updated`` is True, the
+    elements of the input are read."""
     if not isinstance(each, Guarded):
         return None
     view, by_values = each.view, isinstance(each, ByValues)
@@ -295,8 +299,9 @@ def spoilt_inputs(
 def target_after(
     call: Invocation, target: Guarded | torch.Tensor, at: int | None, restrides: bool = False
 ) -> TargetAfter:
-    """Returns the state of a target after the call. ``at`` is the address that it had before. Its values are read
-    unless it has moved, or if it ``restrides``: reading a tensor that extends past its storage can end the process."""
+    """Returns the state of a target after the call. ``at`` is the address that the target had before the call. If the
+    target has moved or its strides have changed, its values are read only if ``restrides`` is True, because reading a
+    tensor that extends past its storage can end the process."""
     view = target.view if isinstance(target, Guarded) else target
     found = TargetAfter(
         view.dtype,
@@ -334,7 +339,8 @@ def target_after(
 
 def called_and_written_to(call: Invocation, mutable: Collection[int] = ()) -> Evidence:
     """Makes the call, then writes to each output that may share memory with an input, and returns the evidence of both.
-    The inputs then have their known bytes again, except those whose index is in ``mutable``, which the op updates."""
+    Afterwards the inputs have their known bytes again, except those whose index is in ``mutable``, because the op
+    updates them."""
     result, error = attempt(call)
     found = collect_evidence(call, result, error, mutable, mutable)
     if found.raised is not None or found.unjudged is not None:
@@ -351,9 +357,9 @@ def called_and_written_to(call: Invocation, mutable: Collection[int] = ()) -> Ev
 
 
 def may_share(call: Invocation, out: OutputFacts) -> bool:
-    """Returns True if only a write to an output can show whether it shares memory with an input. On a device that shows
-    storages, that is so for outputs in the storage of an input whose elements are apart; on other devices, for each
-    output that has elements."""
+    """Returns True if only a write to an output can show whether the output shares memory with an input. On a device
+    that declares ``storage``, these are outputs that have the storage of an input, if their own elements do not overlap
+    and are not conjugated or negated lazily; on other devices, all outputs that have elements."""
     if not out.numel or not call.storage:
         return bool(out.numel)
     return out.storage is not None and not (
@@ -362,7 +368,8 @@ def may_share(call: Invocation, out: OutputFacts) -> bool:
 
 
 def write_through(call: Invocation, out: torch.Tensor) -> WriteThrough:
-    """Writes 1 to every element of an output, looks which inputs change, and writes their known bytes back."""
+    """Writes 1 to every element of an output, records which inputs change, and restores the known bytes of these
+    inputs."""
     error: Exception | None = None
     try:
         with torch.no_grad():

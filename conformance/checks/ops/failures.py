@@ -1,5 +1,5 @@
 """Converts failed calls to records: the exception, where it was raised, whether the device raised it, and the verdict
-of the judge."""
+of the function that judged the call."""
 
 from __future__ import annotations
 

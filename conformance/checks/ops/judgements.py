@@ -40,7 +40,7 @@ class Judgement:
     sample: int = 0
 
     def verdicts(self) -> Found:
-        """Yields the verdicts of the judge."""
+        """Yields the verdicts of the judge, one for each comparison: None if the comparison passed."""
         return self.judge(self.evidence, self.reference)
 
     def faults(self) -> list[str]:
@@ -48,8 +48,8 @@ class Judgement:
         return [str(each) for each in self.verdicts() if isinstance(each, Wrong)]
 
     def frozen(self) -> Judgement:
-        """Returns the judgement with a reference whose parts are values. Every part that the judge may read is computed;
-        a part that cannot be computed raises when it is read."""
+        """Returns the judgement with a reference whose parts are values. Every part that the judge may read is
+        computed. A part that cannot be computed raises RuntimeError when it is read."""
         names = sorted(Bundle().take([self.judge]).reads("reference"))
         return replace(self, reference=Parts(dict(_parts(self.reference, names))))
 

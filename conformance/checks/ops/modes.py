@@ -1,5 +1,6 @@
-"""How a call is executed: as it stands (eager), compiled, or captured in a graph and replayed. Every procedure and every
-judge takes a call in any mode. Repro scripts contain the functions below, which need only torch."""
+"""How a call is executed: as it stands (eager), compiled, or captured in a graph and replayed. Procedures (functions
+that make a call) and judges (functions that judge its result) work in any mode. Repro scripts contain the functions
+below, which need only torch."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class BesideEager:
 
 def called_beside_eager(call: Invocation, seed: int) -> BesideEager:
     """Makes a call as it stands and then in its mode, each time after ``seed`` was set, and returns the evidence of
-    both. The inputs then have their known bytes again."""
+    both. Afterwards the inputs have their known bytes again."""
     torch.manual_seed(seed)
     eager = called(replace(call, function=call.eager or call.function))
     if eager.raised is not None:
@@ -64,7 +65,7 @@ def called_beside_eager(call: Invocation, seed: int) -> BesideEager:
 
 
 def compiled(function: Any, backend: Any, dynamic: Any = None) -> Any:
-    """Returns the function as ``torch.compile`` makes it, in one graph."""
+    """Returns the function compiled by ``torch.compile``, in one graph."""
     return torch.compile(function, backend=backend, dynamic=dynamic, fullgraph=True)
 
 
@@ -119,8 +120,8 @@ def replayed(function: Any, own: str) -> Any:
 
 
 def single(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns a view that has the elements of a tensor once: dimensions of ``like`` (by default the tensor) with stride 0
-    have size 1."""
+    """Returns a view with each element of a tensor only once: every dimension with stride 0 is reduced to size 1. The
+    strides of ``like`` decide, by default those of the tensor itself."""
     for dim, step in enumerate((tensor if like is None else like).stride()):
         if step == 0 and tensor.shape[dim] > 1:
             tensor = tensor.narrow(dim, 0, 1)

@@ -170,8 +170,8 @@ def jolted(tensor: torch.Tensor, epsilon: float, source: torch.Generator) -> tor
 
 
 def jolted_number(given: Any, source: torch.Generator) -> Any:
-    """Returns a fractional number, or each number of a list of floats, changed by one rounding up or down at random.
-    Integers and other arguments, such as the name of a norm or a mode, are returned unchanged."""
+    """Returns a float argument, or each number of a list of floats, changed by one rounding, up or down at random.
+    Whole numbers and other arguments, such as the name of a norm or a mode, are returned unchanged."""
     if isinstance(given, (list, tuple)) and all(type(each) is float for each in given):
         return type(given)(jolted_number(each, source) for each in given)
     if type(given) is not float or given.is_integer() or not math.isfinite(given):

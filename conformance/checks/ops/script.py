@@ -1,7 +1,7 @@
 """Writes repro scripts for checks of ops.
 
-A script begins with the inputs, the call and the judgement. Below are copies of the functions that made and judged the
-call in the run.
+A script begins with the inputs, the call and the judgement. Copies of the functions that made and judged the call in
+the run follow.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def written(
 def inputs_source(call: Arguments, values: Sequence[torch.Tensor]) -> list[str]:
     """Returns the lines of a script that assign ``values``, the input tensors, and define ``arguments``, the function
     that inserts tensors into the call's arguments."""
-    args, kwargs = placed(call)
+    args, kwargs = with_names(call)
     return [
         "values = [",
         *(f"    {literal(tensor)}," for tensor in values),
@@ -179,7 +179,7 @@ def inputs_source(call: Arguments, values: Sequence[torch.Tensor]) -> list[str]:
     ]
 
 
-def placed(call: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_names(call: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of a call with names in place of values: ``t[n]`` for each tensor, and ``device`` for a
     device argument."""
     numbering = iter(range(len(call.tensors)))

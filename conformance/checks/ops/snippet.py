@@ -1,4 +1,4 @@
-"""The first lines of the repro script of a call: its tensors as somebody would paste them into a bug report."""
+"""Writes the first lines of a call's repro script: Python that makes the tensors, to be pasted into a bug report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _DEFAULT = (torch.float32, torch.int64, torch.bool, torch.complex64)
 
 
 def tensor_source(values: torch.Tensor, geometry: Geometry | None, device: str) -> str:
-    """Returns a line of Python that makes a tensor on a device with the strides of a geometry; contiguous without one.
-    ``values`` are the elements, a CPU tensor. A large tensor has other values, as a comment says."""
+    """Returns a line of Python that makes a tensor on a device. The tensor has the strides of ``geometry``, or is
+    contiguous if ``geometry`` is None. ``values`` is a CPU tensor with the elements. If there are too many elements to
+    write down, the line makes other values, and a comment says so."""
     if values.layout != torch.strided:
         layout = str(values.layout).removeprefix("torch.").removeprefix("_")
         dense, comment = _values(values.to_dense(), "")
@@ -58,7 +59,8 @@ def _is_contiguous(geometry: Geometry) -> bool:
 
 
 def _values(values: torch.Tensor, device: str) -> tuple[str, str]:
-    """Returns the expression of a contiguous tensor, and a comment if it does not have these values."""
+    """Returns the expression of a contiguous tensor. If there are too many values to write down, the expression makes
+    other values, and a comment that says so is returned too; otherwise the comment is empty."""
     dtype = "" if values.dtype in _DEFAULT else f", dtype={values.dtype}"
     there = f', device="{device}"' if device else ""
     if values.numel() == 0:

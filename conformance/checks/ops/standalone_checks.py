@@ -57,8 +57,9 @@ def run(
     inplace: bool = False,
     **parameters: Any,
 ) -> bool:
-    """Makes one directed check of a clause, if the clause is wanted, and records the result under the layout name
-    ``layout``. ``number`` distinguishes checks of the same layout. Returns True if the check was made.
+    """Makes one directed check (a function that makes a whole check by itself) of a clause, if the clause is selected,
+    and records the result under the layout name ``layout``. ``number`` distinguishes checks of the same layout. Returns
+    True if the check was made.
 
     With ``inplace``, the check receives the in-place variant as its op. If the check raises NotImplementedError, the
     device does not implement the op and the cell becomes unsupported.
@@ -109,7 +110,8 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class DirectedScript:
-    """One directed check of an op. Calling the object returns the text of its repro script."""
+    """One directed check of an op (see the module's docstring). Calling the object returns the text of its repro
+    script."""
 
     ctx: OpContext
     clause: str
@@ -143,11 +145,11 @@ class DirectedScript:
 
     def may_run(self) -> bool:
         """Announces the check to the guard, and returns True if the check may run. Returns False if the check ended its
-        process in an earlier attempt, if only the script of the check is wanted, or if the function under test runs on the
-        device alone: the check calls one function on the device and on the CPU."""
+        process in an earlier attempt, if only the script of the check is wanted, or if the function under test runs
+        only on the device, because the check also calls it on the CPU."""
         if not self.ctx.subject.runs_on_cpu:
             self.ctx.recorder.cells[self.clause].pass_over(
-                f"{self.check.__name__}() calls the function on the CPU too, and it runs on the device alone"
+                f"{self.check.__name__}() also calls the function under test on the CPU, but the function runs only on the device"
             )
             return False
         number = self.number if self.sample is None else self.sample.index

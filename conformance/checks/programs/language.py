@@ -1,7 +1,7 @@
 """Languages of random programs. A language declares each of its instructions once: the operands and their values, the
 precondition, the effect on a model of the device, the operations that run on the device, and the states that programs
-must cover. The text of programs, their validation, what may come next, and the table of what programs can cover follow
-from these declarations.
+must cover. The text of programs, their validation, the choice of possible next steps, and the table of what programs
+can cover follow from these declarations.
 
 A few programs drawn at random miss rare pairs of instructions. So a case counts what its programs cover, and then adds
 steered programs. To choose the next step of a steered program, several steps are drawn at random, and the one that
@@ -78,7 +78,7 @@ class Aspect:
 
 class States:
     """States that programs must cover: all combinations of the words of some aspects. ``group`` is the name under which
-    coverage lists them; without it, the name is that of the instruction."""
+    the coverage lists the states; if it is empty, the name of the instruction is used."""
 
     def __init__(self, *aspects: Aspect, group: str = "") -> None:
         self.aspects = aspects
@@ -95,8 +95,9 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A number in a step. It can have the ``values``. ``count``, if given, returns how many things the number can stand
-    for in a state of the model: it is taken modulo this count, and then ``first`` is added."""
+    """A number in a step, one of ``values``. If ``count`` is given, the number denotes an object of the model, such as
+    a block: ``count`` returns how many objects there are in a state of the model, and the number is taken modulo this
+    count; then ``first`` is added."""
 
     name: str
     values: range
@@ -109,7 +110,7 @@ class Operand:
 
 
 def numbered(name: str, values: range, count: Callable[[Any], int]) -> Operand:
-    """Returns an operand of which programs must cover every value below ``count(model)``."""
+    """Returns an operand whose every value below ``count(model)`` must be covered by the programs."""
 
     def words(model: Any) -> _Words:
         return [f"{name} {number}" for number in range(count(model))]
@@ -148,7 +149,7 @@ class Instruction:
 
 @dataclass(kw_only=True)
 class Language:
-    """The instructions of a kind of random programs."""
+    """The instructions of one kind of random programs, and the properties that the instructions share."""
 
     name: str  # for messages, such as ``an allocator program``
     operands: tuple[Operand, ...]
@@ -168,12 +169,12 @@ class Language:
         covers: tuple[States, ...] = (),
         **more: Any,
     ) -> Callable[[_Function], _Function]:
-        """Decorates the body of an instruction, a function that takes the model and the operands. Its name is the name of
-        the instruction; its parameters name the operands. ``operands`` are those that differ from the language's;
-        ``more`` are other fields of Instruction.
+        """Decorates the body of an instruction, a function that takes the model and the operands. Its name is the name
+        of the instruction; its parameters name the operands. ``operands`` are operands that are not those of the
+        language; ``more`` has other fields of Instruction.
 
-        With an ``effect``, which changes the model, the function is the only operation of the instruction. It takes the
-        running program in the place of the model.
+        If ``effect`` is given, it changes the model, and the decorated function is the only operation of the
+        instruction. The function then takes the running program instead of the model.
         """
         known = {operand.name: operand for operand in (*self.operands, *operands)}
 
@@ -202,11 +203,11 @@ class Language:
 
     # -- programs
 
-    def told(self, steps: Steps) -> str:
+    def describe(self, steps: Steps) -> str:
         """Returns steps as text for people."""
-        return "; ".join(map(self._told, steps)) or "nothing"
+        return "; ".join(map(self._describe, steps)) or "nothing"
 
-    def _told(self, step: Step) -> str:
+    def _describe(self, step: Step) -> str:
         instruction = self.instructions[step[0]]
         named = zip((operand.name for operand in instruction.operands), step[1:], strict=True)
         return instruction.text.format(**dict(named)) or self.text(*step)
@@ -239,8 +240,8 @@ class Language:
     # -- coverage
 
     def table(self, model: Any) -> frozenset[Key]:
-        """Returns all pairs of consecutive instructions, and all states, that programs can cover. Raises ValueError if an
-        impossible entry is not in the table."""
+        """Returns all pairs of consecutive instructions, and all states, that programs can cover. Raises ValueError if
+        ``impossible`` returns an entry that is not in the table."""
         names = {
             name: instruction
             for instruction in self.instructions.values()
@@ -253,13 +254,15 @@ class Language:
             found.update(*(each.table(model, name) for each in instruction.covers))
         impossible = set(self.impossible(model))
         if unknown := impossible - found:
-            raise ValueError(f"these impossible entries are not in the table: {sorted(unknown)}")
+            raise ValueError(
+                f"these entries are declared impossible but are not in the table: {sorted(unknown)}"
+            )
         return frozenset(found - impossible)
 
 
 class State:
-    """A model of the device between the steps of a program. A language has a subclass with what its instructions read and
-    change. It decides what the next step would do and cover."""
+    """A model of the device between the steps of a program, which determines what the next step would do and cover.
+    Each language has a subclass, with the data that its instructions read and change."""
 
     language: ClassVar[Language]
 
@@ -274,7 +277,7 @@ class State:
         }
 
     def possible(self, step: Step) -> bool:
-        """Returns whether a step would do anything in this state."""
+        """Returns True if a step would do anything in this state."""
         instruction = self.language.instructions[step[0]]
         return bool(instruction.here(self) and instruction.needs(self, **self.operands(step)))
 
@@ -303,8 +306,8 @@ class State:
         return list(instruction.body(self, **operands))
 
     def impossible(self, step: Step) -> list[Operation]:
-        """Returns the operations of a step that cannot run in this state: none. A language in which such a program is
-        invalid raises ValueError instead."""
+        """Returns the operations of a step that cannot run in this state: an empty list. In languages in which such a
+        program is invalid, raises ValueError instead."""
         return []
 
     def take_all(self, steps: Steps) -> list[Operation]:
@@ -334,8 +337,8 @@ class State:
 def steered(
     begin: Callable[[Random], S], reach: Reach, seed: int, length: int
 ) -> Iterator[tuple[S, list[Step]]]:
-    """Yields programs of at most ``length`` steps that together cover the missing pairs and states, each with its last
-    state. ``begin`` returns the state in which a program begins."""
+    """Yields programs of at most ``length`` steps that together cover the missing pairs and states, each with the state
+    after its last step. ``begin`` returns the state before the first step of a program."""
     random, missing = Random(seed), set(reach.missing)
     for _ in range(_MOST):
         if not missing:

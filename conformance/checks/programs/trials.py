@@ -120,8 +120,8 @@ class Trial:
         return True
 
     def run(self, program: Program, part: Callable[[], Any]) -> bool:
-        """Runs a program, or the part of it that was drawn last. Returns whether the program may continue. Raises the
-        program's failure."""
+        """Runs a program, or the part of the program that was drawn last. Returns True if the program may continue, and
+        False if its failure is to be ignored. Raises any other failure of the program."""
         search = self.context.search
         try:
             part()
@@ -154,7 +154,7 @@ class Trial:
 
     def shorten(self, place: int, run: Callable[..., Any]) -> None:
         """Removes the steps of the failing program that the failure does not need, first many at once and then one by
-        one. The steps are at the ``place`` of the program; ``run`` runs a program."""
+        one. ``place`` is the index of the steps in the program, and ``run`` runs a program."""
         assert self.found is not None
         program = self.found[0]
         at_once = max(1, len(program[place]) // 2)
@@ -193,7 +193,7 @@ class Trial:
         programs, which were drawn to cover what the random programs missed. ``shorter`` shortens a failing program.
         Requires that at least ``programs`` programs ran and that they covered ``reach``.
 
-        A random search (``--explore``) has no steered programs and no such minimum.
+        In a random search (``--explore``) there are no steered programs, and nothing is required.
         """
         with self.shrunk(shorter):
             search()
@@ -204,19 +204,19 @@ class Trial:
         self.must_have_reached(reach)
 
     def must_have_reached(self, reach: Reach) -> None:
-        """Stores the coverage of the drawn programs for the report. Raises NotShown if an entry of the coverage table
+        """Stores the coverage of the random programs for the report. Raises NotShown if an entry of the coverage table
         was not reached, which is an error of this suite and not of the device."""
         if self.context.search is None:
             self.context.reached = str(reach)
             if reach.missing:
                 raise NotShown(
-                    f"the drawn programs do not cover every entry of the coverage table: {reach}"
+                    f"the random programs do not cover every entry of the coverage table: {reach}"
                 )
 
     def must_have_run(self, programs: int) -> None:
-        """Requires that at least ``programs`` programs ran. A random search has no such minimum."""
+        """Requires that at least ``programs`` programs ran. Nothing is required of a random search."""
         if self.context.search is None:
-            text = f"{self.count} programs ran; expected {programs}"
+            text = f"expected at least {programs} programs to run; {self.count} ran"
             self.context.must(self.count >= programs, text)
 
     @contextmanager
@@ -244,5 +244,5 @@ class Trial:
             program, cause = self.found
             self.context.program = program
             how = " (fails only sometimes)" if sometimes else " (not fully shrunk)" if cut else ""
-            text = self.drawn.told(*program) + how
+            text = self.drawn.describe(*program) + how
             raise CheckFailed(replace(failure_of(cause), program=text)) from None

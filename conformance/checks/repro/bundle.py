@@ -1,7 +1,7 @@
-"""Copies functions of this project into a script, as text, with everything of the project that they use.
+"""Copies functions of this project into a script, as text, together with everything of the project that they use.
 
-In a script all definitions stand in one module. A definition whose name is taken gets a name of its own. Of a class that
-suites share, only the methods are copied whose names are mentioned.
+In a script all definitions are in one module. A definition whose name is already used gets another name. Of a class
+that suites share, a method is copied only if its name is mentioned in the script.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Bundle:
             if isinstance(thing, Definition) and thing.name not in thing.module.defined:
                 raise NotCarried(f"{thing.module.name} does not define {thing.name}")
             if self._name(thing) != thing.name:
-                raise NotCarried(f"{thing.name} means something else in a script")
+                raise NotCarried(f"the name {thing.name} has another meaning in a script")
         self._close()
         return self
 
     def has(self, function: Any) -> bool:
-        """Returns True if a function or class is needed."""
+        """Returns True if the bundle contains a function or class."""
         return Definition(read_module(function.__module__), function.__name__) in self.names
 
     def mention(self, attributes: Iterable[str]) -> None:
-        """Adds the methods with these names."""
+        """Adds the methods with these names, and everything that they use."""
         self._mention(attributes)
         self._close()
 
@@ -90,8 +90,8 @@ class Bundle:
             self._pieces += self._left_out.pop(name, ())
 
     def _name(self, thing: Thing, alias: str = "") -> str:
-        """Returns the name that a definition or an import has in the script, and adds it if it is new. Another module
-        uses it under the name ``alias``."""
+        """Returns the name that a definition or an import has in the script. A new definition or import is added.
+        ``alias`` is the name under which the module that uses it knows it."""
         if thing not in self.names:
             self.names[thing] = self._free_name(thing, alias)
             if isinstance(thing, Definition):
@@ -105,13 +105,13 @@ class Bundle:
         for name in filter(str.isidentifier, (thing.name, alias, *others)):
             if name not in _RESERVED and self._taken.setdefault(name, value) == value:
                 return name
-        raise NotCarried(f"{thing.name} of {home} means something else in a script")
+        raise NotCarried(f"the name {thing.name} of {home} has another meaning in a script")
 
     # -- what the script says
 
     @property
     def imports(self) -> set[str]:
-        """The import statements."""
+        """The import statements of the script."""
         every = self.names.items()
         return {thing.line(name) for thing, name in every if isinstance(thing, Import)}
 
@@ -127,7 +127,8 @@ class Bundle:
         }
 
     def texts(self) -> dict[ast.stmt, str]:
-        """Returns the text of each statement: the modules in the order of their imports, each as it was written."""
+        """Returns the text of each statement. A module comes after the modules that it uses, and the statements of a
+        module keep their order."""
         of_module: dict[Module, dict[Statement, list[Piece]]] = {}
         for statement in self._statements.values():
             kept = [each for each in statement.pieces if each.node in self._kept]

@@ -22,7 +22,8 @@ class NotCarried(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What an import binds to a name: ``original`` of a module, or a module if ``original`` is empty."""
+    """An imported object and the name to which it is bound. The object is the attribute ``original`` of a module, or
+    the module itself if ``original`` is empty."""
 
     module: str
     original: str
@@ -34,26 +35,27 @@ class Import:
 
     @property
     def value(self) -> tuple[str, str]:
-        """The module and the name in it that are bound. ``import a.b`` binds the module ``a``."""
+        """The imported object, as a pair of its module and its name in the module. ``import a.b`` binds the module
+        ``a``."""
         is_plain = not self.original and self.name == self.package
         return self.package if is_plain else self.module, self.original
 
     def line(self, name: str) -> str:
-        """Returns the statement that binds the value to another name."""
+        """Returns an import statement that binds the imported object to ``name``."""
         original = self.original or self.module
         if self.original or self.value[0] == self.module:
             bound = f"{original} as {name}" if name != original else original
             return f"from {self.module} import {bound}" if self.original else f"import {bound}"
         if name != self.package:
-            raise NotCarried(f"{self.package} means something else in a script")
+            raise NotCarried(f"the name {self.package} has another meaning in a script")
         return f"import {self.module}"
 
 
 @dataclass(eq=False)
 class Module:
-    """The statements of a module and its imports, by the names that they bind. Statements that bind no name, such as calls,
-    count as part of the definition ``owner``. Of a ``shared`` module, only those methods of a class are copied that are
-    used."""
+    """The statements of a module and its imports, by the names that they bind. Statements that bind no name, such as
+    calls, count as part of the definition ``owner``. Of the classes of a ``shared`` module, only the methods that are
+    used are copied."""
 
     name: str
     text: str
@@ -73,12 +75,13 @@ class Module:
 
     @cached_property
     def lines(self) -> list[bytes]:
-        """The lines as bytes, as the columns of a syntax tree count bytes."""
+        """The lines as bytes, because the columns of a syntax tree count bytes."""
         return [line.encode() for line in self.text.splitlines()]
 
 
 def _is_left_out(node: ast.stmt) -> bool:
-    """Returns True for docstrings, and for blocks that are for type checkers or run if the module is the program."""
+    """Returns True for docstrings, and for ``if`` blocks that only type checkers read or that run only if the module is
+    the main program."""
     if isinstance(node, ast.If):
         return re.search("TYPE_CHECKING|__name__", ast.unparse(node.test)) is not None
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -86,13 +89,13 @@ def _is_left_out(node: ast.stmt) -> bool:
 
 @cache
 def given_module(name: str, text: str, owner: str = "") -> Module:
-    """Returns the definitions and imports of a text."""
+    """Returns a module with the given source text, and with its definitions and imports."""
     return Module(name, text, False, owner)
 
 
 @cache
 def read_module(name: str) -> Module:
-    """Returns the definitions and imports of a module that can be imported."""
+    """Returns the module of this name, which must be importable, with its definitions and imports."""
     # Python may call methods that no text of a suite mentions.
     shared = not name.startswith(("conformance.suites.", "tests."))
     return Module(name, inspect.getsource(importlib.import_module(name)), shared)
@@ -107,7 +110,7 @@ def is_module(name: str) -> bool:
 
 
 def imports_of(node: ast.AST) -> Iterator[Import]:
-    """Yields what an import statement binds; nothing for other nodes."""
+    """Yields the imports of an import statement; nothing for other nodes."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield Import(alias.name, "", alias.asname or alias.name.partition(".")[0])
@@ -132,7 +135,8 @@ def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def attributes_in(node: ast.AST) -> Iterator[str]:
-    """Yields the names of attributes that a statement may use: also those in texts, which ``attrgetter`` may get."""
+    """Yields the names of the attributes that a statement may use. Names in strings count too, because ``attrgetter``
+    may read them."""
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute):
             yield each.attr
@@ -145,9 +149,9 @@ _MARKS = frozenset({"KW_ONLY", "ClassVar", "InitVar"})
 
 
 def globals_in(node: ast.AST, local: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
-    """Yields the uses of names of the module in one of its statements, also those that bind such a name; ``local`` are
-    those that mean something else. Annotations are left out, because a script does not evaluate them, apart from the marks
-    that dataclasses look for."""
+    """Yields the places in which a statement uses or binds a global name of its module. ``local`` has the names that
+    have another meaning in the statement. Annotations are left out, because a script does not evaluate them, except for
+    the marks that dataclasses look for."""
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
     if isinstance(node, ast.Name):
         children = ()
@@ -185,7 +189,8 @@ def _defaults(node: _Function) -> Iterable[ast.expr]:
 
 
 def _globals_of_class(node: ast.ClassDef, local: frozenset[str]) -> Iterator[ast.Name]:
-    """Yields the uses in the body of a class, of which methods do not see the names."""
+    """Yields the uses of global names in the body of a class. A name that the body binds is not global in the rest of
+    the body, but methods do not see it."""
     own: frozenset[str] = frozenset()
     for statement in node.body:
         seen = local if isinstance(statement, _Function) else local | own

@@ -1,5 +1,5 @@
-"""The text of a repro script: the failure as somebody would paste it into a bug report, the check, then copies of what the
-check uses.
+"""The text of a repro script: first the failure, in a form to be pasted into a bug report, then the check, then copies
+of what the check uses.
 
 A script imports only torch, the standard library and the device's module. It exits 1 while the fault is present, and 0 once
 the fault is fixed.
@@ -66,9 +66,9 @@ def script_text(
     below: str = "",
     start: str = "main()",
 ) -> str:
-    """Returns the text of a script. ``head`` has the first lines of its docstring, ``main`` the lines that make and judge
-    the check, ``bundle`` the definitions that these lines use, and ``below`` more definitions. Those in ``above``
-    stand first, after the lines ``top``."""
+    """Returns the text of a script. ``head`` has the first lines of its docstring, ``main`` the lines that make and
+    judge the check, ``bundle`` the definitions that these lines use, and ``below`` more definitions. The definitions in
+    ``above`` come first, after the lines ``top``."""
     bundle.mention(attributes_in(ast.parse("\n".join([*main, below]))))
     imports = {*bundle.imports, "import sys", "import torch", "import traceback"}
     texts = bundle.texts()
@@ -114,7 +114,7 @@ def expected_and_found(failure: Failure) -> list[str]:
     rank = "" if failure.rank is None else f"rank {failure.rank}"
     lines = []
     if about := ", ".join(filter(None, (rank, failure.subject))):
-        head = "Fault:    " if failure.check == "case" else "Of:       "
+        head = "Fault:    " if failure.check == "case" else "Concerns: "
         lines += _wrapped(head, about)
     found = failure.found
     if (where := failure.where) is not None and where.count:
@@ -133,5 +133,5 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 
 def in_docstring(text: str) -> str:
-    """Returns a text with the characters replaced that would end a docstring or begin an escape."""
+    """Returns a text with its backslashes and triple quotes escaped, so that it can be part of a docstring."""
     return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

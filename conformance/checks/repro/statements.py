@@ -1,4 +1,5 @@
-"""Statements of modules in pieces: what each piece uses, and copies of their text."""
+"""Splits the statements of a module into pieces, finds what each piece uses, and copies the text of the pieces that a
+script needs."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _Named: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Definition(NamedTuple):
-    """What a module defines under a name."""
+    """A name and the module that defines it."""
 
     module: Module
     name: str
@@ -54,8 +55,8 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A statement without those methods that are copied only if they are used, or such a ``method``. ``attributes`` are
-    the names of the attributes that it mentions."""
+    """A part of a statement that is copied as a whole: a method that is copied only if it is used (``method`` is its
+    name), or the rest of the statement. ``attributes`` are the names of the attributes that the piece mentions."""
 
     node: ast.stmt
     uses: tuple[Use, ...]
@@ -65,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """A statement of a module, in pieces."""
+    """A statement of a module and its pieces."""
 
     module: Module
     node: ast.stmt
@@ -76,7 +77,7 @@ class Statement:
 
 
 def defined_as(module: Module, name: str) -> Iterator[Thing]:
-    """Yields what a name of a module refers to; nothing for a builtin."""
+    """Yields the definitions and imports to which a name refers in a module; nothing for a builtin."""
     if stand_in := _STAND_INS.get(f"{module.name}.{name}"):
         yield Definition(read_module(stand_ins.__name__), stand_in)
     elif name in module.defined:
@@ -103,7 +104,9 @@ def _imported(each: Import) -> Iterator[Thing]:
 def _uses_in(module: Module, node: ast.AST) -> Iterator[Use]:
     for each in (each for inner in ast.walk(node) for each in imports_of(inner)):
         if each.package in _OURS:
-            raise NotCarried(f"{module.name} imports {each.module}, but not at its top")
+            raise NotCarried(
+                f"{module.name} imports {each.module} below the top level of the module"
+            )
     holders = {id(each.value): each for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     for name in globals_in(node):
         for thing in defined_as(module, name.id):
@@ -111,13 +114,14 @@ def _uses_in(module: Module, node: ast.AST) -> Iterator[Use]:
 
 
 def _followed(use: Use, holders: Mapping[int, ast.Attribute]) -> Iterator[Use]:
-    """Yields what is used of a module of this project, such as ``failure.Kind``."""
+    """Yields the given use. If it uses a module of this project, yields instead the uses of what is read from that
+    module, such as ``failure.Kind``."""
     if not isinstance(use.thing, Import) or use.thing.package not in _OURS:
         yield use
         return
     holder, module = holders.get(id(use.node)), use.thing.value[0]
     if holder is None:
-        raise NotCarried(f"the module {module} is used as a value")
+        raise NotCarried(f"the module {module} is used as a value, which a script cannot do")
     things: Iterator[Thing]
     if is_module(inner := f"{module}.{holder.attr}"):
         things = iter([Import(inner, "", inner)])
@@ -132,7 +136,7 @@ def _followed(use: Use, holders: Mapping[int, ast.Attribute]) -> Iterator[Use]:
 
 @cache
 def statements_of(definition: Definition) -> tuple[Statement, ...]:
-    """Returns the statements that bind a name of a module: mostly one."""
+    """Returns the statements that bind the name of a definition in its module; usually one."""
     return tuple(
         statement_of(definition.module, each) for each in definition.module.defined[definition.name]
     )
@@ -165,7 +169,8 @@ def _piece(module: Module, node: ast.stmt, part: ast.stmt) -> Piece:
 
 
 def evaluates(node: ast.FunctionDef) -> bool:
-    """Returns True if names of the module are evaluated when a function is defined."""
+    """Returns True if a function definition evaluates names of its module when it is executed, for example in a
+    decorator or a default value."""
     head = copy(node)
     head.body = []
     head.decorator_list = [each for each in node.decorator_list if not _is_case(each)]
@@ -177,7 +182,8 @@ def _is_case(decorator: ast.expr) -> bool:
 
 
 def _may_shrink(module: Module, node: ast.ClassDef) -> bool:
-    """Returns True if no base of a class is of another project, which may call any of its methods."""
+    """Returns True if unused methods of a class may be left out. That is so in a shared module if no base class is from
+    another project, whose code may call any method."""
     uses = (use for base in node.bases for use in _uses_in(module, base))
     return module.shared and not any(isinstance(use.thing, Import) for use in uses)
 
@@ -186,7 +192,8 @@ def _may_shrink(module: Module, node: ast.ClassDef) -> bool:
 
 
 def text_of(statement: Statement, kept: Collection[Piece], names: Mapping[Thing, str]) -> str:
-    """Returns the source of a statement with these pieces only, and with the names that definitions have in the script."""
+    """Returns the source of a statement, with only the pieces in ``kept``, and with the names that definitions have in
+    the script."""
     node, module = statement.node, statement.module
     if _is_read_from_file(module, node):
         return "\n".join(_values(module, node, names))
@@ -217,7 +224,8 @@ def _drop(lines: dict[int, bytes], first: int, last: ast.AST) -> None:
 
 
 def _first_line(module: Module, node: ast.stmt) -> int:
-    """Returns the line in which a definition begins with its decorators, or an assignment with the comment above."""
+    """Returns the number of the first line of a statement, including the decorators of a definition and the comment
+    above an assignment."""
     if isinstance(node, _Named):
         return min([node.lineno, *(each.lineno for each in node.decorator_list)])
     first = node.lineno
@@ -245,13 +253,19 @@ def _is_read_from_file(module: Module, node: ast.stmt) -> bool:
 
 
 def _values(module: Module, node: ast.stmt, names: Mapping[Thing, str]) -> Iterator[str]:
-    """Yields assignments of the values that names of a module have now."""
+    """Yields assignments of the present values to the names that a statement binds."""
     for name in bound_in([node]):
         value = getattr(importlib.import_module(module.name), name)
         value = dict(value) if isinstance(value, MappingProxyType) else value
         text = pprint.pformat(value, width=100, compact=True)
+        if isinstance(value, frozenset) and "\n" not in text:  # pprint sorts only what it wraps
+            text = (
+                f"frozenset({{{', '.join(map(repr, sorted(value)))}}})" if value else "frozenset()"
+            )
         try:
             ast.literal_eval(re.sub(r"^frozenset\((.*)\)$", r"\1", text, flags=re.DOTALL))
         except ValueError as error:
-            raise NotCarried(f"{name} of {module.name} is read from a file: {error}") from error
+            raise NotCarried(
+                f"{name} of {module.name} is read from a file and cannot be written as a literal: {error}"
+            ) from error
         yield f"{names[Definition(module, name)]} = {text}"

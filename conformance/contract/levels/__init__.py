@@ -1,10 +1,10 @@
-"""The levels of conformance: the cells that each level lists, frozen in files. Needs no torch.
+"""The levels of conformance: the cells that each level lists, frozen in files. The module does not import torch.
 
-A verdict such as "level 1: 3,100 of 3,250" means something only if 3,250 is the same for everybody. So the cells of a
-level are listed in ``<number>.toml`` beside this module, and each file has a version. A listed cell that a device does
-not declare, that its plan leaves out, or that was not run counts as not passed. A later version of the suite, or a
-different version of torch, may add cells to a plan. These cells belong to no level until the level's file is written
-again:
+A result such as "level 1: 3,100 of 3,250" can be compared with other results only if 3,250 is the same for everybody.
+So the cells of a level are listed in ``<number>.toml`` beside this module, and each file has a version. A listed cell
+that a device does not declare, that its plan leaves out, or that was not run counts as not passed. A later version of
+the suite, or a different version of torch, may add cells to a plan. These cells belong to no level until the level's
+file is written again:
 
     conform freeze-levels VERSION
 """
@@ -89,9 +89,9 @@ def read_level(path: Path, number: int) -> Level:
 def stated(cells: Sequence[CellKey], known: Iterable[Level] | None = None) -> list[dict[str, Any]]:
     """Returns the levels in the form in which the record of a run contains them.
 
-    Each level has the number of cells that it lists, including those of lower levels, and the positions of those cells
-    in the plan, as (first, length) pairs. The positions count the cells in the order in which the record lists the
-    plan: clause by clause, op by op.
+    Each level has the number of cells that it lists, including the cells of lower levels, and the positions of these
+    cells in the plan, as (first, length) pairs. A position is the number of the cell in the order in which the record
+    lists the plan: clause by clause, op by op.
     """
     found: list[dict[str, Any]] = []
     listed: set[CellKey] = set()
@@ -127,8 +127,8 @@ def ranges(places: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def blocks(cells: Iterable[CellKey]) -> list[dict[str, list[str]]]:
-    """Returns the tables of a level's file that list these cells. Ops (or cases) with the same clauses and dtypes share
-    a table, so that the file needs few tables."""
+    """Returns the tables with which a level's file lists these cells. Ops (or cases) with the same clauses and dtypes
+    share a table, so that the file needs few tables."""
     dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
     for cell in sorted(cells):
         dtypes[cell.unit, cell.clause].append(cell.kind)

@@ -58,17 +58,17 @@ _REAPED: Final = 60.0
 
 
 class NoProgress(ConformError):
-    """The error for a run in which several workers in a row die before they run anything."""
+    """The error that ends a run if several workers in a row die before they run anything."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The data and functions that the controller needs of a worker. ``where`` names the place in which the worker runs,
-    for messages. ``process`` is known if the controller started the process on this machine (for a worker over ssh,
-    it is the process of ssh). ``start`` gets the data that the worker needs at its start, and a function that receives
-    the messages of the worker."""
+    """A worker as the controller sees it: the data and the functions of the worker that the controller uses. ``where``
+    names the place in which the worker runs, for messages. ``process`` is known if the controller started the process
+    on this machine (for a worker over ssh, it is the process of ssh). ``start`` gets the data that the worker needs at
+    its start, and a function that receives the messages of the worker."""
 
     name: str
     where: str
@@ -79,8 +79,8 @@ class Node:
 
 
 class Death(NamedTuple):
-    """The report of a worker's death: the text, whether the death counts as a failure (``failed``), and whether the
-    rest of the item runs again (``again``)."""
+    """A report about the death of a worker: the text, whether the death counts as a failure (``failed``), and whether
+    the rest of the item runs again (``again``)."""
 
     text: str
     failed: bool
@@ -124,8 +124,8 @@ class Controller:
         self.watchdog.watch(name, pid)
 
     def configured(self, node: Node) -> None:
-        """Chooses a device index for a new worker, sends it the data that it needs at its start, and starts to watch
-        it."""
+        """Chooses a device index for a new worker, sends to the worker the data that it needs at its start, and starts
+        to watch the worker."""
         name, process = node.name, node.process
         self._clear(name)
         index = least_used(self.indices, self.in_use)
@@ -162,7 +162,7 @@ class Controller:
         if self._vain > _VAIN * (1 + len(self._nodes)):
             entry = read_entry(self.folder, name)
             if entry is None or entry.cell is None:  # else the cell is about to be named
-                end = self._said or f"The last one {'; '.join(self._end_of(node))}"
+                end = self._said or f"The last worker {'; '.join(self._end_of(node))}"
                 raise NoProgress(
                     f"{self._vain} workers in a row died before they ran anything. {end}"
                 )
@@ -174,8 +174,8 @@ class Controller:
     # -- a death within an item
 
     def crashed(self, item_id: str, node: Node) -> Death:
-        """Finds the cell that ended a worker's process, and returns the report of the death. All workers are informed
-        of the cell before the rest of the item runs again."""
+        """Finds the cell that ended a worker's process, and returns a report about the end of the worker. All workers
+        are informed of the cell before the rest of the item runs again."""
         name = node.name
         item = self.items.get(item_id)
         how = self._end_of(node)
@@ -195,7 +195,7 @@ class Controller:
             text = f"worker {name} {end}, outside of any cell; its item runs again"
             return Death(text, False, True)
         why = (
-            f"its worker {end}; it is the second worker that died outside of the cells of the item"
+            f"the worker {end}; it is the second worker that died outside of the cells of the item"
         )
         gone = [Lost(c, Outcome.CRASH, why) for c in item.cells if not self.is_done(c)]
         for each in gone:
@@ -222,8 +222,8 @@ class Controller:
         return self._left.get(worker) or read_note(self.folder, worker)
 
     def _in_cell(self, node: Node, end: str, stack: str = "") -> Lost | None:
-        """Returns the cell in which a worker died. Returns None if the worker was in no cell, or if this is the
-        first time that a worker was killed in this cell by a signal that may come from outside of the run."""
+        """Returns the cell in which a worker died. Returns None if the worker ran no cell, or if a signal that may come
+        from outside of the run has killed a worker in this cell for the first time."""
         worker, process = node.name, node.process
         if process is None:
             return self._in_remote_cell(worker, end)
@@ -238,7 +238,7 @@ class Controller:
             self._doubts.add(entry.cell)
             return None
         outcome = Outcome.CRASH if hung is None else Outcome.HANG
-        return Lost(entry.cell, outcome, f"its worker {end}", entry.call, stack, entry.judged)
+        return Lost(entry.cell, outcome, f"the worker {end}", entry.call, stack, entry.judged)
 
     def _end_of(self, node: Node) -> list[str]:
         """Returns texts about the end of a worker: a predicate such as "was killed by SIGSEGV", and the place in which
@@ -276,8 +276,8 @@ class Controller:
         cell, since = begun
         limit = self.limits.of(cell.clause) / LEAST_ELSEWHERE
         if time.monotonic() - since >= limit:
-            return Lost(cell, Outcome.HANG, f"its worker {end} after {limit:g} s")
-        return Lost(cell, Outcome.CRASH, f"its worker {end}")
+            return Lost(cell, Outcome.HANG, f"the worker {end} after {limit:g} s")
+        return Lost(cell, Outcome.CRASH, f"the worker {end}")
 
 
 def _status(process: Process) -> int | None:
@@ -324,8 +324,8 @@ _CALLS: Final = 10
 
 
 class Hung(NamedTuple):
-    """A worker that was killed because it exceeded a time limit: the number of the last entry in its journal, the cell
-    of the entry, and the limit in seconds."""
+    """A worker that was killed because it exceeded a time limit. The fields are the number of the last entry in the
+    worker's journal, the cell of that entry, and the limit in seconds."""
 
     number: int
     cell: CellKey | None
@@ -377,8 +377,8 @@ class Watchdog:
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """The process ids of the workers that are watched. The property takes no lock, because a signal handler reads
-        it."""
+        """The process ids of the workers that are watched. The property acquires no lock, because a signal handler
+        reads it."""
         return tuple(each.pid for each in [*self._watched.values()])
 
     def kill_all(self) -> None:

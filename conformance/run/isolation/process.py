@@ -114,9 +114,9 @@ def read_note(folder: Path, worker: str) -> Lost | Unable | None:
 
 
 class RemoteJournal(Journal):
-    """The journal of a worker on another machine. In addition to writing its file, the journal sends messages
-    to the controller, and ends the process if a cell hangs. Its time limits are longer, because the time in which the
-    process waits for a processor counts, too."""
+    """The journal of a worker on another machine. In addition to writing its file, the journal sends messages to the
+    controller, and ends the process if a cell hangs. The time limits of a remote worker are longer, because they
+    include the time in which the process waits for a processor."""
 
     def __init__(self, folder: Path, worker: str, say: Callable[[bytes], None]) -> None:
         super().__init__(folder, worker)
@@ -209,8 +209,9 @@ def stack_of(folder: Path, worker: str) -> str:
 
 
 def place_of(stack: str) -> str:
-    """Returns a phrase about the place in which a process ended, such as "in f (a/b.py:3)". The phrase says so if the
-    process ended in the call on the CPU that computes the reference, because then the device is not the cause."""
+    """Returns a phrase about the place in which a process ended, such as "in f (a/b.py:3)". If the process ended in the
+    call on the CPU that computes the reference, the phrase says this, because the device is not the cause in this
+    case."""
     of_cpu = any(each.startswith(_OF_CPU) for each in stack.split(" < "))
     return (
         f"in the call on the CPU that computes the reference: in {stack}"

@@ -1,4 +1,5 @@
-"""The journal, the time limits, the device lock and the device check that a process needs to run items.
+"""The resources that a process needs to run items: the journal, the time limits, the lock of the device, and the check
+that the device still works.
 
 The journal is a small file, mapped into memory, that survives SIGKILL. It names the current cell, with the number of
 seconds that the cell may take, and often also the current call of the cell. The file is not synced to disk: its pages
@@ -65,9 +66,9 @@ _read_call: Final = msgspec.msgpack.Decoder(GroupCall).decode
 
 class Entry(NamedTuple):
     """The content of a journal. ``number`` is increased when a cell begins or ends; an odd number means that the
-    process died while it wrote the journal. A cell without a clause means that the item did work other than running a
-    cell, such as drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is True
-    if the call had returned and its result was being checked."""
+    process died while it wrote the journal. A cell with an empty clause means that the item did other work than running
+    a cell, such as drawing samples. ``call`` names the call that was about to be made, if it is known. ``judged`` is
+    True if the call had returned and its result was being checked."""
 
     number: int
     pid: int
@@ -175,8 +176,8 @@ class CellLimits(msgspec.Struct, frozen=True):
     first_use: float = 0.0
 
     def of(self, clause: str) -> float:
-        """Returns the seconds that a cell of a clause may take. An empty clause stands for the other work of an item,
-        such as drawing samples, which may take at least one minute."""
+        """Returns the number of seconds that a cell of a clause may take. An empty clause stands for the work of an
+        item that is not the work of a cell, such as drawing samples; the limit for it is at least one minute."""
         if not clause:
             return max(self.seconds, OUTSIDE)
         pattern = max(
@@ -185,7 +186,8 @@ class CellLimits(msgspec.Struct, frozen=True):
         return self.seconds * self.factors.get(pattern, 1.0)
 
     def at_first(self, cell: CellKey) -> float:
-        """Returns the seconds that a cell may take if it is the first cell of its process."""
+        """Returns the number of seconds that a cell may take if it is the first cell of its op and dtype in the
+        process."""
         return self.of(cell.clause) + self.first_use
 
 
@@ -215,8 +217,8 @@ _LONG: Final = 10.0
 
 
 class DeviceLock:
-    """The lock of one device index. After a wait of ten seconds ``say`` gets a text that names the process that holds
-    the lock. The constructor raises ConformError if the lock files cannot be created."""
+    """The lock of one device index. After a wait of ten seconds, ``say`` is called with a text that names the process
+    that holds the lock. The constructor raises ConformError if the lock files cannot be created."""
 
     def __init__(
         self, device: str, index: int, folder: Path | None = None, say: Say | None = None
@@ -238,7 +240,8 @@ class DeviceLock:
             os.register_at_fork(after_in_child=self._let_go)
 
     def share(self) -> None:
-        """Takes the lock as a shared lock, as soon as no process has or waits for exclusive use of the device."""
+        """Takes the lock as a shared lock. Waits until no process has exclusive use of the device or waits for
+        exclusive use."""
         if fcntl is not None:
             self._wait(self._gate, fcntl.LOCK_SH)
             self._wait(self._lock, fcntl.LOCK_SH)
@@ -315,7 +318,7 @@ def _is_sibling(pid: int) -> bool:
 
 
 def holders(file: int) -> str:
-    """Returns a text that names the processes which hold a lock on an open file, such as "process 4711"."""
+    """Returns a text that names the processes that hold a lock on an open file, such as "process 4711"."""
     pids = pids_of(file)
     return f"process {', '.join(map(str, pids))}" if pids else "another process"
 
@@ -444,7 +447,7 @@ class Watch(Guard):
         self._journal.charge(self._places.get(clause, 0), judged=True)
 
     def _ended_by(self, call: GroupCall) -> CellKey | None:
-        """Returns the cell that counts as crashed because of this call; None if the call never ended a process. If
+        """Returns the cell that counts as crashed because of this call; None if this call has never ended a process. If
         calls of this group have already ended three processes, returns the cell of the first of these calls."""
         if (cell := self._guilty.calls.get(call)) is not None:
             self._gone.append(cell)
@@ -477,11 +480,11 @@ class Watch(Guard):
             given = {"outcome": Outcome.BLOCKED, "blocked_by": by, "note": text}
             return msgspec.structs.replace(found, **given)
         text = (
-            f"{len(left_out)} calls were skipped because these or other calls"
+            f"{len(left_out)} calls were skipped because these or other calls ended a process earlier in this run"
             if len(left_out) > 1
-            else "1 call was skipped because this or another call"
+            else "1 call was skipped because this or another call ended a process earlier in this run"
         )
-        text = f"{text} ended a process earlier in this run, see {cells}"
+        text = f"{text}, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))
 
     def _outside(self) -> None:
@@ -507,8 +510,8 @@ class Watch(Guard):
         except ConformError as error:
             worst = max(self._records, key=lambda record: record.troubles)
             first = worst.to_outcome().message
-            more = f"first: {first}" if first else ""
-            message = f"left the device unusable: {error}"
+            more = f"first failure: {first}" if first else ""
+            message = f"the cell left the device unusable: {error}"
             self._leave(Lost(worst.key, Outcome.CRASH, message, self._call, more))
 
 

@@ -52,10 +52,10 @@ def encode(candidate: Candidate) -> tuple[dict[str, Any], dict[str, str]]:
 def decode(
     call: dict[str, Any], layouts: dict[str, str], drawn: Sequence[Sample] = ()
 ) -> Candidate:
-    """Returns the call that the data of a pinned example describes. Raises NotRebuilt if the data is not valid.
+    """Returns the call that a pinned example describes as JSON data. Raises NotRebuilt if the data is not valid.
 
-    ``drawn`` are the samples of the database. The sample from which the example was made has the function that removes
-    the arbitrary parts (signs, phases) of the op's outputs. This function is used, because data cannot contain one.
+    ``drawn`` are the samples of the database. The function that removes the arbitrary parts (signs, phases) of the op's
+    outputs cannot be stored as data. It is therefore taken from the sample from which the example was made.
     """
     try:
         tensors = [read_tensor(each) for each in call["tensors"]]
@@ -92,7 +92,7 @@ def _encode_part(value: Any) -> Any:
 def decode_program(case: BehaviourCase, program: Sequence[Any]) -> Program:
     """Returns the program that encoded data describes. Raises NotRebuilt if it is not a valid program of the case."""
     if case.drawn is None:
-        raise NotRebuilt(f"{case.clause}::{case.name} no longer draws programs")
+        raise NotRebuilt(f"the case {case.clause}::{case.name} no longer runs random programs")
     found: Program = _literal(list(program))
     try:
         case.drawn.validate(*found)

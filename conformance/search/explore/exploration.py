@@ -77,7 +77,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Sign(NamedTuple):
-    """The properties in which two findings must agree to count as the same finding."""
+    """The properties by which findings are compared: two findings with equal properties count as the same finding."""
 
     cell: CellKey
     kind: str
@@ -96,7 +96,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct):
-    """The numbers of calls, checks and programs that a search has made."""
+    """The numbers of calls, checks and programs that a search has run."""
 
     candidates: int = 0
     checks: int = 0
@@ -131,7 +131,7 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True, tag="turn"):
-    """A message of the subprocess: a turn (the visit of one item) begins, or has ended with these counts."""
+    """A message of the subprocess: a turn (the visit of one item) has begun, or it has ended with the given counts."""
 
     position: int
     counts: Counts
@@ -180,7 +180,7 @@ class Turns:
         return order[place], visit, place
 
     def passes(self, position: int) -> float:
-        """Returns how many passes over all ops, or over all cases if there are no ops, are complete."""
+        """Returns the number of complete passes over all ops, or over all cases if the search has no ops."""
         if self.ops and self.cases:
             position -= position // (OPS_BEFORE_A_CASE + 1)
         return position / len(self.ops or self.cases)
@@ -189,8 +189,8 @@ class Turns:
 def drawing_cells(
     cells: Iterable[CellKey], descriptor: Descriptor, contract: Contract
 ) -> Iterator[CellKey]:
-    """Yields the cells whose cases draw programs and are tried on this device. Cases that repeat another case with
-    more programs (``more``) are left out."""
+    """Yields the cells whose cases run random programs and are tried on this device. Cases that only run more programs
+    of another case (``more``) are left out."""
     undeclared, left_out = undeclared_clauses(descriptor, contract), untried(descriptor, contract)
     for cell in cells:
         case = find_case(cell)
@@ -208,10 +208,10 @@ _WRITING = frozenset(
 
 
 def worth_exploring(items: Sequence[Item], matcher: Matcher) -> list[Item]:
-    """Returns the items without the cells that the manifest expects to fail, because further failing layouts of those
-    cells add no information. If the manifest expects stray writes of an op, all clauses whose checks
-    write are left out: in random layouts the op would write past the guard bytes, and the subprocess would crash at
-    some later point."""
+    """Returns the items without the cells that the manifest expects to fail, because further failing layouts of such
+    cells add no information. If the manifest expects stray writes of an op, all clauses whose checks write are left
+    out: in random layouts the op would write past the guard bytes, and the subprocess would crash at some later
+    point."""
     kept: list[Item] = []
     for item in items:
         broken = {c.clause for c in item.cells if matcher.expect(c) is not None}
@@ -284,7 +284,7 @@ def explored(
 
 
 def _process(item: Item) -> CellKey:
-    """Returns the cell under which the death of a subprocess is reported."""
+    """Returns the cell for which the death of the subprocess is reported if it dies while it visits the item."""
     unit = f"{item.clauses[0]}::{item.unit}" if item.is_case else item.unit
     return CellKey("process", unit, item.dtype, item.variant)
 
@@ -302,7 +302,8 @@ def explore(
     say: Say,
 ) -> str:
     """Runs a random search, and writes each finding to the results folder at once. The files of the run and its verdict
-    do not change. Returns a line for the user: how much was tried, and how many findings are new."""
+    do not change. Returns a line for the user with the number of calls and programs that were tried, and the number of
+    new findings."""
     effort, items, new = Effort(), worth_exploring(items, matcher), 0
     say(f"exploring for {seconds:g} s, seed {seed} …")
     with (folder / FINDINGS_FILE).open("wb") as stream:
@@ -373,7 +374,8 @@ def new_findings(folder: Path) -> list[Line]:
 
 
 def not_pinnable(run: Path, line: Line, *, confirm: bool) -> str | None:
-    """Returns the reason why a finding cannot be pinned; None if it can. With ``confirm``, its script must exit 1."""
+    """Returns the reason why a finding cannot be pinned; None if it can be pinned. If ``confirm`` is true, the script
+    of the finding is run and must exit with status 1."""
     if line.finding.unpinnable:
         return line.finding.unpinnable
     if not confirm:

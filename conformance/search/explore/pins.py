@@ -75,7 +75,7 @@ def run_programs(
     pins: Iterable[Pinned],
     guard: Guard,
 ) -> None:
-    """Runs the pinned programs of a case's cell; each counts as one more check of the cell."""
+    """Runs the pinned programs of a cell of a case. Each program counts as one more check of the cell."""
     if record.declared:
         return
     for pin in pins:

@@ -62,7 +62,7 @@ _MOST_ELEMENTS = 20_000
 
 
 def serve(given: object, tell: Tell) -> None:
-    """Runs in the subprocess: searches until the time is over."""
+    """Searches until the time is over. The function runs in the subprocess."""
     orders = msgspec.convert(given, Orders)
     device = orders.bench.open()
     turns = Turns(orders.items, orders.seed)
@@ -90,8 +90,8 @@ def serve(given: object, tell: Tell) -> None:
 def _peak_bytes() -> int:
     """Returns the largest resident memory of this process so far, in bytes.
 
-    On Linux the source is VmHWM in /proc/self/status. ru_maxrss (getrusage(2)) would begin at the resident memory of
-    the parent process and hide growth below that.
+    On Linux the number comes from VmHWM in /proc/self/status. ru_maxrss (getrusage(2)) would start at the resident
+    memory of the parent process and hide any growth up to that size.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -197,7 +197,9 @@ class Hunt:
 
         def failing(program: Program, error: BaseException) -> None:
             assert case.drawn is not None
-            failure = msgspec.structs.replace(failure_of(error), program=case.drawn.told(*program))
+            failure = msgspec.structs.replace(
+                failure_of(error), program=case.drawn.describe(*program)
+            )
             made = Attempt(1, failure, program=program)
             finding = self._finding(case, Sign(cell, kind_of(error), ""), turn, made)
             self.send(Found(finding, shrunk=False))
@@ -326,8 +328,8 @@ def _scaled(random: Random, candidate: Candidate) -> Candidate:
 
 
 def kind_of(error: BaseException) -> str:
-    """Returns the kind of the failure that is reported if a program raises this exception: the title and the subject
-    of the failure."""
+    """Returns the kind of failure that is reported if a program raises this exception: the title and the subject of the
+    failure."""
     return kind_of_failure(failure_of(error))
 
 

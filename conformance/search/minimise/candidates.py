@@ -1,7 +1,7 @@
 """One op and dtype on a device, with functions that check a single candidate: one sample of arguments in one layout.
 
-A run makes every check on all samples and layouts of an item (an op and dtype). The minimiser, random search and pinned
-examples make the same checks on one candidate and get the same failures.
+A run makes every check on all samples and layouts of an item (an op and dtype). The minimiser, the random search and
+the pinned examples make the same checks on a single candidate and find the same failures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from opinfo.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A call that is tried: a sample (the arguments), the layouts of its first tensor and of its other tensors, and the
+    """A call to try: a sample (the arguments), the layout of its first tensor, the layout of its other tensors, and the
     layout of an ``out=`` target."""
 
     sample: Sample
@@ -45,16 +45,16 @@ class Candidate:
 
     @property
     def case(self) -> LayoutCase:
-        """The layouts of the inputs as a LayoutCase of opinfo.layouts. Its name is a single layout if all inputs have the
-        same layout."""
+        """The layouts of the inputs as a LayoutCase of opinfo.layouts. If all inputs have the same layout, the name of
+        the case is the name of that layout."""
         same = self.first == self.rest or len(self.sample.tensors) < 2
         name = self.first.id if same else f"{self.first.id}/{self.rest.id}"
         return LayoutCase(name, self.first, self.rest)
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """The properties in which two failures of one cell must agree to count as the same failure: kind, exception type
-    and check."""
+    """The properties by which failures of one cell are compared: two failures with equal kind, exception type and check
+    count as the same failure."""
 
     kind: Kind
     raises: str | None
@@ -122,7 +122,7 @@ class CandidateRunner:
         return context.recorder.cells
 
     def is_defined(self, sample: Sample) -> bool:
-        """Returns True if the CPU's result of a call depends only on its arguments.
+        """Returns True if the CPU's result of a call depends only on the arguments of the call.
 
         A smaller call may have arguments that no longer fit each other, such as a weight for fewer channels than the
         input has. Some kernels then read past the end, so their result depends on the contents of memory. Such a
@@ -162,8 +162,8 @@ class CandidateRunner:
     def script_of(
         self, clause: str, call: CallKey, seconds: float, *, judged: bool, failure: Failure
     ) -> str:
-        """Returns the script that makes one call in a child process, for at most ``seconds``; empty if no script can be
-        written."""
+        """Returns the text of a script that makes one call in a child process, which may take ``seconds``; an empty
+        text if no script can be written."""
         checks = load(suite_of(clause)).op_checks
         context = self._context(self.samples, [clause])
         return script_for_call(

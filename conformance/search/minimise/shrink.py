@@ -47,8 +47,8 @@ _SHOWN = 8
 def start_of(
     runner: CandidateRunner, clause: str, wanted: Failure
 ) -> tuple[Candidate, Failed] | None:
-    """Returns the smallest sample of the plan that fails as ``wanted`` did, in the same layout, with its failure; None
-    if no sample fails in this way now."""
+    """Returns the smallest sample of the plan that fails in the same way and in the same layout as ``wanted``, together
+    with its failure; None if no sample fails in this way now."""
     for sample in sorted(runner.samples, key=lambda s: s.numel):
         record = runner.run_layout(sample, clause, wanted.layout)
         for failed in record.failures:
@@ -59,8 +59,8 @@ def start_of(
 
 def candidate_of(sample: Sample, failure: Failure) -> Candidate:
     """Returns a sample in the layouts in which it failed. The layout name of the failure is ``A`` (one layout for all
-    tensors), ``A/B`` (the layouts of the first tensor and of all others), ``A/B/C`` (the layouts of the first tensor,
-    of the second and of all others), or ``out=D`` (the layout of the ``out=`` target)."""
+    tensors), ``A/B`` (the layouts of the first tensor and of all other tensors), ``A/B/C`` (the layouts of the first
+    tensor, of the second tensor and of all other tensors), or ``out=D`` (the layout of the ``out=`` target)."""
     if failure.check == "target":
         return Candidate(sample, target=parse_layout(failure.layout.removeprefix("out=")))
     if failure.check == "inputs":
@@ -120,7 +120,7 @@ class Search:
         return simpler
 
     def _search_space(self, space: Space) -> bool:
-        """Searches one space once. If a simpler failing call is found, moves to it and returns True."""
+        """Searches one space once. If a simpler failing call is found, stores it in ``candidate`` and returns True."""
         failures: dict[Vector, tuple[Candidate, Failed] | None] = {}
 
         def fails(vector: Vector) -> bool:
@@ -156,7 +156,7 @@ class Search:
 
     @property
     def script(self) -> str:
-        """The repro script of the smallest failure; empty if it has none."""
+        """The repro script of the smallest failure; an empty text if the failure has no script."""
         return self.failure.script()
 
     @property

@@ -1,8 +1,9 @@
 """Simpler variants of a failing call, one aspect at a time: sample, dimensions, sizes, layouts, arguments, values.
 
 An aspect offers a space of integer vectors. The zero vector is the simplest variant, and the largest vector is the call
-as it is. Hypothesis searches the space and shrinks towards zero (:mod:`conformance.search.minimise.shrink`). If the op
-rejects a variant, that is another kind of failure, so the module does not depend on what an op accepts.
+as it is. Hypothesis searches the space and shrinks towards zero (:mod:`conformance.search.minimise.shrink`). The module
+does not need to know which calls an op accepts: if the op rejects a variant, the failure is of another kind, and the
+variant is not used.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def fewer_dimensions(current: Candidate) -> Space:
     """Returns the space of calls in which one dimension is dropped, either from all tensors of the largest rank or from
     one tensor.
 
-    The second number of a vector selects how lists of integers among the arguments are changed. 0: not at all. 1: they
-    are taken as sizes, and the size of the dropped dimension is removed. 2: they are taken as dimensions, the dropped
-    dimension is removed, and the others are renumbered.
+    The second number of a vector says how lists of integers among the arguments are changed. 0: the lists are not
+    changed. 1: the integers are treated as sizes, and the size of the dropped dimension is removed. 2: the integers are
+    treated as numbers of dimensions, the dropped dimension is removed, and the other dimensions are renumbered.
     """
     tensors = current.sample.tensors
     rank = current.sample.rank
@@ -90,7 +91,7 @@ def fewer_dimensions(current: Candidate) -> Space:
 
 
 def _with_arguments(current: Candidate, change: Callable[[Any], Any]) -> Candidate:
-    """Returns the candidate with ``change`` applied to each of its arguments and to their parts."""
+    """Returns the candidate with ``change`` applied to each argument and to each part of an argument."""
     call = current.sample.call
     return with_call(current, Arguments(*_changed((call.args, call.kwargs), change)))
 
@@ -159,8 +160,8 @@ def _simpler(layout: AnyLayout) -> list[AnyLayout]:
 
 
 def _factors(layout: Layout) -> tuple[int, int, int, int]:
-    """Returns, for each property of a layout (memory order, step, expand, offset), how far it is from its simplest
-    value."""
+    """Returns one number for each property of a layout (memory order, step, expand, offset); the number is 0 if the
+    property has its simplest value."""
     return (
         MEMORY.index(layout.memory),
         STEP.index(layout.step),
@@ -203,8 +204,8 @@ _SHORT = 6
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place among the arguments of a call: the keys that lead to it from the outside in, and the values that may
-    stand there, the simplest first."""
+    """One place among the arguments of a call: the keys that lead to the place from the outside in, and the values that
+    may be put there, the simplest first."""
 
     path: tuple[int | str, ...]
     options: tuple[Any, ...]

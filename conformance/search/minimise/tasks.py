@@ -32,7 +32,7 @@ _TARGET = "conformance.search.minimise.tasks:serve"
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The setup of a search: the device, the plan, and the number of samples that the plan takes."""
+    """The setup of a search: the device, the plan, and the number of samples for an op and dtype in the plan."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
@@ -49,14 +49,15 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A failing cell and the failure to look for. Without a failure, the cell's smallest current failure is used."""
+    """A failing cell and the failure to reproduce. If no failure is given, the smallest failure that the cell has now
+    is used."""
 
     cell: CellKey
     failure: Failure | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of a task: the example and its script, or the reason ``why`` no example was found."""
+    """The result of a task: the example and its script, or ``why``, the reason why no example was found."""
 
     task: Task
     example: Example | None = None
@@ -75,11 +76,11 @@ class Orders(msgspec.Struct, Generic[_Given], frozen=True):
 def in_turn(
     target: str, bench: Bench, tasks: Sequence[_Given], restarts: int
 ) -> Iterator[tuple[_Given, Any]]:
-    """Yields each task with the one message that a subprocess sends for it, or with an Ended object if the task killed
-    the subprocess. Only that task is lost.
+    """Yields each task with the one message that a subprocess sends for the task, or with an Ended object if the task
+    killed the subprocess. The remaining tasks then run in a new subprocess.
 
-    Raises ChildDied if the device cannot be opened, or after more than ``restarts`` restarts. If the device had been
-    opened before, opening it is tried twice, because a driver may need a moment after a crash.
+    Raises ChildDied if the device cannot be opened, or after more than ``restarts`` restarts. If the device could be
+    opened before, a failed attempt to open it is repeated once, because a driver may need a moment after a crash.
     """
     left, attempts = list(tasks), 1
     while left:
@@ -101,8 +102,8 @@ def in_turn(
 
 
 def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
-    """Minimises each task in turn and yields the results. Raises ChildDied if the subprocess does not start or dies too
-    often."""
+    """Minimises the failure of each task in turn and yields the results. Raises ChildDied if the subprocess does not
+    start or dies too often."""
     for task, said in in_turn(_TARGET, bench, tasks, _RESTARTS):
         if isinstance(said, Ended):
             yield Answer(task, why=f"{task.cell}: the process that minimised the cell {said.how}")

@@ -18,9 +18,9 @@ from conformance.checks.behaviour.allocator_memory import (
     filled,
     fresh,
     given_back,
+    has_statistics,
     inside,
     keeps,
-    kept,
     new_queue,
     overlapping,
     reset_totals,
@@ -112,8 +112,8 @@ def kept_through_split(context: CaseContext) -> None:
     over={"small": (4 * KIB,), "under_a_mebibyte": (900 * KIB,), "large": (6 * MIB,)},
 )
 def same_size(context: CaseContext, size: int) -> None:
-    """A block is freed and a block of the same size is allocated, eight times in a row. Each time the freed
-    block is reused: the reserved bytes do not grow."""
+    """Eight times in a row, a block is freed and a block of the same size is allocated. Each time the freed block is
+    reused, so the reserved bytes do not grow."""
     block = context.bytes_of(size)
     reserved = context.counters().reserved
     context.must(block.numel() == size, "the block has the wrong size")
@@ -165,8 +165,8 @@ _ORDERS = {
     over={f"neighbours_{name}": (order,) for name, order in _ORDERS.items()},
 )
 def coalesced(context: CaseContext, order: tuple[int, ...]) -> None:
-    """A large block is freed and split into four blocks, which are freed in one of several orders. The four
-    free blocks are merged, so that a request of the original size does not raise the reserved bytes."""
+    """A large block is freed and split into four blocks, which are freed in one of several orders. The four free blocks
+    are merged, so a request of the original size does not raise the reserved bytes."""
     fresh(context)
     with new_queue(context):
         whole = context.bytes_of(16 * MIB)
@@ -265,7 +265,7 @@ def counted(context: CaseContext) -> None:
         before.allocated,
         "`allocated` did not return to its value after everything was freed",
     )
-    if kept(context, "allocation"):
+    if has_statistics(context, "allocation"):
         context.same(
             now["allocation.all.allocated"],
             taken,
@@ -276,7 +276,7 @@ def counted(context: CaseContext) -> None:
             taken,
             "the counted frees differ from the number of frees made",
         )
-    if kept(context, "active_bytes"):
+    if has_statistics(context, "active_bytes"):
         context.same(now.active, before.active, "freed blocks are still counted as active")
     balanced(context, now, reset)
 

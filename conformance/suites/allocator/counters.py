@@ -17,7 +17,7 @@ from conformance.checks.behaviour.allocator_memory import (
     freed,
     fresh,
     granule,
-    kept,
+    has_statistics,
     ordered,
     peaks,
     reset_totals,
@@ -57,7 +57,7 @@ def one_block(context: CaseContext, size: int) -> None:
     rise, more = during.allocated - before.allocated, granule(context, size)
     text = f"a block of {size} bytes should raise `allocated` by at least {size} and at most {size + more} bytes, but did not"
     context.check(size <= rise <= size + more, text, found=rise)
-    if kept(context, "requested_bytes"):
+    if has_statistics(context, "requested_bytes"):
         asked = during.requested - before.requested
         context.same(asked, size, "`requested` did not rise by the requested bytes")
     del block
@@ -76,7 +76,7 @@ def many_blocks(context: CaseContext) -> None:
     rise, most = during.allocated - before.allocated, sum(s + granule(context, s) for s in sizes)
     context.check(
         sum(sizes) <= rise <= most,
-        "`allocated` did not rise by the bytes of the blocks",
+        "`allocated` did not rise by the bytes of the blocks, plus at most one allocation granule per block",
         found=rise,
     )
     left, asked = list(blocks), sum(sizes)
@@ -92,7 +92,7 @@ def many_blocks(context: CaseContext) -> None:
             "a free lowered `allocated` by less than the bytes of the block",
             found=fall,
         )
-        if kept(context, "requested_bytes"):
+        if has_statistics(context, "requested_bytes"):
             context.same(
                 now.requested - before.requested,
                 asked,
@@ -115,7 +115,7 @@ def views(context: CaseContext) -> None:
     )
     view = block[17:4000]
     context.same(
-        context.counters().allocated, during.allocated, "making a view changed `allocated`"
+        context.counters().allocated, during.allocated, "creating a view changed `allocated`"
     )
     del block
     context.same(
@@ -134,7 +134,7 @@ def _as_before(context: CaseContext, before: Counters) -> None:
         before.allocated,
         "`allocated` did not return to its value after everything was freed",
     )
-    if kept(context, "requested_bytes"):
+    if has_statistics(context, "requested_bytes"):
         context.same(
             now.requested,
             before.requested,
@@ -171,7 +171,8 @@ def totals(context: CaseContext) -> None:
         balanced(context, context.counters(), reset)
     freed = context.counters().get("allocation.all.freed")
     context.must(
-        freed >= 4 or not kept(context, "allocation"), "fewer frees were counted than were made"
+        freed >= 4 or not has_statistics(context, "allocation"),
+        "the allocator counted fewer frees than were made",
     )
     del held
     balanced(context, context.counters(), reset)
@@ -298,7 +299,10 @@ def others_stay(context: CaseContext, used: int) -> None:
     blocks = [context.bytes_of(size, used) for size in (100, 60_000, 5 * MIB)]
     context.same(blocks[0].device.index, used, "a block is on the wrong device index")
     now = context.counters(used)
-    context.check(now.allocated > mine.allocated, f"`allocated` of index {used} did not rise")
+    context.check(
+        now.allocated > mine.allocated,
+        f"allocating blocks on index {used} did not raise its `allocated`",
+    )
     context.same(
         dict(context.counters(1 - used).all),
         dict(theirs.all),
@@ -351,7 +355,7 @@ def one_of_each(context: CaseContext, size: int) -> None:
     context.same(
         actions,
         list(_ACTIONS),
-        "the recorded events of the block are not alloc, free_requested and free_completed, in this order",
+        "the recorded events of the block are not alloc, free_requested and free_completed in this order",
     )
     sizes = {event["size"] for event in mine}
     enough = len(sizes) == 1 and min(sizes) >= size
@@ -505,7 +509,7 @@ def exact_pointers(context: CaseContext) -> None:
         context.same(
             state,
             "active_allocated",
-            "a live block is missing from the snapshot or has the wrong state there",
+            "a live block is missing from the snapshot, or the snapshot gives it the wrong state",
         )
 
 

@@ -25,7 +25,8 @@ cases = Cases(Kind.MEMORY)
 
 def _comes_back(context: CaseContext, size: int, before: int, text: str) -> None:
     """Checks that a freed block becomes available once the stream that it was marked for with record_stream has
-    finished, although other blocks, freed earlier, still wait for another stream. ``before`` is their number."""
+    finished, although ``before`` other blocks, which were freed earlier, still wait for another stream. ``text`` is the
+    message of the failure."""
     mine, busy, free = context.streams(3)
     fresh(context)
     with mine:
@@ -108,8 +109,8 @@ def in_use(context: CaseContext) -> None:
 
 
 def _occupied(context: CaseContext, stream: Any) -> None:
-    """Queues long work on a stream. The work ends by itself: a gate, which the test would have to open, cannot be
-    used, because the test's thread waits inside the allocator."""
+    """Queues work on a stream that takes long and ends by itself. A gate cannot be used here, because the thread that
+    would have to open it waits inside the allocator."""
     busy = context.descriptor.busy
     with stream:
         if busy is not None:

@@ -26,7 +26,7 @@ cases = Cases(Kind.MEMORY)
 STEPS = 50
 _FEW, _MORE = (0, 2), (1, 20)  # (seed, number of programs): in every plan; beyond quick
 
-_DRAWN = Drawn(replay, lambda _, program: ALLOCATOR.told(program), validate, source)
+_DRAWN = Drawn(replay, lambda _, program: ALLOCATOR.describe(program), validate, source)
 
 
 def _drawn(context: CaseContext, clause: str, seed: int, programs: int) -> None:

@@ -1,18 +1,16 @@
 """Measures how much host memory the current process holds, and decides if repeated work makes the memory grow.
 
-Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's allocator for
-small objects.
-Its size is known exactly, so an op without a leak does not change it. The *resident* memory is the anonymous
-memory that the system reports for the process. It includes pages that were mapped without malloc, and is
-imprecise.
+Two quantities are measured. The *heap* is the memory allocated by glibc's malloc and by Python's allocator for small
+objects. Its size is known exactly, so an op without a leak does not change it. The *resident* memory is the anonymous
+memory that the system reports for the process. It includes pages that were mapped without malloc, and is imprecise.
 
-A *window* is a number of repetitions of the work, before and after which memory is measured. Memory can grow in
-a window without a leak, for example because pools fill or pages are mapped. So a CPU op that is known not to
-leak is first run for 20 windows, and the largest growth of one window is noted. The tested work leaks if, in
-each of 16 consecutive windows, memory grows by more than this noted growth and by more than a fixed lower
-limit. Growth is averaged over three windows, because memory that is freed late raises the growth of one window
-and lowers that of the next. A pool thus has 16 windows to fill. Random growth like that of the CPU op exceeds the bound
-in one window of 21, and practically never in 16 windows in a row.
+A *window* is a number of repetitions of the work. Memory is measured before and after each window. Memory can grow in a
+window without a leak, for example because pools fill or pages are mapped. So a CPU op that is known not to leak is
+first run for 20 windows, and the largest growth of one window is noted. The tested work leaks if, in each of 16
+consecutive windows, memory grows by more than this noted growth and by more than a fixed lower limit. Growth is
+averaged over three windows, because memory that is freed late raises the growth of one window and lowers that of the
+next. A pool thus has 16 windows to fill. Random growth like that of the CPU op exceeds the bound in one window of 21,
+and practically never in 16 windows in a row.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ _OBJECT: Final = 64
 
 
 class Held(NamedTuple):
-    """Bytes of host memory in use: heap and resident memory, as defined in the module. A quantity is 0 if the
-    system cannot measure it."""
+    """The bytes of host memory in use: heap and resident memory, as the docstring of this module defines them. A
+    quantity is 0 if the system cannot measure it."""
 
     resident: int
     heap: int
 
     def __str__(self) -> str:
-        return f"{self.heap:,} bytes of heap and {self.resident:,} resident"
+        return f"{self.heap:,} bytes of heap and {self.resident:,} bytes of resident memory"
 
     def since(self, before: Held) -> Held:
         return Held(self.resident - before.resident, self.heap - before.heap)
@@ -74,7 +72,7 @@ def _of_libc(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
-def held() -> Held:
+def measure_host_memory() -> Held:
     gc.collect()  # backward leaves cycles, and only a collection empties Python's free lists
     return Held(_resident(), _heap())
 
@@ -115,17 +113,17 @@ def growths(window: Callable[[], None]) -> Iterator[Held]:
     """Yields the growth of host memory in bytes for each call of ``window``, endlessly. The measurement after
     one call is also the measurement before the next call. Each growth includes the 64 bytes that the previous
     result occupies."""
-    before = held()
+    before = measure_host_memory()
     while True:
         window()
-        after = held()
+        after = measure_host_memory()
         yield after.since(before)
         before = after
 
 
 def bound_of(window: Callable[[], None], floor: Held) -> Held:
-    """Returns how many bytes host memory may grow by in one call of ``window``, which runs an op known not to
-    leak: the largest growth in 20 calls, but at least ``floor``."""
+    """Returns how many bytes host memory may grow by in one call of ``window``, which runs an op that is known not to
+    leak. This is the largest growth in 20 calls, but at least ``floor``."""
     window()
     found = islice(growths(window), _SOUND)
     return Held(*map(max, zip(floor, *found)))

@@ -55,9 +55,9 @@ def in_use(context: CaseContext) -> int | None:
 
 
 def _must_measure(context: CaseContext, *, host: bool = False) -> None:
-    """Raises NotDeclared if the use of device memory cannot be measured. With ``host``, a measurement of host
-    memory is enough."""
-    if in_use(context) is None and not (host and any(host_memory.held())):
+    """Raises NotDeclared if the use of device memory cannot be measured. If ``host`` is true, it is enough that host
+    memory can be measured."""
+    if in_use(context) is None and not (host and any(host_memory.measure_host_memory())):
         raise NotDeclared(
             "memory use was not checked: the descriptor declares neither allocator_statistics nor allocator_memory_info"
         )
@@ -101,8 +101,8 @@ def host_bound(context: CaseContext, calls: int, floor: Held) -> Held:
 def host_grows(
     context: CaseContext, repeat: Callable[[], None], calls: int, bound: Held
 ) -> Held | None:
-    """Returns by how many bytes host memory grew in 16 windows of ``calls`` repetitions if it grew beyond the
-    bound in each window, otherwise None."""
+    """Returns by how many bytes host memory grew in 16 windows of ``calls`` repetitions if it grew beyond ``bound`` in
+    each window. Returns None if it did not."""
     return host_memory.grown(partial(_window, context, repeat, calls), bound)
 
 
@@ -203,7 +203,7 @@ def _judge(context: CaseContext, names: list[str], *, backward: bool) -> None:
         )
         _host_stays(context, repeat, _HOST_CALLS, bound, f"{what} of {name}")
     if refused:
-        context.note(f"not implemented: {', '.join(refused)}")
+        context.note(f"ops that the device does not implement: {', '.join(refused)}")
 
 
 _NAMES = list(_OPS)
@@ -392,7 +392,7 @@ def raised(context: CaseContext) -> None:
     x = _square(context, 1, grad=True)
 
     def fails(grad: torch.Tensor) -> torch.Tensor:
-        raise KeyError("ours")
+        raise KeyError("raised by the hook of this case")
 
     def repeat() -> None:
         hidden = x.sin()
@@ -461,5 +461,5 @@ def ahead(context: CaseContext) -> None:
         reserved.append(context.counters().peak - before)
         del made
     room = 8 * x.numel() * x.element_size()
-    text = "the peak of allocated bytes for 400 queued ops exceeds that for 40 ops by more than eight operands; found are the peaks for 40, 400 and 400 ops"
+    text = "the peak of allocated bytes for 400 queued ops exceeds that for 40 ops by more than the size of eight operands; the values found are the peaks for 40, 400 and 400 ops"
     context.check(max(reserved[1:]) <= reserved[0] + room, text, found=reserved)

@@ -21,8 +21,8 @@ from conformance.checks.behaviour.allocator_memory import (
     fits_in_memory,
     freed,
     fresh,
+    has_statistics,
     keeps,
-    kept,
     memory_info,
     new_queue,
 )
@@ -36,8 +36,8 @@ cases = Cases(Kind.MEMORY)
 
 @cases("allocator.memory_info", alone=True)
 def free_falls(context: CaseContext) -> None:
-    """A large block is allocated and freed. get_memory_info satisfies 0 <= free <= total; while the block is
-    live, free memory is lower by at least half the size of the block; the total stays the same."""
+    """A large block is allocated and freed. get_memory_info satisfies 0 <= free <= total, and the total stays the same.
+    While the block is live, free memory is lower by at least half the size of the block."""
     fresh(context)
     free, total = memory_info(context)
     context.check(
@@ -50,7 +50,7 @@ def free_falls(context: CaseContext) -> None:
     context.must(block.numel() == size, "the block has the wrong number of elements")
     less, same = memory_info(context)
     context.same(same, total, "the total of get_memory_info changed")
-    text = f"free memory fell too little for a block of {size} bytes"
+    text = f"free memory fell by less than half of the size of a block of {size} bytes"
     # Only half of the size is required, because other processes may free memory at the same time.
     context.check(less <= free - size // 2, text, found=free - less)
     del block
@@ -87,7 +87,7 @@ def totals_are_reset(context: CaseContext) -> None:
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
     torch.accelerator.memory.reset_accumulated_memory_stats(context.at(0))
     now = context.counters()
-    names = [name for name in ("num_ooms", "num_alloc_retries") if kept(context, name)]
+    names = [name for name in ("num_ooms", "num_alloc_retries") if has_statistics(context, name)]
     context.same(
         {name: now[name] for name in names},
         dict.fromkeys(names, 0),
@@ -97,8 +97,8 @@ def totals_are_reset(context: CaseContext) -> None:
 
 @cases("allocator.oom", alone=True)
 def more_than_there_is(context: CaseContext) -> None:
-    """A request larger than the total memory raises torch.OutOfMemoryError, whose message contains the
-    formatted size of the request."""
+    """A request larger than the total memory raises torch.OutOfMemoryError. The message contains the size of the
+    request, in GiB or TiB."""
     text = "a request of 32 TiB did not raise torch.OutOfMemoryError with the size in its message"
     size = r"32768(\.00)? GiB|32(\.00)? TiB"
     context.raises(torch.OutOfMemoryError, context.bytes_of, TOO_MUCH, text=text, match=size)
@@ -115,7 +115,7 @@ def goes_on(context: CaseContext) -> None:
         context,
         filled(context, 64 * KIB, 6),
         6,
-        "a block allocated after running out of memory has wrong bytes",
+        "a block that was allocated after a request ran out of memory has wrong bytes",
     )
 
 
@@ -127,8 +127,10 @@ def is_counted(context: CaseContext) -> None:
     context.must(_runs_out(context), "a request of 32 TiB did not fail")
     now = context.counters()
     for name in ("num_ooms", "num_alloc_retries"):
-        if kept(context, name):
-            context.same(now[name] - before[name], 1, f"{name} did not rise by one")
+        if has_statistics(context, name):
+            context.same(
+                now[name] - before[name], 1, f"a failed request did not raise {name} by one"
+            )
     context.same(now.allocated, before.allocated, "a failed request changed `allocated`")
 
 
@@ -200,7 +202,9 @@ def op_raises(context: CaseContext, name: str) -> None:
             error.__traceback__ = None  # the frames of the traceback keep the operands alive
         del error
     context.same(
-        context.counters().allocated, before, "an op that raised leaked memory: `allocated` changed"
+        context.counters().allocated,
+        before,
+        "an op that raised an exception leaked memory: `allocated` changed",
     )
 
 
@@ -208,8 +212,8 @@ def op_raises(context: CaseContext, name: str) -> None:
 def _fraction(
     context: CaseContext,
 ) -> Iterator[tuple[Callable[[], float], Callable[[float], None]]]:
-    """Yields a function that reads the memory fraction and a function that sets it, and restores the fraction
-    after the ``with`` block."""
+    """Yields two functions: one returns the memory fraction, the other sets it. After the ``with`` block, the fraction
+    is what it was before."""
     get, change = context.own("get_fraction"), context.own("set_fraction")
     before = get(0)
     try:
@@ -228,7 +232,7 @@ def limits(context: CaseContext) -> None:
     reserved, (_, total) = context.counters().reserved, memory_info(context)
     with _fraction(context) as (get, change):
         change((reserved + 1.5 * size) / total)
-        text = "the memory fraction differs from the value that was set (both multiplied by the total memory)"
+        text = "the memory fraction that was read differs from the one that was set (both are multiplied by the total memory)"
         context.same(round(get() * total), round(reserved + 1.5 * size), text)
         block = context.bytes_of(size)
         context.check(
@@ -249,7 +253,8 @@ def limits(context: CaseContext) -> None:
 
 @cases("allocator.fraction", over={"negative": (-0.5,), "above_one": (1.5,), "no_number": (float("nan"),)})  # fmt: skip
 def invalid(context: CaseContext, fraction: float) -> None:
-    """Setting a memory fraction outside of [0, 1], or NaN, raises an error and leaves the fraction as it was."""
+    """Setting the memory fraction to a number outside of [0, 1], or to NaN, raises an error and leaves the fraction as
+    it was."""
     with _fraction(context) as (get, change):
         before, text = (
             get(),
@@ -257,7 +262,9 @@ def invalid(context: CaseContext, fraction: float) -> None:
         )
         context.raises((ValueError, RuntimeError), change, fraction, text=text)
         context.same(
-            get(), before, "setting an invalid memory fraction raised, but changed the fraction"
+            get(),
+            before,
+            "setting an invalid memory fraction raised an exception, but also changed the fraction",
         )
 
 
@@ -301,12 +308,13 @@ def refused(context: CaseContext, text: str, named: str | None) -> None:
 
 @cases("allocator.settings", requires={"allocator_statistics"})
 def rounding(context: CaseContext) -> None:
-    """With the setting roundup_power2_divisions, if the descriptor declares it, requests are rounded up as
-    documented. If the descriptor does not declare it, setting it raises or warns."""
+    """If the descriptor declares the setting roundup_power2_divisions, requests are rounded up as documented for each
+    value of the setting. If the descriptor does not declare it, changing the setting raises an error or gives a
+    warning."""
     size, steps = 64 * KIB + 512, {"1": 64 * KIB + 512, "2": 96 * KIB, "4": 80 * KIB}
     change = context.own("allocator_settings")
     if "roundup_power2_divisions" not in context.descriptor.settings:
-        _told(context, "roundup_power2_divisions:4")
+        _check_refused_setting(context, "roundup_power2_divisions:4")
         return
     try:
         for divisions, expected in steps.items():
@@ -327,11 +335,11 @@ def rounding(context: CaseContext) -> None:
 
 @cases("allocator.settings", requires={"allocator_statistics"}, own_process=True, slow=True)
 def no_split(context: CaseContext) -> None:
-    """With the setting max_split_size_mb, if the descriptor declares it, freed blocks above that size are not
-    split for small requests. If the descriptor does not declare it, setting it raises or warns."""
+    """If the descriptor declares the setting max_split_size_mb, freed blocks above that size are not split for small
+    requests. If the descriptor does not declare it, changing the setting raises an error or gives a warning."""
     change = context.own("allocator_settings")
     if "max_split_size_mb" not in context.descriptor.settings:
-        _told(context, "max_split_size_mb:21")
+        _check_refused_setting(context, "max_split_size_mb:21")
         return
 
     def rise() -> int:
@@ -343,11 +351,17 @@ def no_split(context: CaseContext) -> None:
         context.must(block.numel() == 2 * MIB, "the small block has the wrong size")
         return context.counters().reserved - whole
 
-    context.must(rise() == 0, "by default a small block was not cut from the freed large block")
+    context.must(
+        rise() == 0,
+        "with the default settings, a small block was not cut from the freed large block",
+    )
     change("max_split_size_mb:21")
-    context.check(rise() > 0, "a small block was cut from a block above max_split_size_mb")
+    context.check(
+        rise() > 0,
+        "a small block was cut from a freed block that is larger than max_split_size_mb and must not be split",
+    )
     for statistic in ("oversize_allocations", "oversize_segments"):
-        if not kept(context, statistic):
+        if not has_statistics(context, statistic):
             continue
         name = f"{statistic}.current"
         fresh(context)
@@ -356,7 +370,7 @@ def no_split(context: CaseContext) -> None:
         context.same(
             context.counters().get(name) - before,
             1,
-            f"{name} does not count the block above max_split_size_mb",
+            f"{name} does not count a block that is larger than max_split_size_mb",
         )
         blocks.clear()
         fresh(context)
@@ -372,26 +386,27 @@ def unsupported(context: CaseContext) -> None:
     """Each allocator setting that torch knows but the descriptor does not declare is set. Each time an error is
     raised or a warning is given."""
     for key in sorted(SETTINGS - context.descriptor.settings):
-        _told(context, f"{key}:{_VALUES[key]}")
+        _check_refused_setting(context, f"{key}:{_VALUES[key]}")
     context.check(
         context.descriptor.settings <= SETTINGS,
         "the descriptor declares settings that torch does not know",
     )
 
 
-def _told(context: CaseContext, text: str) -> None:
-    """Checks that an allocator setting that the descriptor does not declare raises an error or warns when it is set."""
+def _check_refused_setting(context: CaseContext, text: str) -> None:
+    """Checks that setting an allocator option that the descriptor does not declare raises an error or gives a warning.
+    ``text`` is the setting, such as "max_split_size_mb:21"."""
     with warnings.catch_warnings(record=True) as told, _on_stderr() as said:
         warnings.simplefilter("always")
         try:
             context.own("allocator_settings")(text)
         except (ValueError, RuntimeError) as error:
-            context.check(str(error), f"the setting {text!r} raised without a message")
+            context.check(str(error), f"the exception for the setting {text!r} has no message")
             return
     warned = told or any("warning" in line.lower() for line in said)
     context.check(
         warned,
-        f"the setting {text!r}, which the descriptor does not declare, neither raised nor warned",
+        f"the setting {text!r}, which the descriptor does not declare, neither raised an exception nor gave a warning",
     )
 
 

@@ -75,7 +75,7 @@ def until_its_free(context: CaseContext, what: str) -> None:
     executes work that was queued before the free."""
     mine = context.stream()
     other = context.current_stream() if what == "default" else context.stream()
-    context.must(mine != other, "the two new streams are one stream", by="streams.identity")
+    context.must(mine != other, "the two new streams are the same stream", by="streams.identity")
     pool = context.own("pool")() if what == "pool" else None
     fresh(context)
     with mine, context.own("use_pool")(pool, 0) if what == "pool" else nullcontext():
@@ -524,7 +524,7 @@ def counts(context: CaseContext, size: int) -> None:
 
 @cases("allocator.host", requires={"host_statistics"})
 def reuses(context: CaseContext) -> None:
-    """A freed pinned block serves the next request of the same size, so that no memory is requested from the
+    """A freed pinned block serves the next request of the same size, so the allocator requests no memory from the
     system. The same is true after a queued copy that read the block has finished."""
     there = context.bytes_of(200 * KIB)
     _pinned(200 * KIB)

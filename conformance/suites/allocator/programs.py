@@ -24,8 +24,8 @@ from conformance.checks.behaviour.allocator_memory import (
     balanced,
     fresh,
     granule,
+    has_statistics,
     inside,
-    kept,
     known,
     ordered,
     overlapping,
@@ -151,7 +151,7 @@ class Watch:
             rise = now.allocated - start.allocated
             text, want = "`allocated` does not match the live blocks", f"{low} to {high}"
             context.check(low <= rise <= high, text, expected=want, found=rise, at=at)
-            if kept(context, "requested_bytes"):
+            if has_statistics(context, "requested_bytes"):
                 asked = now.requested - start.requested
                 context.same(
                     asked,
@@ -168,7 +168,7 @@ class Watch:
                 self.top[index],
             )
             context.check(now.peak >= top, text, expected=top, found=now.peak, at=at)
-        if self.judges("oom") and kept(context, "num_ooms"):
+        if self.judges("oom") and has_statistics(context, "num_ooms"):
             counted = now["num_ooms"] - self.reset[index]["num_ooms"]
             context.same(
                 counted,
@@ -233,7 +233,8 @@ class Live:
 
 
 class Model(State):
-    """What the device offers to an allocator program, and which blocks and pools are live."""
+    """What the device offers to an allocator program (indices, streams, pools), and the blocks and the pool that are
+    live between the steps of the program."""
 
     def __init__(self, descriptor: Descriptor, clause: str = "") -> None:
         super().__init__()
@@ -247,7 +248,7 @@ class Model(State):
         self.pool: int | None = None
 
     def keep(self, size: int, index: int, stream: int) -> int:
-        """Adds a live block and returns its number."""
+        """Adds a live block to the model and returns the number of the block."""
         self.live.append(Live(next(self.numbers), size, index, stream))
         return self.live[-1].number
 
@@ -328,7 +329,7 @@ def delete(run: Running, block: int) -> None:
 
 @ALLOCATOR.instruction(needs=lambda model, **_: len(model.live) < MOST - 1)
 def take_and_split(model: Model, stream: int, index: int) -> Iterator[Operation]:
-    """Frees a large block and cuts two small ones from it."""
+    """Allocates and frees a large block, and then allocates two small blocks, which can be cut from the large block."""
     yield model.allocate(900 * KIB, index, stream)
     yield from model.delete(model.live.pop())
     yield model.allocate(4 * KIB, index, stream)
@@ -350,7 +351,8 @@ def view(model: Model, which: int) -> Iterator[Operation]:
 
 @ALLOCATOR.instruction(needs=lambda model, **_: model.live, weight=2)
 def free(model: Model, which: int) -> Iterator[Operation]:
-    """Deletes one tensor; a block is freed with its last tensor."""
+    """Deletes one tensor that uses the memory of a block: a view, or the block's own tensor if there is no view. The
+    memory is freed when its last tensor is deleted."""
     block = model.live[which]
     if block.views:
         yield delete_view(block.views.pop())
@@ -380,8 +382,8 @@ def free_on(model: Model, which: int, stream: int) -> Iterator[Operation]:
 
 @operation
 def use_on(run: Running, block: int, size: int, index: int, stream: int, judged: bool) -> None:
-    """Reads a block on another stream, marks the block with record_stream, and frees it while that stream is
-    busy. If ``judged``, also checks that the block is not reused too early."""
+    """Reads a block on another stream, marks the block with record_stream, and frees it while that stream is busy. If
+    ``judged`` is true, also checks that the block is not reused too early."""
     result = run.context.bytes_of(size, index)
     known_place = judged and run.context.has("pointers")
     place = span(run.blocks[block].tensor) if known_place else (0, 0)
@@ -449,7 +451,8 @@ def reset_accumulated(run: Running, index: int) -> None:
 
 @operation
 def ask_too_much(run: Running, index: int, judged: bool) -> None:
-    """Requests 32 TiB, more than any device has. If ``judged``, checks the exception and the next request."""
+    """Requests 32 TiB, more than any device has. If ``judged`` is true, checks the exception, and that the next request
+    succeeds."""
     try:
         run.context.bytes_of(TOO_MUCH, index)
         found = "the request succeeded"
@@ -568,8 +571,8 @@ def begin(model: Model) -> list[Operation]:
 
 
 def lowered(model: Model, step: Step, judged: bool = True) -> list[Operation]:
-    """Returns the operations of a step, and after them an operation that reads the counters. If ``judged``, the
-    last operation also checks every invariant."""
+    """Returns the operations of a step, followed by an operation that reads the counters. If ``judged`` is true, the
+    last operation also checks every invariant of the clause."""
     operands = model.operands(step)
     # A step with an index changes only the counters of that index.
     touched = (operands["index"],) if "index" in operands else model.indices
@@ -612,7 +615,7 @@ def source(descriptor: Descriptor, clause: str, program: Steps) -> str:
         operations += lowered(model, step, judged=place == len(program))
     operations += end(model)
     return (
-        f'def program(context: CaseContext) -> None:\n    """{ALLOCATOR.told(program)}"""\n'
+        f'def program(context: CaseContext) -> None:\n    """{ALLOCATOR.describe(program)}"""\n'
         f"    watch = Watch(context, {clause!r}, {model.indices!r})\n"
         + straight(operations, _NAMES, 1)
     )

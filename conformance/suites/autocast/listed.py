@@ -65,8 +65,8 @@ def _dtypes(
     text: str,
     **named: Any,
 ) -> Answer:
-    """Check that a call in an autocast region gives results of dtype ``computed``. Raises
-    NotImplementedError if the call raises it and the device has no kernel for ``computed``: the call without autocast
+    """Check that a call in an autocast region gives results of dtype ``computed``. Raises NotImplementedError if the
+    device has no kernel for ``computed``, that is, if the call raises NotImplementedError and the call without autocast
     on operands of this dtype raises an exception too."""
     answer = call_under_autocast(context.opened, op, given, region, **named)
     if isinstance(answer.error, NotImplementedError):
@@ -114,7 +114,7 @@ def _assert_close(
 
 def _lower(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32], [lower], [FLOAT32, lower], [lower, FLOAT32]):
-        text = f"{op} of {_told(given)} does not run in the region's dtype {lower}"
+        text = f"{op} of {_dtype_names(given)} does not run in the region's dtype {lower}"
         answer = _dtypes(context, op, given, lower, lower, text)
         _values(context, op, answer, given, lower)
     _trained(context, op, lower, lower)
@@ -122,7 +122,7 @@ def _lower(context: CaseContext, op: str, lower: torch.dtype) -> None:
 
 def _float32(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([lower], [FLOAT32], [FLOAT32, lower], [lower, FLOAT32]):
-        text = f"{op} of {_told(given)} does not run in float32"
+        text = f"{op} of {_dtype_names(given)} does not run in float32"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
     _trained(context, op, lower, FLOAT32)
@@ -143,7 +143,7 @@ def _promote(context: CaseContext, op: str, lower: torch.dtype) -> None:
     for given in ([FLOAT32, lower], [lower, FLOAT32], [lower, lower, FLOAT32], [FLOAT32]):
         if len({*_operands(context, op, given)}) < 2 and given != [FLOAT32]:
             continue  # the op has fewer operands
-        text = f"{op} of {_told(given)} does not run in the widest dtype of its operands"
+        text = f"{op} of {_dtype_names(given)} does not run in the widest dtype of its operands"
         answer = _dtypes(context, op, given, lower, FLOAT32, text)
         _values(context, op, answer, given, FLOAT32)
     if call_under_autocast(context.opened, op, [lower], None).error is None:
@@ -156,7 +156,7 @@ def _unlisted(context: CaseContext, op: str, lower: torch.dtype) -> None:
         answer, plain = (
             call_under_autocast(context.opened, op, given, region) for region in (lower, None)
         )
-        text = f"{op} of {_told(given)}, which is in no autocast list, differs from the call without autocast"
+        text = f"{op} of {_dtype_names(given)}, which is in no autocast list, differs from the call without autocast"
         context.same(answer.description, plain.description, text)
         if answer.error is None:
             for mine, theirs in zip(answer.results, plain.results):
@@ -242,7 +242,9 @@ def _as_if_cast(
     here = _gradients(answer.results, leaves.leaves)
     dtypes = [None if each is None else each.dtype for each in here]
     wanted = [None if each is None else leaf.dtype for each, leaf in zip(there, leaves.leaves)]
-    context.same(dtypes, wanted, f"{op}: the dtype of a gradient differs from its leaf's")
+    context.same(
+        dtypes, wanted, f"{op}: the dtype of a gradient differs from the dtype of its leaf"
+    )
     _assert_close(
         context,
         here,
@@ -277,7 +279,7 @@ _JUDGES = {
 }
 
 
-def _told(given: Sequence[torch.dtype]) -> str:
+def _dtype_names(given: Sequence[torch.dtype]) -> str:
     return " and ".join(str(each)[6:] for each in given)
 
 

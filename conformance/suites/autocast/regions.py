@@ -432,7 +432,7 @@ def gradients(context: CaseContext) -> None:
             context.must(mine is not None and theirs is not None, "a leaf has no gradient")
             assert mine is not None
             assert theirs is not None
-            text = "the dtype of a gradient differs from its leaf's"
+            text = "the dtype of a gradient differs from the dtype of its leaf"
             context.same(mine.dtype, FLOAT32, text, kind=Kind.DTYPE, at=f"leaf {number}")
             assert_close_in(
                 context, lower, mine, theirs, "the gradient is not close to that of a float32 run"
@@ -657,7 +657,7 @@ def transforms(context: CaseContext) -> None:
         context.same(
             grad.dtype,
             FLOAT32,
-            "the dtype of a gradient differs from its operand's",
+            "the dtype of a gradient differs from the dtype of its operand",
             kind=Kind.DTYPE,
         )
         assert_close_in(

@@ -26,7 +26,9 @@ SUITE = Suite(
     ),
     op_checks=(
         OpCheck(higher_order.GRAD, first_order.applies, (higher_order.grad,), grad=True),
-        OpCheck(first_order.FIRST, first_order.applies, (first_order.first,), grad=True),
+        OpCheck(
+            first_order.FIRST, first_order.applies, (first_order.check_first_order,), grad=True
+        ),
         OpCheck(higher_order.SECOND, higher_order.has_second, (higher_order.second,), grad=True),
         OpCheck(
             higher_order.FORWARD,

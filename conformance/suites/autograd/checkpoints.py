@@ -36,7 +36,7 @@ def _gradients(
     context: CaseContext, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the result of a function and the gradients of its inputs, copied to the CPU. Random numbers are drawn
-    between the forward pass and backward, so that the generator's state differs in backward."""
+    between the forward pass and backward, so the generator's state is not the same in both."""
     leaves = [each.detach().clone().requires_grad_() for each in inputs]
     torch.manual_seed(17)
     result = function(*leaves)
@@ -88,7 +88,7 @@ def masks(context: CaseContext, reentrant: bool, preserve: bool) -> None:
     torch.manual_seed(12)
     want = [_drawn(context) for _ in range(2)]
     torch.manual_seed(12)
-    context.equal(_drawn(context), want[0], "the same seed gives different numbers")
+    context.equal(_drawn(context), want[0], "the same seed gives different random numbers")
     y.sum().backward()
     context.must(x.grad is not None, "the leaf has no gradient")
     assert x.grad is not None
@@ -100,11 +100,11 @@ def masks(context: CaseContext, reentrant: bool, preserve: bool) -> None:
     else:
         context.check(
             not torch.equal(drawn, mask),
-            "with preserve_rng_state=False backward drew the same mask again",
+            "with preserve_rng_state=False, backward drew the same mask again",
         )
         context.check(
             not torch.equal(after, want[1]),
-            "with preserve_rng_state=False backward did not advance the generator",
+            "with preserve_rng_state=False, backward did not advance the generator",
         )
 
 
@@ -221,7 +221,7 @@ def under_autocast(context: CaseContext, reentrant: bool) -> None:
     )
     context.check(
         x.grad is not None and x.grad.dtype == torch.float32,
-        "the gradient is missing, or its dtype differs from the leaf's",
+        "the gradient is missing, or its dtype differs from the dtype of the leaf",
         kind=Kind.DTYPE,
     )
 
@@ -264,15 +264,15 @@ def channels_last(context: CaseContext, reentrant: bool, name: str) -> None:
     context.same(
         strides[1],
         strides[0],
-        "strides of the result or the gradient differ from those without a checkpoint",
+        "the strides of the result or of the gradient differ from those without a checkpoint",
         Kind.STRIDES,
     )
 
 
 @cases("autograd.saved", requires={"generator"})
 def other_metadata(context: CaseContext) -> None:
-    """Run a function in a checkpoint whose recomputation gives tensors of another shape: backward must raise
-    RuntimeError."""
+    """Run a function in a checkpoint. When the function is run again for backward, it gives tensors of another shape:
+    backward must raise RuntimeError."""
     shapes = [8, 4]
 
     def changing(value: torch.Tensor) -> torch.Tensor:

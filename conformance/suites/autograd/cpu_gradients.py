@@ -1,4 +1,5 @@
-"""Gradients and derivatives that the CPU computes, as references, and the rounding errors that a device may add to them."""
+"""Gradients and derivatives that the CPU computes and that serve as references, and the rounding errors that a device
+may add to them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from conformance.suites.autograd.gradients import (
     Gradients,
     Grads,
     Values,
-    again,
+    gradients_of_gradients,
     held_by,
     leaves_of,
     products,
@@ -45,7 +46,7 @@ def as_the_cpu_does(
     geometries: Sequence[Geometry | None],
     *given: Any,
 ) -> Gradients:
-    """Run the procedure on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
+    """Run ``procedure`` on eager CPU, with inputs and cotangents in the same layouts as on the device. All devices
     share the derivative formulas, so a fault that eager CPU has too is not counted as a fault of the device."""
     there = laid_out(call.values, geometries, identity)
     host = replace(call, inputs=there, device=torch.device("cpu"), guarded=Guarded)
@@ -132,7 +133,7 @@ def second_gradients(
     given = leaves_of(given, range(len(given)))
     with torch.enable_grad():
         first = torch.autograd.grad(ends, graph.starts, given, create_graph=True, allow_unused=True)
-        return list(again(first, [*graph.starts, *given], identity))
+        return list(gradients_of_gradients(first, [*graph.starts, *given], identity))
 
 
 def tangents_of(

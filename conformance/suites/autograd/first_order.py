@@ -43,8 +43,8 @@ _LARGE = 2.0**10
 
 
 class Few(NamedTuple):
-    """The gradient computations for a sample that is not the first one: the layouts of its inputs and of its
-    cotangents. If ``alone`` is true, the gradient of each single input is computed too."""
+    """The gradient computations for any sample except the first: the layouts of its inputs and of its cotangents. If
+    ``alone`` is true, the gradient of each single input is computed too."""
 
     inputs: tuple[str, ...]
     cotangents: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Ask:
     scale: float = 1.0
 
 
-def first(ctx: OpContext) -> None:
+def check_first_order(ctx: OpContext) -> None:
     with ctx.running(FIRST):
         for number, sample in enumerate(chosen(ctx)):
             known = known_of(ctx, sample)
@@ -122,8 +122,8 @@ def lays_of(ctx: OpContext, sample: Sample, layouts: Iterable[str]) -> dict[str,
 
 def _asks(ctx: OpContext, known: Known, lays: Mapping[str, Laid], few: Few | None) -> Iterator[Ask]:
     """Yield the gradient computations for a sample: those that ``few`` lists, or all if ``few`` is None. If ``few`` is
-    given, a non-contiguous input is combined with a non-contiguous cotangent if possible: the first sample covers a
-    non-contiguous input with a contiguous cotangent, and the reverse."""
+    given, a non-contiguous input is combined with a non-contiguous cotangent if possible, because the first sample
+    already covers a non-contiguous input with a contiguous cotangent, and the reverse."""
     every = known.places
     strided = few.cotangents[-1] if few and few.cotangents else PLAIN
     strided = strided if ctx.device.takes(strided) else PLAIN

@@ -185,9 +185,9 @@ class _Doubles(torch.autograd.Function):
 
 @cases("autograd.function")
 def mark_dirty(context: CaseContext) -> None:
-    """Change the input of a Function in place and call ctx.mark_dirty: apply must return the same tensor, the version of
-    the tensor must rise, and the gradients must be right. Backward must raise if another op had saved the tensor
-    before. A change of a leaf that requires a gradient must raise too."""
+    """Change the input of a Function in place and call ctx.mark_dirty: apply must return the same tensor, the version
+    of the tensor must rise, and the gradients must be right. If another op had saved the tensor before, backward must
+    raise RuntimeError. Changing a leaf that requires a gradient must raise RuntimeError too."""
     x = leaf(context, 4, 6)
     y = x * 3
     before = y._version
@@ -294,7 +294,7 @@ def mark_non_differentiable(context: CaseContext) -> None:
     context.same(
         [each.dtype for each in seen],
         [torch.int64, torch.float32],
-        "the dtype of a cotangent differs from its result's",
+        "the dtype of a cotangent differs from the dtype of its result",
         Kind.DTYPE,
     )
     for each in seen:
@@ -331,7 +331,7 @@ def materialized(context: CaseContext, index: int) -> None:
     """Use only one of three results of a Function: for each unused result, backward must receive a cotangent of zeros
     with the result's shape, dtype and device."""
     for used in range(3):
-        at = f"the use of result {used} alone"
+        at = f"only result {used} is used"
         x, seen = leaf(context, 3, 4, index=index), list[Any]()
         results = apply(_Several, x, True, seen)
         results[used].backward(torch.ones_like(results[used]))
@@ -340,7 +340,7 @@ def materialized(context: CaseContext, index: int) -> None:
         context.same(
             found,
             forms,
-            "shape, dtype or device of a cotangent differs from its result's",
+            "the shape, dtype or device of a cotangent differs from that of its result",
             Kind.SHAPE,
             at,
         )
@@ -367,14 +367,14 @@ def not_materialized(context: CaseContext) -> None:
             want,
             "the cotangent of an unused result is not None",
             Kind.STATE,
-            f"the use of result {used} alone",
+            f"only result {used} is used",
         )
         assert_tensor_close(
             context,
             x.grad,
             torch.full((3, 4), 2.0 if used == 0 else 1.0),
             WRONG_GRADIENT,
-            f"the use of result {used} alone",
+            f"only result {used} is used",
         )
 
 
@@ -452,7 +452,7 @@ def input_as_result(context: CaseContext) -> None:
         context.same(
             y.stride(),
             given.stride(),
-            "the strides of the result differ from the input's",
+            "the strides of the result differ from those of the input",
             Kind.STRIDES,
             text,
         )
@@ -494,8 +494,8 @@ def returned_gradients(context: CaseContext) -> None:
     given = values(3, 4)
     ones = torch.ones(3, 4)
     ways: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor, torch.Tensor]] = {
-        "the cotangent itself, twice": (lambda g: (g, g), given, given),
-        "one tensor twice": (lambda g: (h := g * 2, h), given * 2, given * 2),
+        "the cotangent itself for both inputs": (lambda g: (g, g), given, given),
+        "one tensor for both inputs": (lambda g: (h := g * 2, h), given * 2, given * 2),
         "transposed strides": (lambda g: ((g.t() * 3).contiguous().t(), g), given * 3, given),
         "stepped": (lambda g: (torch.stack([g, g * 7], 2)[..., 1], g), given * 7, given),
         "expanded": (lambda g: (g[:1].expand(3, 4), g), given[:1].expand(3, 4), given),
@@ -513,15 +513,19 @@ def returned_gradients(context: CaseContext) -> None:
             result = apply(_Returns, x, y, made)
             result.backward(context.to_device(given.clone()))
             assert_tensor_close(
-                context, x.grad, first * times, WRONG_GRADIENT, f"{name}, time {times}"
+                context, x.grad, first * times, WRONG_GRADIENT, f"{name}, backward pass {times}"
             )
             assert_tensor_close(
-                context, y.grad, second * times, WRONG_GRADIENT, f"{name}, time {times}"
+                context, y.grad, second * times, WRONG_GRADIENT, f"{name}, backward pass {times}"
             )
         assert x.grad is not None
         form = x.grad.dtype
         context.same(
-            form, torch.float32, "the dtype of a gradient differs from its leaf's", Kind.DTYPE, name
+            form,
+            torch.float32,
+            "the dtype of a gradient differs from the dtype of its leaf",
+            Kind.DTYPE,
+            name,
         )
         with torch.no_grad():
             x.grad.zero_()

@@ -1,4 +1,4 @@
-"""The judge of gradients: compares the gradients of a device with those of the CPU."""
+"""Compares the gradients of a device with those of the CPU, and finds changed inputs and cotangents."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ def judge_gradients(evidence: Gradients, reference: ReferenceParts) -> Found:
     """Check the values, shape, dtype and device of each gradient against the reference, and check that backward changed
     no input and no cotangent.
 
-    A gradient that is None in the reference may be None or zeros. A device passes if eager CPU raises for the same
-    layouts too, or gives the same gradient. If the op may select any of several equal elements, the sum of the
-    gradients of these elements is compared.
+    A gradient that is None in the reference may be None or zeros. A device that raises an exception passes if eager CPU
+    raises for the same layouts too, and a gradient that differs from the reference passes if eager CPU computes the
+    same gradient. If the op may select any of several equal elements, the sum of the gradients of these elements is
+    compared.
     """
     if evidence.unjudged is not None:
         return
     if evidence.raised is not None:
         alike = reference.alike
         refused = alike is not None and alike.raised is not None
-        yield None if refused else raised(evidence.raised, "gradients, as on the CPU")
+        expected = "gradients, because the CPU computes gradients for the same call"
+        yield None if refused else raised(evidence.raised, expected)
         return
     for place, (got, want) in enumerate(zip(evidence.read, reference.wants)):
         if want is None and got is None:
@@ -97,8 +99,8 @@ def other_gradient(
     tolerances: Any,
 ) -> Wrong | None:
     """Return a failure if a gradient differs from the reference by more than the accepted rounding error, otherwise
-    None. The functions in ``slacks`` return accepted errors in ascending order; each function is called only if the
-    difference exceeds the errors of the functions before it. A gradient of None counts as zeros."""
+    None. A gradient that is None counts as zeros. The functions in ``slacks`` return accepted errors in ascending
+    order. Each of them is called only if the difference exceeds the errors that the functions before it returned."""
     there = want if got is None else got
     if there is None:
         return None

@@ -1,5 +1,5 @@
-"""The functions that compute gradients of a call with cotangents in given layouts: forward, backward, twice, in a batch,
-accumulated into leaves.
+"""Functions that compute the gradients of a call for cotangents in given layouts: first and second gradients,
+forward-mode derivatives, gradients for a batch of cotangents, and gradients that are accumulated into leaves.
 
 Repro scripts contain copies of these functions, so the functions need only torch.
 """
@@ -99,7 +99,7 @@ def leaves_of(tensors: Iterable[torch.Tensor], places: Collection[int]) -> list[
     return [t.detach().requires_grad_(n in places) for n, t in enumerate(tensors)]
 
 
-def laid(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
+def place_cotangent(call: Invocation, cotangent: Cotangent | None) -> Guarded | None:
     """Build a cotangent on the device in its layout. Returns None if ``cotangent`` is None."""
     if cotangent is None:
         return None
@@ -111,7 +111,7 @@ def given_to(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the outputs that require a gradient and have a cotangent, and the cotangents of these outputs on the
     device."""
-    answer.cotangents = [laid(call, each) for each in cotangents]
+    answer.cotangents = [place_cotangent(call, each) for each in cotangents]
     ends, given = [], []
     for output, held, each in zip(outputs, answer.cotangents, cotangents):
         if held is not None and each is not None and output.requires_grad:
@@ -121,7 +121,7 @@ def given_to(
 
 
 def read(call: Invocation, answer: Gradients, grads: Sequence[torch.Tensor | None]) -> None:
-    """Wait for the gradients. Store in ``answer`` a CPU copy of each of them, and its device."""
+    """Wait for the gradients, and store a CPU copy and the device of each gradient in ``answer``."""
     call.settle(grads)
     answer.found_on = [None if each is None else str(each.device) for each in grads]
     answer.read = [None if each is None else call.back(each.to_dense()) for each in grads]
@@ -131,8 +131,8 @@ Procedure = Callable[..., Gradients]
 
 
 def collects_memory(procedure: Procedure) -> Procedure:
-    """Decorate a procedure: after the call, look which bytes of inputs and cotangents it changed, and give the inputs
-    their known bytes again."""
+    """Decorate a function that computes gradients. After each call, the decorated function finds the bytes of inputs
+    and cotangents that the call changed, stores them in the result, and restores the inputs."""
 
     @wraps(procedure)
     def with_memory(call: Invocation, *given: Any) -> Gradients:
@@ -227,13 +227,13 @@ def differentiated_twice(
             return answer
         try:
             answer.devices = [str(each.device) for each in (*starts, *given)]
-            read(call, answer, again(first, [*starts, *given], call.move))
+            read(call, answer, gradients_of_gradients(first, [*starts, *given], call.move))
         except Exception as error:
             answer.raised = error
     return answer
 
 
-def again(
+def gradients_of_gradients(
     first: Sequence[torch.Tensor | None],
     starts: Sequence[torch.Tensor],
     move: Callable[[torch.Tensor], torch.Tensor],
@@ -259,7 +259,7 @@ def pushed_forward(call: Invocation, places: Sequence[int], tangents: Cotangents
         answer.unjudged = error
         return answer
     try:
-        answer.cotangents = [laid(call, each) for each in tangents]
+        answer.cotangents = [place_cotangent(call, each) for each in tangents]
         given = [seen(h.view, t) for h, t in zip(answer.cotangents, tangents) if h and t]
         read(
             call,
@@ -363,7 +363,7 @@ def accumulated(call: Invocation, places: Sequence[int], cotangents: Cotangents)
                 )
                 now = [each.grad for each in starts]
                 call.settle(now)
-                steps.append([held(call, *each) for each in zip(before, at, now)])
+                steps.append([describe_leaf_gradient(call, *each) for each in zip(before, at, now)])
             answer.before = steps
             answer.read = [None if h is None else h.values for h in steps[0]] if steps else []
         except Exception as error:
@@ -378,7 +378,7 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride()) if tensor.layout == torch.strided else ()
 
 
-def held(
+def describe_leaf_gradient(
     call: Invocation, before: torch.Tensor | None, at: int | None, now: torch.Tensor | None
 ) -> Held | None:
     """Return a description of a leaf's gradient after a backward pass; None if the leaf has no gradient or the gradient

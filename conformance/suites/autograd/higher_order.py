@@ -71,7 +71,7 @@ def has_forward(t: Traits) -> bool:
     return applies(t) and t.subject.has_forward_gradient
 
 
-def asked(
+def laid_out_samples(
     ctx: OpContext, pairs: Sequence[tuple[str, str]], samples: int
 ) -> Iterator[tuple[Known, Laid, str, str]]:
     """Yield a tuple (reference gradients of a sample, laid-out inputs, layout of the cotangents, name of the check).
@@ -101,7 +101,7 @@ def asked(
 def second(ctx: OpContext) -> None:
     """Check the second gradients with respect to the inputs and to the cotangents."""
     with ctx.running(SECOND):
-        for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
+        for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, SAMPLES):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
             of = [f"the second gradient with respect to input {place}" for place in known.places]
@@ -127,7 +127,7 @@ def forward(ctx: OpContext) -> None:
     """Check gradients for a batch of two cotangents and, on devices that declare ``storage``, forward-mode derivatives
     for tangents in several layouts."""
     with ctx.running(FORWARD):
-        for known, laid, layout, name in asked(ctx, _PAIRS, SAMPLES):
+        for known, laid, layout, name in laid_out_samples(ctx, _PAIRS, SAMPLES):
             tensors, outputs = laid.sample.tensors, known.outputs(laid.geometries)
             given = (known.places, tangents(known, laid, layout))
             of = [f"the forward-mode derivative of output {n}" for n in range(len(outputs))]
@@ -183,7 +183,7 @@ def _judged(
 def grad(ctx: OpContext) -> None:
     """Check the strides and values of the gradients that backward accumulates into leaves."""
     with ctx.running(GRAD):
-        for known, laid, layout, name in asked(ctx, _ACCUMULATED, 2):
+        for known, laid, layout, name in laid_out_samples(ctx, _ACCUMULATED, 2):
             cotangents = known.cotangents(layout, laid.geometries)
             given = (known.places, cotangents)
             reference = of_inputs(ctx, known, laid, accumulated, given)
@@ -193,8 +193,9 @@ def grad(ctx: OpContext) -> None:
 
 def judge_accumulated(evidence: Gradients, reference: ReferenceParts) -> Found:
     """Check the gradients that three backward passes accumulate into a leaf. The first gradient must have the leaf's
-    strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second must be added in place.
-    The third pass runs with create_graph=True and must store the sum in a new tensor."""
+    strides if the leaf is dense and non-overlapping, otherwise it must be row-major. The second pass must add its
+    gradient to the first one in place. The third pass runs with create_graph=True and must store the sum in a new
+    tensor."""
     steps = evidence.before or ((), (), ())
     for place, leaf, one, two, three in zip(reference.places, evidence.leaves, *steps):
         if one is None or two is None or three is None:
@@ -229,8 +230,9 @@ def row_major(shape: Sequence[int]) -> list[int]:
 
 
 def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
-    """Return a failure if a later gradient of a leaf is wrong, otherwise None. The second pass must add to the gradient
-    in place; the third, with create_graph=True, must store the sum in a new tensor."""
+    """Return a failure if the gradient of a leaf is wrong after the second or the third backward pass, otherwise None.
+    The second pass must add to the gradient in place. The third pass, with create_graph=True, must store the sum in a
+    new tensor."""
     if not two.kept:
         return Wrong(
             "not_aliased",
@@ -239,8 +241,8 @@ def unkept(one: Held, two: Held, three: Held, tolerances: Any) -> Wrong | None:
         )
     total = two.values + one.values
     for now, want, told in (
-        (two, one.values * 2, "accumulated twice"),
-        (three, total, "accumulated with create_graph=True"),
+        (two, one.values * 2, "after the second backward pass"),
+        (three, total, "after a backward pass with create_graph=True"),
     ):
         wrong = tensor_difference(now.values, want, tolerances, SUM_ROUNDINGS)
         if wrong is not None:

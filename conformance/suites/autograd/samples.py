@@ -91,8 +91,9 @@ def known_of(ctx: OpContext, sample: Sample) -> Known:
 
 
 def _usable(ctx: OpContext, sample: Sample) -> bool:
-    """Return True if gradients can be computed for the sample: the tensors are strided and have at most MOST elements
-    in total, and the call does not write to the first tensor."""
+    """Return True if gradients can be computed for the sample: all tensors are strided, they have between 1 and MOST
+    elements in total, and the call does not write to the first tensor. If the sample has one long dimension, the CPU's
+    result must also be finite. If the op takes its indices on the CPU, the sample must have no indices."""
     strided = all(each.layout == torch.strided for each in sample.tensors)
     on_cpu = "gradients.indices_on_cpu" in ctx.traits.families
     if on_cpu and any(not floats(each) for each in sample.tensors):
@@ -132,14 +133,14 @@ def _most_telling_first(ctx: OpContext, samples: list[Sample], spare: list[Sampl
 
 
 def is_long(sample: Sample) -> bool:
-    """Return True if the sample was made for its one long dimension. Layouts make no difference to such a sample."""
+    """Return True if the sample was made to test one long dimension. Layouts make no difference to such a sample."""
     return sample.axis == LONG.name
 
 
 def _weight(sample: Sample) -> tuple[bool, bool, bool, bool, int, int]:
     """Return the sort key of a sample, for descending order. Samples without empty tensors come first. Among equals,
-    the key prefers samples to which layouts make a difference, then torch's own samples, then samples with more
-    dimensions longer than 1, then samples with a lower index."""
+    these come first, in this order of importance: samples to which layouts make a difference, torch's own samples,
+    samples with more dimensions longer than 1, and samples with a lower index."""
     longest = max(sum(n > 1 for n in each.shape) for each in sample.tensors)
     held = all(each.numel() for each in sample.tensors)
     return held, not is_long(sample), longest > 1, not sample.axis, longest, -sample.index
@@ -221,8 +222,8 @@ class Known:
     # -- cotangents
 
     def returns(self, geometries: Sequence[Geometry]) -> bool:
-        """Return True if the CPU can differentiate the call on inputs of the given geometries. An expanded input
-        repeats some of its values, and the CPU may raise for the repeated values."""
+        """Return True if the CPU can differentiate the call on inputs of the given geometries. It may raise for an
+        expanded input, because such an input repeats some of its values."""
         try:
             repeats = any(each.expanded is not None for each in geometries)
             if repeats:  # expanded tensors hold different values than the sample
@@ -296,9 +297,10 @@ class Known:
         given: tuple[Any, ...],
         compute: Compute = gradients,
     ) -> dict[str, Any]:
-        """Return the parts of the reference for one gradient computation: the gradients, their sensitivity to rounding,
-        and eager CPU's gradients. ``given`` holds the indices of the inputs to differentiate, the cotangents, and the
-        other arguments of ``procedure``, which computes the gradients."""
+        """Return the parts of the reference for one gradient computation: the expected gradients, their sensitivity to
+        rounding errors, and the gradients that eager CPU computes in the same layouts. ``given`` holds the indices of
+        the inputs to differentiate, the cotangents, and the other arguments of ``procedure``, which computes the
+        gradients."""
         places, cotangents = given[:2]
         geometries, epsilon = laid.geometries, EPSILON.get(self.ctx.dtype, 0.0)
         more = "" if self.wide else ", wide=False"

@@ -250,9 +250,9 @@ def twice(context: CaseContext, name: str) -> None:
     """Run backward twice through a retained graph, then once without retain_graph: each gradient must be right. A
     fourth backward must raise RuntimeError, because the graph was freed."""
     made = Passed(context, name)
-    for at in ("the first time", "the second time"):
+    for at in ("the first backward", "the second backward"):
         assert_gradient(context, made.gradient(retain=True), made.want, WRONG_GRADIENT, at)
-    assert_gradient(context, made.gradient(), made.want, WRONG_GRADIENT, "the third time")
+    assert_gradient(context, made.gradient(), made.want, WRONG_GRADIENT, "the third backward")
     text = "backward through a freed graph does not raise the documented exception"
     context.raises(RuntimeError, made.gradient, text=text, match="second time")
 
@@ -282,8 +282,9 @@ def dropout(context: CaseContext) -> None:
 
 @cases("autograd.saved", requires={"allocator_statistics"}, over={"memory": (False,), "memory_of_a_checkpoint": (True,)})  # fmt: skip
 def memory(context: CaseContext, checkpointed: bool) -> None:
-    """Measure how much memory a graph of 18 ops keeps allocated. Without a checkpoint, the memory must be that of 6 to
-    25 tensors; with a checkpoint, that of at most 2. After backward, the memory must be 0."""
+    """Measure how much memory a graph of 18 ops keeps allocated. Without a checkpoint, the graph must keep as much
+    memory as 6 to 25 tensors need; with a checkpoint, as much as at most 2 tensors need. After backward, it must keep
+    no memory."""
     count = 2**16
     x = torch.full((count,), 0.5, device=context.named(), requires_grad=True)
 
@@ -364,7 +365,7 @@ def _through(
     index: int,
 ) -> None:
     """Save tensors of many layouts and dtypes under the given hooks. In backward, the saved tensors must have the
-    original device, shape and values and, if dense and ``strides`` is true, the original strides."""
+    original device, shape and values. If ``strides`` is true, dense tensors must also have the original strides."""
     for name, made in KEPT.items():
         base = values(4, 6).to(context.named(index))
         kept, seen = made(base), list[torch.Tensor]()

@@ -275,7 +275,8 @@ def _wanted(seed: int) -> torch.Tensor:
 def _assert_gradient(
     context: CaseContext, found: torch.Tensor | None, want: torch.Tensor, at: str = ""
 ) -> None:
-    """Check that the gradient exists and equals ``want``, up to errors that are far smaller than those of a race."""
+    """Check that the gradient exists and equals ``want``. The tolerance is far smaller than the errors that a race
+    would cause."""
     context.check(found is not None, "the leaf has no gradient", at=at)
     assert found is not None
     context.assert_close(found, want, WRONG_GRADIENT, at, rtol=0.02, atol=0.02)
@@ -500,7 +501,7 @@ def hooks_in_order(context: CaseContext) -> None:
     x.grad = None
     order.clear()
     _backward(z)
-    context.same(order, wanted[3:], "removed hooks ran", Kind.ORDER)
+    context.same(order, wanted[3:], "hooks ran although they had been removed", Kind.ORDER)
     whole(context, x.grad, 5.0, "the gradient after removing the hooks is wrong")
 
 
@@ -536,8 +537,8 @@ def multi_grad(context: CaseContext, mode: str) -> None:
 @cases("autograd.threads", over={"step_in_a_hook": (0,)})
 @cases("autograd.threads", requires={"multi_device"}, indices=2, over={"step_in_a_hook_of_index_1": (1,)})  # fmt: skip
 def step_in_a_hook(context: CaseContext, where: int) -> None:
-    """Run an optimiser's step in a post-accumulate-grad hook and set grad to None there: the parameter must be updated
-    and the gradient released."""
+    """Register a post-accumulate-grad hook that runs an optimiser's step and sets the grad of the parameter to None:
+    the parameter must be updated and the gradient released."""
     x = leaf(context, where)
     optimiser = torch.optim.SGD([x], lr=0.5)
 
@@ -560,7 +561,7 @@ class _Broken(Exception):
 
 
 def _breaks() -> None:
-    raise _Broken("in a node")
+    raise _Broken("raised by this case")
 
 
 @cases("autograd.threads", over={"error_in_a_node": ("node", 0), "error_in_a_hook": ("hook", 0)})
@@ -575,7 +576,10 @@ def error(context: CaseContext, place: str, where: int) -> None:
     for _ in range(2):
         text = "backward does not raise the exception of the node or hook"
         context.raises(
-            _Broken, partial(_backward, y * 2, retain_graph=True), text=text, match="in a node"
+            _Broken,
+            partial(_backward, y * 2, retain_graph=True),
+            text=text,
+            match="raised by this case",
         )
     x.grad = None
     _backward(noting(x, int))
@@ -620,8 +624,8 @@ def error_of_queued_work(context: CaseContext) -> None:
 
 @cases("autograd.threads")
 def deep(context: CaseContext) -> None:
-    """Run backward through a chain of 10,000 nodes and free the graph: neither may overflow the stack, and the gradient
-    must be right."""
+    """Run backward through a chain of 10,000 nodes and free the graph: neither of the two may overflow the stack, and
+    the gradient must be right."""
     x = leaf(context, count=2)
     y = x
     for _ in range(5000):

@@ -156,14 +156,24 @@ def transforms(context: CaseContext) -> None:
     x, flat = context.to_device(values(3, 4)), context.to_device(values(4))
     cube = partial(apply, _Cube)
     first, second = 3 * values(3, 4) ** 2, 3 * values(4) ** 2
-    assert_tensor_close(context, torch.func.grad(_cubes)(x), first, "torch.func.grad is wrong")
-    pull: Any = torch.func.vjp(cube, x)[1]
-    assert_tensor_close(context, pull(x)[0], first * values(3, 4), "torch.func.vjp is wrong")
     assert_tensor_close(
-        context, torch.func.jacrev(cube)(flat), second.diag(), "torch.func.jacrev is wrong"
+        context, torch.func.grad(_cubes)(x), first, "the result of torch.func.grad is wrong"
+    )
+    pull: Any = torch.func.vjp(cube, x)[1]
+    assert_tensor_close(
+        context, pull(x)[0], first * values(3, 4), "the result of torch.func.vjp is wrong"
     )
     assert_tensor_close(
-        context, torch.func.jacfwd(cube)(flat), second.diag(), "torch.func.jacfwd is wrong"
+        context,
+        torch.func.jacrev(cube)(flat),
+        second.diag(),
+        "the result of torch.func.jacrev is wrong",
+    )
+    assert_tensor_close(
+        context,
+        torch.func.jacfwd(cube)(flat),
+        second.diag(),
+        "the result of torch.func.jacfwd is wrong",
     )
     hessian = torch.func.jacrev(torch.func.grad(_cubes))
     assert_tensor_close(context, hessian(flat), (6 * values(4)).diag(), "the Hessian is wrong")

@@ -233,9 +233,9 @@ OUT: dict[str, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def _first(context: CaseContext, name: str, group: str) -> torch.Tensor:
-    """Return a tensor to be the first operand of a function that takes ``out=``, for example a symmetric matrix for
-    ``linalg.cholesky``."""
+def _first_operand(context: CaseContext, name: str, group: str) -> torch.Tensor:
+    """Return the tensor that is passed as the first operand to a function that takes ``out=``, for example a symmetric
+    matrix for ``linalg.cholesky``."""
     positive = name in {"linalg.inv", "linalg.cholesky", "linalg.solve", "cholesky_inverse"}
     return (
         _given(context, context.bytes_of(0), "square")
@@ -249,7 +249,7 @@ def out(context: CaseContext, group: str) -> None:
     """Write to a saved tensor by passing it as out= to each function that takes out=: backward must raise
     RuntimeError."""
     for name, arguments in OUT[group].items():
-        first = _first(context, name, group)
+        first = _first_operand(context, name, group)
         given = [_given(context, first, each) for each in arguments]
         function = partial(attrgetter(name)(torch), first, *given)
         result = tried(context, f"torch.{name}", function)
@@ -353,7 +353,7 @@ def running_statistics(context: CaseContext) -> None:
         statistics = [numbers(context, 4), numbers(context, 4)]
         mean, var = statistics
         evaluated = functional.batch_norm(leaf(context, 3, 4), mean, var).sum()
-        still_runs(context, evaluated, RUNS, "batch_norm in evaluation")
+        still_runs(context, evaluated, RUNS, "batch_norm in evaluation mode")
         statistics[place].mul_(2)
         context.raises(RuntimeError, evaluated.backward, text=RAISES, match=STALE)
 
@@ -551,7 +551,7 @@ def made_without_gradients(context: CaseContext) -> None:
 def reads(context: CaseContext, group: str) -> None:
     """Call functions that return a new tensor: a backward that needs the operands of these functions must still run."""
     for name, arguments in OUT[group].items():
-        operand = _first(context, name, group)
+        operand = _first_operand(context, name, group)
         given = [_given(context, operand, each) for each in arguments]
         needs = [each for each in (operand, *given) if isinstance(each, torch.Tensor)]
         results = [product_with(context, each) for each in needs]
@@ -610,15 +610,15 @@ def data(context: CaseContext) -> None:
 
 @cases("autograd.version_counter")
 def inference(context: CaseContext) -> None:
-    """Access the version of an inference tensor, or save such a tensor for backward: RuntimeError must be raised. A
-    write to a view made in inference mode must count as a write to the base of the view."""
+    """Read the version of an inference tensor, or save such a tensor for backward: RuntimeError must be raised. A write
+    to a view made in inference mode must count as a write to the base of the view."""
     with torch.inference_mode():
         made = numbers(context, 4, 4) * 2
     context.check(
         made.is_inference(), "is_inference() is false for a tensor made in inference mode"
     )
     for text, function in {
-        "access to the version of an inference tensor does not raise the documented exception": lambda: (
+        "reading the version of an inference tensor does not raise the documented exception": lambda: (
             made._version
         ),
         "saving an inference tensor for backward does not raise the documented exception": lambda: (
@@ -636,8 +636,8 @@ def inference(context: CaseContext) -> None:
 
 @cases("autograd.version_counter")
 def counts(context: CaseContext) -> None:
-    """Write to a tensor, to a view of it, and to the result of its detach(): all three tensors must share one version
-    counter, which must rise with each write."""
+    """Write to a tensor, to a view of the tensor, and to the result of detach(): all three tensors must share one
+    version counter, which must rise with each write."""
     base = numbers(context, 4, 4)
     view, detached = base[1:], base.detach()
     seen = [base._version]
@@ -654,7 +654,7 @@ def counts(context: CaseContext) -> None:
         context.same(
             same,
             [seen[-1]] * 2,
-            "the versions of a view or a detached tensor differ from the base's",
+            "the version of a view or of a detached tensor differs from the version of the base",
             Kind.COUNT,
         )
     rises = seen == sorted(set(seen))

@@ -200,7 +200,7 @@ def in_rows(call: Invocation) -> bool:
     return all(each.is_contiguous() for each in views(call.inputs) if each.layout == torch.strided)
 
 
-def eager_of(call: Invocation) -> Callable[..., Any]:
+def eager_of(call: Invocation) -> Any:
     return unseeded(call.eager or call.function)
 
 

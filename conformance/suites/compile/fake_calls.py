@@ -61,7 +61,7 @@ class BesideFake(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[AtenCall] = []
-        self._mode = FakeTensorMode()
+        self._mode = FakeTensorMode()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -23,6 +23,8 @@ DEPTH = 40
 class _Level(nn.Module):
     """A module that scales its input, gives it to the next level, and changes what that returns."""
 
+    shift: torch.Tensor
+
     def __init__(self, depth: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.full((3,), 1 + 1 / (depth + 2)))
@@ -94,13 +96,6 @@ def _counted(
     """Returns the number of graphs and of graph breaks after each call of a compiled copy of a module. With ``judge``,
     each call is compared with an eager copy. In training, gradients are computed, too."""
     eager, moved = _copy(module, device), _copy(module, device)
-    calls = (
-        (4, False, True),
-        (4, False, True),
-        (7, False, True),
-        (7, True, True),
-        (7, True, False),
-    )
     counts = []
     with compiling(backend) as compiler:
         compiled: Any = compiler(moved)

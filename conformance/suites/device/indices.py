@@ -36,7 +36,7 @@ def constant(context: CaseContext) -> None:
             [3.0, 5.0, 7.0],
             f"device index {index} computed a wrong result",
         )
-        context.same(counted(context), count, "device_count changed")
+        context.same(counted(context), count, "device_count changed between two calls")
     (there,) = context.together(lambda: counted(context))
     context.same(there, count, "device_count differs in another thread")
 
@@ -93,7 +93,7 @@ def set_past_it(context: CaseContext) -> None:
     context.same(
         current(),
         before,
-        "set_device_index with an invalid index raised, but changed the current index",
+        "set_device_index with an invalid index raised an exception, but also changed the current index",
     )
 
 
@@ -123,8 +123,8 @@ def set_is_current(context: CaseContext) -> None:
 
 @cases("device.count", **TWO)
 def with_restores(context: CaseContext) -> None:
-    """`with torch.accelerator.device_index(...)` makes an index current and restores the previous index
-    afterwards, also if `with` blocks are nested or raise."""
+    """`with torch.accelerator.device_index(...)` makes an index current and restores the previous index afterwards,
+    also if the `with` blocks are nested or end with an exception."""
     for first, second in ((0, 1), (1, 0)):
         torch.accelerator.set_device_index(first)
         with context.on(second):
@@ -144,9 +144,11 @@ def with_restores(context: CaseContext) -> None:
             current(), first, "leaving the outer `with` block did not restore the current index"
         )
         with suppress(KeyError), context.on(second):
-            raise KeyError("ours")
+            raise KeyError("raised by this case")
         context.same(
-            current(), first, "a `with` block that raised did not restore the current index"
+            current(),
+            first,
+            "a `with` block that ended with an exception did not restore the current index",
         )
 
 
@@ -207,7 +209,7 @@ def _all_on(
     context.same(elsewhere, {}, text)
 
 
-def _made(**named: Any) -> dict[str, torch.Tensor]:
+def _factory_tensors(**named: Any) -> dict[str, torch.Tensor]:
     return {name: make(**named) for name, make in _FACTORIES.items()}
 
 
@@ -219,7 +221,7 @@ def factories(context: CaseContext) -> None:
             context,
             at,
             f"factory functions with device={at} created tensors on the wrong device",
-            _made(device=at),
+            _factory_tensors(device=at),
         )
 
 
@@ -229,7 +231,7 @@ def device_context(context: CaseContext) -> None:
     named. After the `with` block they use the CPU again."""
     for at in map(context.named, context.indices):
         with at:
-            made, elsewhere = _made(), torch.empty(2, device="cpu")
+            made, elsewhere = _factory_tensors(), torch.empty(2, device="cpu")
         _all_on(
             context,
             at,
@@ -253,7 +255,12 @@ def default_device(context: CaseContext) -> None:
     try:
         for at in map(context.named, context.indices):
             torch.set_default_device(at)
-            _all_on(context, at, f"factory functions ignored the default device {at}", _made())
+            _all_on(
+                context,
+                at,
+                f"factory functions ignored the default device {at}",
+                _factory_tensors(),
+            )
     finally:
         torch.set_default_device(None)
     context.same(
@@ -341,13 +348,15 @@ def storages(context: CaseContext) -> None:
     """untyped_storage().device equals the device of the tensor, for tensors from factory functions and from
     ops."""
     for at in map(context.named, context.indices):
-        made = {**_made(device=at), **_alike(torch.ones(2, 3, device=at))}
+        made = {**_factory_tensors(device=at), **_alike(torch.ones(2, 3, device=at))}
         elsewhere = {
             name: str(where)
             for name, tensor in made.items()
             if (where := tensor.untyped_storage().device) != tensor.device
         }
-        context.same(elsewhere, {}, "storages are not on the device of their tensor")
+        context.same(
+            elsewhere, {}, "the storages of some tensors are not on the device of the tensor"
+        )
 
 
 @cases("device.placement", requires={"multi_device", "allocator_statistics"}, indices=2)
@@ -361,7 +370,7 @@ def memory_lies_there(context: CaseContext) -> None:
         own = rise[index] >= 100_000
         context.check(
             own,
-            f"`allocated` of index {index} did not rise by the size of a new block; rise of each index in bytes",
+            f"`allocated` of index {index} did not rise by the size of a new block (found: the rise of each index in bytes)",
             found=rise,
         )
         context.same(rise[1 - index], 0, "`allocated` of the other index changed")

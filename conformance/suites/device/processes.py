@@ -38,16 +38,15 @@ def counted(context: CaseContext) -> int:
 
 
 def computes(device: torch.device) -> list[float]:
-    """Returns 2 * x + 1 for x = 1, 2, 3, computed on a device, as a list."""
+    """Computes 2 * x + 1 for x = 1, 2, 3 on a device, and returns the results as a list."""
     return list((torch.tensor([1.0, 2.0, 3.0], device=device) * 2 + 1).tolist())
 
 
 def forked(function: Callable[[], str]) -> str:
-    """Runs a function in a fork of the current process. Returns ``returned TEXT`` or ``raised TYPE: TEXT``. If
-    the function did not finish, returns a description of how the child process ended. The child process runs
-    nothing but the function."""
+    """Runs a function, and nothing else, in a fork of the current process. Returns ``returned TEXT`` or ``raised TYPE:
+    TEXT``. If the function did not finish, returns a description of how the child process ended."""
     if not hasattr(os, "fork"):
-        raise NotShown("this system has no fork")
+        raise NotShown("this system does not support os.fork")
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python 3.12, because the process has threads
@@ -84,7 +83,7 @@ def after_use(context: CaseContext) -> None:
     )
     said = forked(lambda: str(computes(context.device)))
     named = said.startswith("raised ") and ("fork" in said.lower() or "spawn" in said.lower())
-    expected = "raised RuntimeError: … fork …"
+    expected = "an error whose message mentions fork or spawn"
     context.check(
         named,
         "using the device in a forked process did not raise an error that mentions the fork",
@@ -162,7 +161,7 @@ def imported(context: CaseContext) -> None:
     context.same(
         told["child"],
         0,
-        "a process forked after the import could not use the device; exit status",
+        "a process that was forked after the import could not use the device: its exit status is not 0",
     )
     # Counting devices may initialize the device, as with CUDA if NVML finds nothing. Then the fork must get
     # an error that says so.
@@ -229,13 +228,13 @@ def failing_backend(context: CaseContext) -> None:
     reports = {
         "conform_probe": (
             told["reported"],
-            "a failing autoload entry point did not raise RuntimeError with its name",
+            "loading a backend whose entry point fails did not raise RuntimeError with the name of the entry point",
         )
     }
     if own:
         reports["conform_own"] = (
             told["own"],
-            "the device's autoload entry point, which was made to fail, did not raise RuntimeError with its name",
+            "loading the device's backend, whose entry point was made to fail, did not raise RuntimeError with the name of the entry point",
         )
     for name, (said, text) in reports.items():
         context.check("RuntimeError" in said and name in said, text, found=said)
@@ -343,7 +342,7 @@ def _later_results(context: CaseContext) -> None:
         context.equal(
             got,
             numbers * 2,
-            "a result after the failure is wrong, and no exception was raised for it",
+            "a result that was computed after the failure is wrong, and the call raised no exception",
         )
     try:
         _wait(context, given)

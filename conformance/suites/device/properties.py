@@ -33,8 +33,8 @@ def _values(dtype: torch.dtype) -> torch.Tensor:
 def _each(
     context: CaseContext, dtypes: Iterable[torch.dtype], wrong: Callable[[torch.dtype], str | None]
 ) -> Iterator[tuple[str, str | None, Exception | None]]:
-    """Calls ``wrong`` for each dtype. Yields the name of the dtype, the problem that ``wrong`` returned, and
-    the exception that it raised."""
+    """Calls ``wrong`` for each dtype. Yields the name of the dtype, the problem that ``wrong`` returned (or None), and
+    the exception that ``wrong`` raised (or None)."""
     for dtype in dtypes:
         problem, raised = None, None
         try:
@@ -138,7 +138,9 @@ def waits(context: CaseContext) -> None:
             wait()
     except Exception as error:
         raised = failure_of(error).detail
-    context.check(not raised, "synchronize of the device's module raised", found=raised)
+    context.check(
+        not raised, "synchronize of the device's module raised an exception", found=raised
+    )
 
 
 @cases("device.capability")
@@ -250,7 +252,9 @@ def answers(context: CaseContext) -> None:
     can = context.own("can_access_peer")
     for here, there in ((0, 1), (1, 0)):
         answer = can(here, there)
-        context.check(isinstance(answer, bool), "can_access_peer returned no bool", found=answer)
+        context.check(
+            isinstance(answer, bool), "can_access_peer did not return a bool", found=answer
+        )
         context.same(
             can(here, there), answer, "can_access_peer returned different values in two calls"
         )
@@ -264,9 +268,9 @@ def copies(context: CaseContext, here: int, there: int) -> None:
     sources = {
         "contiguous": numbers,
         "integers": torch.arange(-5, 5),
-        "nothing": torch.empty(0),
+        "no elements": torch.empty(0),
         "a scalar": torch.tensor(7.5),
-        "many": torch.arange(300_000),
+        "many elements": torch.arange(300_000),
     }
     if context.has("strides"):
         sources["transposed"], sources["stepped"] = numbers.view(4, 6).t(), numbers[3::5]

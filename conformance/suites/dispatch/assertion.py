@@ -16,8 +16,8 @@ cases = Cases(Kind.NOT_RAISED)
 
 @cases("dispatch.device_assert", own_process=True, seconds=120.0)
 def out_of_range(context: CaseContext) -> None:
-    """Several ops are called one after another with an index out of range. Each op raises an error, at the
-    latest at the next synchronize, also after errors of earlier ops."""
+    """Several ops are called one after another with an index out of range. Each op raises an error, at the latest at
+    the next synchronize. This also holds after earlier ops have raised errors."""
     three = context.to_device(torch.tensor([1.0, 2.0, 3.0]))
     table = context.to_device(torch.ones(3, 2))
     far = context.to_device(torch.tensor([7]))

@@ -1,10 +1,10 @@
-"""Checks of the clause dispatch.no_silent_fallback: detects ops that run on the CPU instead of the device,
-without relying on what the device reports.
+"""Checks of the clause dispatch.no_silent_fallback: detects ops that run on the CPU instead of the device, without
+relying on what the device reports.
 
 Two kinds of evidence are used. First, ``aten::_to_cpu`` is called only by the boxed CPU fallback
-(ATen/native/CPUFallback.cpp), so an event of that name in the profiler inside an op's event shows that the op
-fell back. Second, if the dispatcher's table contains no kernel of the device for an op, but a fallback for all
-ops, then every call of the op is a fallback. Work on the host inside a kernel is detected by neither.
+(ATen/native/CPUFallback.cpp), so an event of that name in the profiler inside an op's event shows that the op fell
+back. Second, if the dispatcher's table contains no kernel of the device for an op, but a fallback for all ops, then
+every call of the op is a fallback. Neither of the two detects work on the host inside a kernel.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check(ctx: OpContext) -> None:
         for sample in wide[:1] if "strides" in descriptor.capabilities else ():
             standalone_checks.run(ctx, CLAUSE, "", stays_transposed, sample=sample, **given)
         if samples and not (record.checks or record.unsupported or record.untried):
-            record.block(VALUES, "every call of the op raised")
+            record.block(VALUES, "every call of the op raised an exception")
         if native and record.checks:
             record.note(
                 "the descriptor lists the op in permitted_fallbacks, but the op runs on the device"

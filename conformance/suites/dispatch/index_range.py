@@ -1,10 +1,9 @@
-"""Checks of the clause dispatch.index_range: an index out of range raises an error, and nothing is written
-outside of the tensor.
+"""Checks of the clause dispatch.index_range: an index out of range raises an error, and nothing is written outside of
+the tensor.
 
-The CPU decides which values are out of range. The checks try the first value past the end that the CPU refuses
-and the last value before the start that it refuses. They also try values far away, one of which would be in
-range if only its low 32 bits were used. Values that the CPU accepts, such as documented wrapping or a padding
-index, are not tried.
+The CPU decides which values are out of range. The checks try the smallest index past the end and the negative index
+closest to zero that the CPU refuses. They also try indices far out of range, one of which would be in range if only its
+low 32 bits were used. Values that the CPU accepts, such as documented wrapping or a padding index, are not tried.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ _SECONDS = 60.0
 
 
 def takes_index(traits: Traits) -> bool:
-    """Returns True if an op takes an index and the dtype is the one with which the op is checked. Each op is
-    checked with one dtype."""
+    """Returns True if an op takes an index and the dtype is the only one with which the op is checked."""
     return bool(traits.families & {_OPERANDS, _NUMBERS}) and once(traits)
 
 
@@ -51,8 +49,8 @@ def planned() -> dict[str, frozenset[str]]:
 
 
 def index_range(ctx: OpContext) -> None:
-    """Checks an op with indices out of range, for up to three samples. In each operand that holds indices, the
-    invalid index is put in the last place, in the first place, and in all places."""
+    """Checks an op with indices out of range, for up to three samples. In each operand that holds indices, the invalid
+    index replaces the last element; in further checks it replaces the first element or all elements."""
     with ctx.running(CLAUSE):
         alone = (
             "device_assert" in ctx.device.descriptor.capabilities
@@ -67,8 +65,8 @@ def index_range(ctx: OpContext) -> None:
 
 
 def _out_of_range(ctx: OpContext) -> Iterator[dict[str, Any]]:
-    """Yields the arguments of each check: the sample, the form of the op (in place or not), the operand or
-    Python number that is changed, the place in the operand, and the invalid index."""
+    """Yields the arguments of each check: the sample, the form of the op (in place or not), the operand or Python
+    number that is changed, the position in the operand, and the invalid index."""
     for sample in _telling(ctx):
         if _OPERANDS in ctx.traits.families:
             for place, tensor in enumerate(sample.tensors):
@@ -104,7 +102,7 @@ def _of_operand(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str
 
     sizes = {n for t in sample.tensors for n in (*t.shape, t.numel())}
     sizes |= {v for v in (*sample.call.args, *sample.call.kwargs.values()) if type(v) is int}
-    near = _near(refused, sizes)
+    near = _nearest_refused(refused, sizes)
     far = _far(near, refused)
     forms = [False, True] if ctx.subject.inplace is not None else [False]
     for inplace in forms:
@@ -128,12 +126,12 @@ def _of_number(ctx: OpContext, sample: Sample, place: int) -> Iterator[dict[str,
         )
 
     sizes = {n for t in sample.tensors for n in (*t.shape, t.dim())}
-    near = _near(refused, sizes)
+    near = _nearest_refused(refused, sizes)
     for value in [*near, *_far(near, refused)]:
         yield {"sample": sample, "inplace": False, "place": place, "at": "args", "value": value}
 
 
-def _near(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
+def _nearest_refused(refused: Callable[[int], bool], sizes: set[int]) -> list[int]:
     """Returns up to two indices out of range: the smallest of ``sizes`` that is refused as an index, and the
     refused negative index closest to zero. The negative indices tried are -1 and, for each size n, -n - 1. If
     no negative or no non-negative index is refused, the result contains no such index."""
@@ -168,7 +166,7 @@ def cpu_refuses(op: Any, tensors: Any, arguments: Any, place: Any, at: Any, valu
 
 
 def put(index: Any, at: Any, value: Any) -> None:
-    """Writes a value into one place of an index tensor, or into all places if ``at`` is None."""
+    """Writes ``value`` to the element at position ``at`` of an index tensor, or to all elements if ``at`` is None."""
     if at is None:
         index.fill_(value)
     else:
@@ -185,8 +183,8 @@ def refuses_index(
     at: Any,
     value: Any,
 ) -> Wrong | None:
-    """Makes a call with one index out of range. The other operands lie inside larger tensors, so that writes
-    next to an operand are detected."""
+    """Makes a call with an index out of range. The other operands lie inside larger tensors, so writes next to an
+    operand are detected."""
     if not cpu_refuses(op, tensors, arguments, place, at, value):
         raise NotApplicable("the CPU accepts the index")
     given = [each.clone() for each in tensors]
@@ -255,7 +253,8 @@ def _judged_alone(ctx: OpContext, given: dict[str, Any]) -> bool:
 
 
 def alone(script: str, seconds: float) -> Wrong | None:
-    """Runs the script of a check in a separate process. Returns the fault that was found, or None."""
+    """Runs the script of a check in a separate process. Returns the fault that the check found, or None. An exception
+    and an abort of the process both count as an error of the op."""
     limits = ChildLimits(total=seconds, exit=seconds)
     _, ended = ask(Child("conformance.checks.child:execute", script, limits, copied=True))
     if ended.well or ended.signal == "SIGABRT":

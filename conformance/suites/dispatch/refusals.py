@@ -56,10 +56,10 @@ def mixes(traits: Traits) -> bool:
 
 
 def unmixed(descriptor: Descriptor, op: str, source: object = None) -> str:
-    """Returns the reason why operands on different devices cannot be tried, which is that the device is the CPU
-    itself. The reason is empty if they can be tried."""
+    """Returns the reason why the op cannot be called with operands on different devices: the device is the CPU itself.
+    The reason is empty if the device is not the CPU."""
     if key_of(descriptor.torch_type) == "CPU":
-        return "by declaration: the device is the CPU, so there is no other device to mix with"
+        return "by declaration: the device is the CPU, so no operand can be on a different device"
     return ""
 
 
@@ -129,7 +129,7 @@ def takes_scalar(op: Any, move: Any, back: Any, dtype: Any, first: Any) -> Wrong
     try:
         want = op(scalar, whole) if first else op(whole, scalar)
     except Exception as exc:
-        raise NotApplicable("the CPU raises for the operands") from exc
+        raise NotApplicable("the CPU raises an exception for the operands") from exc
     got = back(op(scalar, move(whole)) if first else op(move(whole), scalar))
     what = f"the call with a 0-d CPU tensor as {'first' if first else 'second'} operand"
     if got.dtype != want.dtype:
@@ -164,7 +164,7 @@ def only_asserts(descriptor: Descriptor, op: str, source: SampleSource) -> str:
     tried."""
     if "device_assert" not in descriptor.capabilities or source.subjects()[op].has_error_inputs:
         return ""
-    return "by declaration: an index out of range asserts on the device (dispatch.device_assert)"
+    return "by declaration: an index out of range triggers an assertion on the device (see dispatch.device_assert)"
 
 
 def error_inputs(ctx: OpContext) -> None:
@@ -200,8 +200,8 @@ def error_inputs(ctx: OpContext) -> None:
 
 
 def _out_of_range(ctx: OpContext) -> None:
-    """Checks an op with an index just past the end, an index just before the start, and an index far away, in
-    the last place of an index tensor."""
+    """Checks an op with invalid indices: just past the end, just before the start, and far past the end. The invalid
+    index replaces the last element of an index tensor."""
     for sample in dense_samples(ctx):
         of_integers = [n for n, t in enumerate(sample.tensors) if t.dtype in _INDEX[:2]]
         if not of_integers or not sample.tensors[of_integers[0]].numel():
@@ -244,8 +244,8 @@ def raises(op: Any, move: Any, back: Any, id: Any, which: Any, device: Any) -> W
 
 
 def judged(op: Any, given: Any) -> tuple[Wrong | None, str]:
-    """Makes an invalid call. Returns the fault in the exception that it raised, or None, and the message if it
-    differs from the documented message."""
+    """Makes an invalid call. Returns two values: the fault in the exception that the call raised, or None; and the
+    message of the exception if it differs from the documented message, otherwise an empty string."""
     call = given.sample_input
     try:
         result = op(call.input, *call.args, **call.kwargs)
@@ -411,13 +411,15 @@ def lacks(op: Any, move: Any, back: Any, name: Any) -> Wrong | None:
         elif kind in plain or kind.startswith("Optional"):
             value = plain.get(kind)
         else:
-            raise NotApplicable(f"no value is known for an argument of type {kind}")
+            raise NotApplicable(f"the check knows no value for an argument of type {kind}")
         if argument.kwarg_only:
             kwargs[argument.name] = value
         else:
             args.append(value)
     if not tensors:
-        raise NotApplicable("no argument determines the device")
+        raise NotApplicable(
+            "no required argument of the overload is a tensor, so none determines the device"
+        )
     what = f"aten::{name}, which has no kernel for the device"
     try:
         result = overloaded(*args, **kwargs)
@@ -447,7 +449,7 @@ class GivenDtype:
 def given_dtype(
     op: Any, move: Any, back: Any, tensors: Any, arguments: Any, dtype: Any, drawn: Any, free: Any
 ) -> GivenDtype:
-    """Calls an op with its tensors converted to another dtype, and compares the result with the CPU's."""
+    """Calls an op with its tensors converted to another dtype, and compares the result with the result on the CPU."""
     kind, own = getattr(torch, dtype), getattr(torch, drawn)
     given = [t.to(kind) if t.dtype == own else t for t in tensors]
     try:
@@ -478,7 +480,7 @@ def given_dtype(
     if got.shape != want.shape:
         expected = f"shape {tuple(want.shape)}"
         return GivenDtype(
-            True, Wrong("shape", expected, tuple(got.shape), f"with {dtype} operands")
+            True, Wrong("shape", expected, tuple(got.shape), f"the call with {dtype} operands")
         )
     step = 4 * torch.finfo(kind).eps if kind.is_floating_point or kind.is_complex else 1e-3
     a, b = got.to(torch.complex128), want.to(torch.complex128)
@@ -489,7 +491,7 @@ def given_dtype(
         if as_exact(got, want, true, {dtype: (step, step)}, 0.0):
             return GivenDtype(True)
     shown = [each.reshape(-1)[:4].tolist() for each in (want, got)]
-    return GivenDtype(True, Wrong("values", shown[0], shown[1], f"with {dtype} operands"))
+    return GivenDtype(True, Wrong("values", shown[0], shown[1], f"the call with {dtype} operands"))
 
 
 #: Matches the names of a dtype, or of a kind of dtype, in torch's messages.
@@ -534,7 +536,7 @@ def judged_refusal(
         return raised(
             error,
             "an error about the op or the dtype, not an internal assertion",
-            subject=f"with {dtype} operands",
+            subject=f"the call with {dtype} operands",
         )
     kind, own, known = getattr(torch, dtype), getattr(torch, drawn), None
     try:
@@ -548,10 +550,10 @@ def judged_refusal(
         if known is not None and isinstance(error, type(known)):
             return None
         return raised(
-            error, "NotImplementedError or RuntimeError", subject=f"with {dtype} operands"
+            error, "NotImplementedError or RuntimeError", subject=f"the call with {dtype} operands"
         )
     return raised(
-        error, "a message that names the op or the dtype", subject=f"with {dtype} operands"
+        error, "a message that names the op or the dtype", subject=f"the call with {dtype} operands"
     )
 
 

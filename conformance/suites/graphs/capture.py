@@ -94,7 +94,7 @@ def nested(context: CaseContext, same: bool) -> None:
         inner.capture_end()
 
     refusal(stream, outer, begin)
-    context.check(not began, "a second capture_begin on a capturing stream did not raise")
+    context.check(not began, "a second capture_begin on a capturing stream did not raise an error")
     works(context, stream, "the stream could not capture after the second capture_begin")
 
 
@@ -117,7 +117,7 @@ def empty_capture(context: CaseContext) -> None:
 
 @cases("graphs.devices", indices=2)
 def work_for_another_index(context: CaseContext) -> None:
-    """Work on another device index during a capture raises RuntimeError or runs at once. The work is never
+    """Work on another device index during a capture either raises RuntimeError or runs at once. The work is never
     lost."""
     x, other = there(context, counting(4)), there(context, counting(4), 1)
     graph = new_graph(context)
@@ -128,7 +128,9 @@ def work_for_another_index(context: CaseContext) -> None:
     context.settle()
     want = counting(4) if raised is not None else counting(4) + 10
     context.equal(
-        other, want, "work on another device index was lost, or ran although the call raised"
+        other,
+        want,
+        "work on another device index was lost, or ran although the call raised an exception",
     )
 
 
@@ -216,14 +218,16 @@ def before_capture(context: CaseContext, call: str) -> None:
 
 @cases("graphs.errors")
 def default_stream(context: CaseContext) -> None:
-    """Capturing on the default stream works if the descriptor declares captures_default_stream, and raises
-    RuntimeError otherwise."""
+    """If the descriptor declares captures_default_stream, capturing on the default stream works. If the descriptor does
+    not declare it, capturing on the default stream raises RuntimeError."""
     x, graph = there(context, counting(4)), new_graph(context)
     made: list[torch.Tensor] = []
     (default,) = context.together(context.current_stream)  # the current stream of a new thread
     raised = broken(default, graph, lambda: made.append(x + 1))
     if context.descriptor.captures_default_stream:
-        context.check(raised is None, "capturing on the default stream raised", found=raised)
+        context.check(
+            raised is None, "capturing on the default stream raised an exception", found=raised
+        )
         replay(context, graph)
         context.equal(made[0], counting(4) + 1, "the replay gave a wrong result")
     else:
@@ -242,7 +246,7 @@ def default_stream(context: CaseContext) -> None:
 def error_of_the_program(context: CaseContext) -> None:
     """The user's code raises an exception inside a capture. The exception reaches the caller, directly or in
     the chain of another exception, and the stream can capture again afterwards."""
-    x, stream, ours = there(context, counting(4)), context.stream(), KeyError("of the program")
+    x, stream, ours = there(context, counting(4)), context.stream(), KeyError("raised by this case")
 
     def work() -> None:
         x.add_(1)
@@ -282,7 +286,7 @@ def random_numbers(context: CaseContext) -> None:
     for name, call in WAITING.items():
         stream = context.stream()
         raised = broken(stream, new_graph(context), partial(_waits, call, x, stream))
-        context.must(raised is not None, f"{name} inside a capture did not raise")
+        context.must(raised is not None, f"{name} inside a capture did not raise an exception")
         torch.manual_seed(5)
         context.equal(
             torch.rand(8, device=context.device),
@@ -299,7 +303,7 @@ def invalidated_capture(context: CaseContext) -> None:
     for name, call in WAITING.items():
         stream = context.stream()
         raised = broken(stream, new_graph(context), partial(_waits, call, x, stream))
-        context.must(raised is not None, f"{name} inside a capture did not raise")
+        context.must(raised is not None, f"{name} inside a capture did not raise an exception")
         context.same(
             context.is_capturing(stream),
             False,
@@ -316,7 +320,7 @@ def invalidated_capture(context: CaseContext) -> None:
         before = context.counters().reserved
         context.bytes_of(48 * 2**20)
         fresh(context)
-        text = "memory stayed reserved after empty_cache"
+        text = "memory stayed reserved after empty_cache (in bytes)"
         context.same(context.counters().reserved - before, 0, text)
 
 
@@ -544,7 +548,7 @@ def _compared(
         zero = theirs is None or not context.from_device(theirs).any()
         context.check(
             mine is None and zero,
-            f"result or gradient {place} exists only in graphed or only in eager execution",
+            f"result or gradient {place} exists in only one of graphed and eager execution",
         )
 
 

@@ -66,13 +66,14 @@ def check(ctx: OpContext) -> None:
                 name, text = spoken(refusals[0])
                 record.block(
                     VALUES,
-                    f"every eager call of the op raised, the first with {name}: {text}",
+                    f"every eager call of the op raised an exception; the first was {name}: {text}",
                     (name, text),
                 )
 
 
 def judge_replay(evidence: BesideEager, reference: ReferenceParts) -> Iterator[Wrong | None]:
-    """Compares the result of the replay with the result of the eager call, and yields the fault or None."""
+    """Compares the result of the replay with the result of the eager call. Yields the fault, or None if there is
+    none."""
     if evidence.made is None or evidence.eager.unjudged is not None:
         return
     error = evidence.made.raised or evidence.made.unjudged

@@ -35,7 +35,7 @@ def outputs_stay(context: CaseContext) -> None:
         give(context, x, counting(16, start=step))
         replay(context, graph)
         context.same(
-            [each.data_ptr() for each in results], before, "the outputs' addresses changed"
+            [each.data_ptr() for each in results], before, "the addresses of the outputs changed"
         )
         context.equal(
             results[0], counting(16, start=step) + 1, "the first output has a wrong value"
@@ -147,7 +147,7 @@ def memory_comes_back(context: CaseContext, count: int) -> None:
     context.same(
         _reserved(context) - before,
         0,
-        "memory of the deleted graph stayed reserved; number of bytes",
+        "memory of the deleted graph stayed reserved (in bytes)",
     )
 
 
@@ -172,7 +172,7 @@ def a_shared_pool_lives_on(context: CaseContext) -> None:
     context.same(
         _reserved(context) - before,
         0,
-        "memory of the deleted graphs stayed reserved; number of bytes",
+        "memory of the deleted graphs stayed reserved (in bytes)",
     )
 
 
@@ -209,14 +209,14 @@ def memory_comes_back_after_an_error(context: CaseContext) -> None:
 
     def work() -> None:
         made.append(x.expand(SIZE) + 1)
-        raise RuntimeError("of the program")
+        raise RuntimeError("raised by this case")
 
     broken(stream, new_graph(context), work)
     made.clear()
     context.same(
         _reserved(context) - before,
         0,
-        "memory of a failed capture stayed reserved; number of bytes",
+        "memory of a failed capture stayed reserved (in bytes)",
     )
 
 
@@ -233,11 +233,13 @@ def memory_comes_back_after_a_failed_capture(context: CaseContext) -> None:
         stream.synchronize()
 
     raised = broken(stream, new_graph(context), work)
-    context.must(raised is not None, "a synchronizing call inside a capture did not raise")
+    context.must(
+        raised is not None, "a synchronizing call inside a capture did not raise an exception"
+    )
     del raised
     made.clear()
     context.same(
         _reserved(context) - before,
         0,
-        "memory of a failed capture stayed reserved; number of bytes",
+        "memory of a failed capture stayed reserved (in bytes)",
     )

@@ -97,7 +97,8 @@ class Model(State):
         self.count = INPUTS
 
     def sees(self, stream: int) -> list[int]:
-        """Returns the values that a stream may use; those of the main stream if the stream is no open side stream."""
+        """Returns the values that a stream may use. If the stream is not an open side stream, these are the values of
+        the main stream."""
         return self.sides[stream][0] if stream in self.sides else self.main
 
     def value(self, number: int, stream: int = 0) -> int:
@@ -105,7 +106,8 @@ class Model(State):
         return sees[number % len(sees)]
 
     def proposals(self, random: Random) -> list[Step]:
-        """Returns steps that may come next. The order in which numbers are drawn decides the programs of a seed."""
+        """Returns steps that may come next in the program. The order of the calls of ``random`` must not change,
+        because it decides which programs a seed gives."""
         found: list[Step] = []
         for _ in range(_CHOICES):
             stream = random.randrange(SIDES + 1) if self.forks else 0
@@ -120,8 +122,8 @@ class Model(State):
         return [step for step in found if self.possible(step)]
 
     @property
-    def made(self) -> int:
-        """The number of values that were made on the main stream and exist."""
+    def main_values(self) -> int:
+        """The number of existing values of the main stream that are not inputs."""
         return len(self.main) - INPUTS
 
 
@@ -137,7 +139,7 @@ _VALUES = States(
     ),
     Aspect(("an input", "a value", "itself"), _second),
 )
-_FREED = Aspect(("the last", "an earlier one"), lambda model, a: a != model.made - 1)
+_FREED = Aspect(("the last", "an earlier one"), lambda model, a: a != model.main_values - 1)
 _SIDE_OF = Aspect([str(side + 1) for side in range(SIDES)], lambda model, side: side - 1)
 _OPEN = Aspect([f"{count} open" for count in range(SIDES)], lambda model, side: len(model.sides))
 _JOINED = Aspect(
@@ -208,7 +210,7 @@ def change(run: Running, change: Make, a: int, b: int) -> None:
     covers=(_VALUES,),
 )
 def write(model: Model, kind: int, a: int, b: int) -> Iterator[Operation]:
-    """Changes a value in place on the main stream, if no fork is open."""
+    """Changes a value in place on the main stream. This is possible only while no fork is open."""
     yield change(WRITES[kind], model.value(a), model.value(b))
 
 
@@ -218,12 +220,12 @@ def delete(run: Running, value: int) -> None:
 
 
 @GRAPHS.instruction(
-    operands=(Operand("a", range(12), lambda model: model.made),),
-    needs=lambda model, **_: not model.sides and model.made,
+    operands=(Operand("a", range(12), lambda model: model.main_values),),
+    needs=lambda model, **_: not model.sides and model.main_values,
     covers=(States(_FREED),),
 )
 def free(model: Model, a: int) -> Iterator[Operation]:
-    """Deletes a value that was made on the main stream, if no fork is open."""
+    """Deletes a value of the main stream that is not an input. This is possible only while no fork is open."""
     yield delete(model.main.pop(INPUTS + a))
 
 
@@ -239,7 +241,7 @@ def wait(run: Running, stream: int, other: int) -> None:
     covers=(States(_SIDE_OF, _OPEN),),
 )
 def fork(model: Model, side: int) -> Iterator[Operation]:
-    """Lets a side stream start after the main stream."""
+    """Forks a side stream: its work waits for the work that is already queued on the main stream."""
     model.sides[side] = (list(model.main), len(model.main))
     if model.streams:
         yield wait(side, 0)
@@ -251,7 +253,7 @@ def fork(model: Model, side: int) -> Iterator[Operation]:
     covers=(States(_SIDE_OF, _JOINED),),
 )
 def join(model: Model, side: int) -> Iterator[Operation]:
-    """Joins a side stream to the main stream."""
+    """Joins a side stream: later work of the main stream waits for the work of the side stream."""
     sees, given = model.sides.pop(side)
     model.main += sees[given:]
     if model.streams:
@@ -262,8 +264,8 @@ def join(model: Model, side: int) -> Iterator[Operation]:
 
 
 def lowered(program: Steps, *, streams: bool) -> tuple[list[Operation], list[int]]:
-    """Returns the operations of a program, after which the forks that are still open are joined, and the numbers of
-    the values that exist after it: the inputs and the values it made."""
+    """Returns the operations of a program, and the numbers of the values that exist after it (the inputs and the values
+    that the program made). Forks that are still open at the end are joined."""
     model = Model(streams=streams)
     operations = model.take_all(program)
     for side in sorted(model.sides):
@@ -317,8 +319,8 @@ def check(context: CaseContext, queue: Queued, eager: Queued) -> None:
 
 
 def run(program: Steps, *given: Any) -> list[torch.Tensor]:
-    """Runs a program on the given inputs, and on streams if streams follow the inputs. Returns the values that
-    exist after the program."""
+    """Runs a program on the inputs that ``given`` contains. If streams follow the inputs in ``given``, the program runs
+    on these streams. Returns the values that exist after the program."""
     streams = dict(enumerate(given[INPUTS:]))
     operations, left = lowered(program, streams=bool(streams))
     running = Running(dict(enumerate(given[:INPUTS])), streams)
@@ -332,8 +334,8 @@ def run_program(context: CaseContext, program: Steps) -> None:
 
 
 def source(descriptor: Descriptor, program: Steps) -> str:
-    """Returns the Python source of two functions, one that queues the program on streams and one that runs it
-    eagerly, and of a function that compares them."""
+    """Returns the Python source of three functions: one that queues the program on streams, one that runs it eagerly,
+    and one that compares their results."""
     given = ", ".join(f"v{place}" for place in range(INPUTS))
     streams = ", ".join(f"s{place}" for place in range(1 + SIDES))
 
@@ -345,7 +347,7 @@ def source(descriptor: Descriptor, program: Steps) -> str:
 
     queue = function("queue", f"{given}, {streams}", streams=True)
     eager = function("eager", given, streams=False)
-    head = f'def program(context: CaseContext) -> None:\n    """{GRAPHS.told(program)}"""\n'
+    head = f'def program(context: CaseContext) -> None:\n    """{GRAPHS.describe(program)}"""\n'
     return f"{queue}\n\n{eager}\n\n{head}    check(context, queue, eager)\n"
 
 
@@ -368,7 +370,7 @@ def _programs(forks: bool) -> Any:
     return lists(one_of(*kinds), min_size=STEPS[0], max_size=STEPS[1])
 
 
-_DRAWN = Drawn(run_program, GRAPHS.told, GRAPHS.validate, source)
+_DRAWN = Drawn(run_program, GRAPHS.describe, GRAPHS.validate, source)
 
 
 def _drawn(context: CaseContext, forks: bool, seed: int, programs: int) -> None:

@@ -152,8 +152,8 @@ def restrides(
 def reads_base(op: Any, move: Any, back: Any, shape: Any, dtype: Any) -> Wrong | None:
     """Call as_strided and as_strided_ on a tensor of the given shape to get two views: all elements with the dimensions
     reversed, and every third element from the second on. The tensor starts at storage offset 0 or 1, consists of every
-    second element of its storage, or is transposed; the result must address the storage in each case. Floating-point
-    values include infinity, NaN and -0.0."""
+    second element of its storage, or is transposed; the result must have the right elements in each case.
+    Floating-point values include infinity, NaN and -0.0."""
     size = math.prod(shape)
     flat = (torch.arange(2 * size + 1) % (2 if dtype == "bool" else 61)).to(getattr(torch, dtype))
     if flat.dtype.is_floating_point and flat.dtype.itemsize > 1:

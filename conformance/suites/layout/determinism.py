@@ -69,7 +69,8 @@ def deterministic() -> Iterator[None]:
 
 def called_twice(call: Invocation, mutable: bool) -> list[Evidence]:
     """Make the call twice and return the evidence of both. On the CPU, newly allocated memory is filled with different
-    bytes for the two calls. If the op updates its inputs (``mutable``), they get their known bytes again."""
+    bytes for the two calls. If the op updates its inputs (``mutable``), their known bytes are restored after each
+    call."""
     found = []
     for byte in (0, 1):
         with deterministic(), fresh_memory(call.device, byte):
@@ -94,7 +95,7 @@ def judge_same_bits(evidence: Sequence[Evidence], reference: ReferenceParts) -> 
         return
     if first.raised is not None or second.raised is not None:
         which = "first" if first.raised is not None else "second"
-        expected = "two equal calls to return the same bits or both raise"
+        expected = "two equal calls to return the same bits, or both to raise an exception"
         yield Wrong(kind, expected, f"an exception from the {which} call only")
         return
     pairs = list(zip(tensors_of(first.read), tensors_of(second.read)))

@@ -141,8 +141,8 @@ def is_refused(evidence: Evidence) -> bool:
 
 
 def judge_overlap(evidence: Evidence, reference: ReferenceParts) -> Found:
-    """Check that a call on overlapping memory raises or warns where the reference does, and changes no memory outside
-    the target."""
+    """Check that a call on overlapping memory raises or warns if the reference does, and that it changes no memory
+    outside the target."""
     if (
         reference.must
         and not is_refused(evidence)

@@ -132,8 +132,8 @@ def other_zeros(read: Any, want: Any) -> Wrong | None:
 
 
 def other_form(evidence: Evidence, want: Any) -> Wrong | None:
-    """Return a failure if the shapes or dtypes of the result differ from the reference's; otherwise None. Of a result
-    that could not be read, those of its strided tensors are compared."""
+    """Return a failure if the shapes or dtypes of the result differ from the reference's; otherwise None. If the result
+    could not be read, only its strided tensors are compared."""
     got: list[Any] = [(each.shape, each.dtype) for each in evidence.outputs]
     if evidence.unjudged is None:
         got = [(tuple(each.shape), each.dtype) for each in tensors_of(evidence.read)]

@@ -194,7 +194,7 @@ def int_to_float(op: Any, move: Any, back: Any, dtype: Any, extra: Any) -> Wrong
     got = back(op(move(values), *extra))
     if got.dtype != torch.get_default_dtype():
         return Wrong("dtype", torch.get_default_dtype(), got.dtype, f"{dtype} input")
-    return None if near(got, want, atol=1e-6) else Wrong("values", want.tolist(), got.tolist())
+    return None if is_close(got, want, atol=1e-6) else Wrong("values", want.tolist(), got.tolist())
 
 
 # -- layout.special_values: documented rules only: NaN, infinities, and bool bytes other than 0 and 1.
@@ -273,10 +273,10 @@ def bool_bytes(op: Any, move: Any, back: Any, binary: Any, extra: Any) -> Wrong 
     if want.dtype == torch.complex32:  # has no comparison kernels
         want = want.to(torch.complex64)
     what = "bytes [0, 1, 2, 255, 0, 128] as bool"
-    return None if near(got, want) else Wrong("values", want.tolist(), got.tolist(), what)
+    return None if is_close(got, want) else Wrong("values", want.tolist(), got.tolist(), what)
 
 
-def near(got: torch.Tensor, want: torch.Tensor, atol: float = 1e-8) -> bool:
+def is_close(got: torch.Tensor, want: torch.Tensor, atol: float = 1e-8) -> bool:
     """Return True if two CPU tensors have the same shape and close values. Dtypes may differ, because layout.values
     judges them."""
     if got.shape != want.shape:
@@ -397,7 +397,7 @@ def ignores_input(
     full = move(torch.full(shapes[0], poison, dtype=kind))
     got = back(op(full, move(first), move(second), beta=0))
     what = f"beta = 0 and an input full of {poison}"
-    return None if near(got, want) else Wrong("values", want.tolist(), got.tolist(), what)
+    return None if is_close(got, want) else Wrong("values", want.tolist(), got.tolist(), what)
 
 
 def overwrites(op: Any, move: Any, back: Any, shapes: Any, dtype: Any) -> Wrong | None:
@@ -471,4 +471,4 @@ def reduces_nothing(
         return Wrong("not_raised", rule, got.tolist()) if made_up else None
     if refused:
         return Wrong("not_raised", f"{type(refused).__name__}, as on the CPU", got.tolist())
-    return None if near(got, want) else Wrong("values", want.tolist(), got.tolist())
+    return None if is_close(got, want) else Wrong("values", want.tolist(), got.tolist())

@@ -82,7 +82,7 @@ def not_its_view(evidence: Evidence, place: int, spec: OutputSpec) -> Wrong | No
     if may_overlap(spec.shape, spec.stride):
         return None  # writes to a view whose elements overlap are undefined
     write = evidence.writes[place]
-    assert write is not None, "an output in the storage of an input is written to"
+    assert write is not None, "no write to an output in the storage of an input was recorded"
     return not_written_through(base, alias, write, spec)
 
 

@@ -437,9 +437,9 @@ def judge_in_place(evidence: Evidence, reference: ReferenceParts) -> Found:
         return
     unfit = None
     if not reference.restrides and want.result.shape != shape:
-        unfit = "the result's shape differs from self's"
+        unfit = "the shape of the result differs from that of self"
     elif not reference.restrides and not torch.can_cast(want.result.dtype, dtype):
-        unfit = "the result cannot be cast to self's dtype"
+        unfit = "the result cannot be cast to the dtype of self"
     if evidence.raised is not None:
         fits = unfit is None and not reference.raises_in_place
         expected = "no exception, as from the out-of-place op"

@@ -129,7 +129,7 @@ def judged(
         theirs.append(wide.detach().clone().requires_grad_(floats and "m" in needs))
     if poisoned:
         fill_free_memory(context, values)
-    with chosen(backend), held(context, poisoned):
+    with chosen(backend), fill_fresh_memory(context, poisoned):
         try:
             got = attention_of(*mine, **options)
         except RuntimeError:
@@ -141,7 +141,7 @@ def judged(
         context.same(
             got.dtype,
             mine[0].dtype,
-            "the dtype of the result differs from the query's",
+            "the dtype of the result differs from the dtype of the query",
             Kind.DTYPE,
             at,
         )
@@ -190,7 +190,7 @@ def fill_free_memory(context: CaseContext, values: list[torch.Tensor]) -> None:
 
 
 @contextmanager
-def held(context: CaseContext, poisoned: bool) -> Iterator[None]:
+def fill_fresh_memory(context: CaseContext, poisoned: bool) -> Iterator[None]:
     """If ``poisoned`` is true, fill newly allocated CPU memory with large numbers inside a ``with`` block, provided
     that the allocator supports it."""
     with fresh_memory(context.device, 0x7F) if poisoned else nullcontext():
@@ -295,9 +295,9 @@ def masks(context: CaseContext, shape: tuple[int, ...]) -> None:
         16,
         mask=floats,
         needs="m",
-        at="a float mask that alone requires a gradient",
+        at="a float mask, the only operand that requires a gradient",
     )
-    attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without gradient")
+    attend(context, query, key, 16, mask=floats, needs="q", at="a float mask without a gradient")
     hidden = torch.zeros(shape).masked_fill(~bools, -torch.inf)
     attend(context, query, key, 16, mask=hidden, needs="qkv", at="a mask of -inf")
 

@@ -119,8 +119,9 @@ def assert_equals_cpu(
 
 
 def tolerance(context: CaseContext, dtype: torch.dtype) -> tuple[float, float]:
-    """Return (rtol, atol) for a dtype: those of the descriptor, but an rtol of at least that in ``CHAINED``. Elements of
-    other dtypes must be equal."""
+    """Return (rtol, atol) for a dtype. The descriptor's values are used, but with an rtol of at least that in
+    ``CHAINED``; if the descriptor has none, the values in ``CHAINED`` are used. For a dtype in neither, both numbers
+    are 0, so elements must be equal."""
     name = str(dtype).removeprefix("torch.")
     rtol, atol = CHAINED.get(name, (0.0, 0.0))
     own = context.descriptor.tolerances.get(name)

@@ -461,7 +461,7 @@ def dropout(context: CaseContext, name: str) -> None:
     if rank > 2 and name not in ("Dropout", "AlphaDropout"):
         whole = dropped.flatten(2)
         same = bool((whole == whole[..., :1]).all())
-        context.check(same, "a channel is dropped in part")
+        context.check(same, "only a part of a channel is dropped")
     lost = value[dropped]
     context.check(
         bool((lost == lost[:1]).all()), "dropped elements have different values", found=lost[:4]

@@ -49,15 +49,15 @@ PROJECTED: dict[str, dict[str, Any]] = {
 }
 
 
-def _over(which: str) -> dict[str, tuple[Any, ...]]:
-    made: dict[str, tuple[Any, ...]] = {}
+def _layer_cases(which: str) -> dict[str, tuple[Any, ...]]:
+    layers: dict[str, tuple[Any, ...]] = {}
     for name, (kind, options) in LAYERS.items():
         shapes = SHAPES | PROJECTED if kind == "LSTM" else SHAPES
         if options:  # another nonlinearity of the same cell
             shapes = {each: SHAPES[each] for each in ("two_layers", "both_directions")}
         for shape, more in shapes.items():
-            made[f"{name}.{shape}.{which}"] = (kind, tuple({**options, **more}.items()))
-    return made
+            layers[f"{name}.{shape}.{which}"] = (kind, tuple({**options, **more}.items()))
+    return layers
 
 
 #: The outputs that have a cotangent: all, the sequence, the states, or the last state.
@@ -73,7 +73,7 @@ LAYOUTS = (
 )
 
 
-@cases("nn.rnn", over=_over("sequences"))
+@cases("nn.rnn", over=_layer_cases("sequences"))
 def sequences(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer on a batch of sequences and on a single sequence, with nonzero initial states: results and
     gradients must equal the CPU's."""
@@ -86,7 +86,7 @@ def sequences(context: CaseContext, kind: str, options: Options) -> None:
         run(context, kind, dict(options), form, inputs, cotangent, start, needs)
 
 
-@cases("nn.rnn", over=_over("packed"))
+@cases("nn.rnn", over=_layer_cases("packed"))
 def packed(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer on packed sequences of several lengths, sorted and unsorted: results and gradients must
     equal the CPU's."""
@@ -103,7 +103,7 @@ def packed(context: CaseContext, kind: str, options: Options) -> None:
 def without_states(context: CaseContext, kind: str, options: Options) -> None:
     """Run a recurrent layer without initial states, in training and eval mode, on sequences of three lengths: results
     must equal the CPU's."""
-    layer, reference = made(context, kind, {**dict(options), "num_layers": 2})
+    layer, reference = make_layer(context, kind, {**dict(options), "num_layers": 2})
     for training in (True, False):
         layer.train(training)
         reference.train(training)
@@ -120,7 +120,7 @@ def generator(context: CaseContext) -> torch.Generator:
     return torch.Generator().manual_seed(sum(map(ord, context.seed)))
 
 
-def made(
+def make_layer(
     context: CaseContext, kind: str, options: dict[str, Any]
 ) -> tuple[torch.nn.RNNBase, torch.nn.RNNBase]:
     """Return a recurrent layer with random weights on the device, and a float64 copy of the layer on the CPU."""
@@ -147,7 +147,7 @@ def run(
         f"sequences {form!r}, inputs {inputs}, cotangent {cotangent} for outputs {start!r},"
         f" gradients of {needs}"
     )
-    layer, reference = made(context, kind, options)
+    layer, reference = make_layer(context, kind, options)
     drawn = generator(context)
     laid = GuardedTensors(context)
     alone = form == "alone"
@@ -285,7 +285,7 @@ def weights_share(context: CaseContext, kind: str, options: Options) -> None:
     """Put the weights of a layer into one storage: they must still share the storage after flatten_parameters, a call
     and a training step, and in a copy of the state_dict. After the step, the weights must equal the CPU's."""
     text = "weights that shared one storage no longer share it"
-    plain, reference = made(context, kind, {**dict(options), "num_layers": 2})
+    plain, reference = make_layer(context, kind, {**dict(options), "num_layers": 2})
     layer = in_one_buffer(plain)
     context.must(storages(layer) == 1, "views of one buffer do not share its storage")
     x = torch.randn(TIMES, BATCH, INPUT, generator=generator(context))
@@ -327,7 +327,7 @@ def saved(context: CaseContext, kind: str, options: Options) -> None:
     """Save and load a layer whose weights share one storage, and copy the layer. The weights of the loaded layer must
     share one storage, the loaded and the copied layer must give the same results as the original, and the copy must
     have its own weights."""
-    plain, _ = made(context, kind, {**dict(options), "num_layers": 2, "bidirectional": True})
+    plain, _ = make_layer(context, kind, {**dict(options), "num_layers": 2, "bidirectional": True})
     layer = in_one_buffer(plain)
     x = context.to_device(torch.randn(TIMES, BATCH, INPUT, generator=generator(context)))
     with torch.no_grad():

@@ -22,7 +22,7 @@ from conformance.suites.optim.parameters import (
     give_gradients,
     gradients,
     must_be_taken,
-    placed,
+    place_parameters,
 )
 from conformance.suites.optim.tensor_lists import compare
 from devices.failure import Kind
@@ -48,7 +48,7 @@ def _given(
     if which == "dtypes":
         declared = context.descriptor.dtypes
         parameters = tuple(each for each in parameters if each.dtype in declared)
-    found = placed(context, parameters, indices)
+    found = place_parameters(context, parameters, indices)
     give_gradients(context, found, 0)
     kinds = [tensor.dtype for tensor in found.tensors]
     there = [
@@ -156,6 +156,6 @@ def not_finite(context: CaseContext, way: str) -> None:
 @cases("optim.steps")
 def no_gradients(context: CaseContext) -> None:
     """Call clip_grad_norm_ for parameters without gradients: the norm must be 0, and no gradients may be created."""
-    given = placed(context, ALIKE)
+    given = place_parameters(context, ALIKE)
     context.same(float(clip_grad_norm_(given.tensors, 1.0)), 0.0, NORM)
     context.check(not _found(given), "clip_grad_norm_ created gradients", kind=Kind.STATE)

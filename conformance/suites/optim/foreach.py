@@ -214,7 +214,7 @@ class Arguments:
             return [1 + number % 3 for number in range(self.count)]
         return [(1 + (5 * number) % 13) / 3.7 for number in range(self.count)]
 
-    def of(
+    def call_arguments(
         self, lists: dict[str, list[torch.Tensor]], factor: torch.Tensor
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and keyword arguments of the call on the given lists."""
@@ -283,7 +283,7 @@ def judge(
     written = lists[made.lists[0]] if made.in_place else None
     there = context.to_device(made.base)[1]  # a view with storage offset 1
     before = {key: [version_of(t) for t in each.there] for key, each in lists.items()}
-    given, named = made.of({key: each.there for key, each in lists.items()}, there)
+    given, named = made.call_arguments({key: each.there for key, each in lists.items()}, there)
     results = overload(*given, **named)
     if written is not None:
         context.same(results, None, "an in-place foreach op returned a value", at=at)
@@ -298,14 +298,14 @@ def judge(
     exact = partial(exact_loop, op, made, values)
     compare(context, found, want, EQUAL, at, strides=strides, exact=exact)
     for key, each in lists.items():
-        _kept(context, each, each is written, at)
+        _check_untouched_memory(context, each, each is written, at)
         if each.buffer is not None:
             continue  # views share the counter of their buffer
         for number, (tensor, old) in enumerate(zip(each.there, before[key], strict=True)):
             if (version_of(tensor) > old) != (each is written):
-                now = f"{version_of(tensor) - old} writes"
+                now = f"an increase of {version_of(tensor) - old}"
                 where = f"{at}, {key}, tensor {number}"
-                wanted = "a write" if each is written else "0 writes"
+                wanted = "an increase" if each is written else "an unchanged counter"
                 context.check(False, BUMPED, expected=wanted, found=now, kind=Kind.STATE, at=where)
     return True
 
@@ -320,7 +320,7 @@ def _fresh(
     context.check(not theirs & {*mine} and len({*mine}) == len(mine), FRESH, kind=Kind.ALIAS, at=at)
 
 
-def _kept(context: CaseContext, tensors: Tensors, written: bool, at: str) -> None:
+def _check_untouched_memory(context: CaseContext, tensors: Tensors, written: bool, at: str) -> None:
     """Check that a list that is only read did not change, and that a write to a list changed no memory around the
     tensors of the list."""
     if tensors.buffer is not None and tensors.its_copy is not None:
@@ -351,7 +351,7 @@ def loop(
     the op refuses the tensors, or if the results of an in-place op cannot be cast to the dtypes of the first
     list."""
     function = single(op)
-    given, named = made.of(lists, factor)
+    given, named = made.call_arguments(lists, factor)
     try:
         found = [function(*one, **names) for one, names in made.each(given, named)]
     except (RuntimeError, IndexError, TypeError):
@@ -527,7 +527,7 @@ def refused_lists(context: CaseContext) -> None:
         for overload in overloads_of(op):
             made = Arguments(overload, {"whole": False, "alpha": False, "ord": 2})
             factor = context.to_device(made.base)[1]
-            given, named = made.of({key: [] for key in made.lists}, factor)
+            given, named = made.call_arguments({key: [] for key in made.lists}, factor)
             try:
                 result = overload(*given, **named)
             except RuntimeError:
@@ -539,7 +539,7 @@ def refused_lists(context: CaseContext) -> None:
                 made.count = first
                 counts = {key: others if number else first for number, key in enumerate(made.lists)}
                 lists = {key: [one.clone() for _ in range(count)] for key, count in counts.items()}
-                given, named = made.of(lists, factor)
+                given, named = made.call_arguments(lists, factor)
                 text = "a foreach op does not raise the documented exception for lists of different lengths"
                 context.raises(RuntimeError, overload, *given, text=text, **named)
 

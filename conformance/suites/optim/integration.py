@@ -26,7 +26,7 @@ from conformance.suites.optim.parameters import (
     judge,
     must_be_taken,
     optimiser,
-    placed,
+    place_parameters,
     reference,
     start,
     step_once,
@@ -74,7 +74,7 @@ def scaled(context: CaseContext, name: str, arguments: dict[str, Any], form: str
 def _scaled(
     context: CaseContext, name: str, arguments: dict[str, Any], parameters: tuple[Parameter, ...]
 ) -> None:
-    found = placed(context, parameters)
+    found = place_parameters(context, parameters)
     made: Any = optimiser(name, found.tensors, arguments, "fused", context.device)
     numbers = {False: context.to_device(torch.zeros(())), True: context.to_device(torch.ones(()))}
     taken: list[int] = []
@@ -97,7 +97,7 @@ def with_scaler(context: CaseContext, name: str, arguments: dict[str, Any]) -> N
     """Step a fused optimiser through torch.amp.GradScaler: steps with finite gradients must equal single-tensor steps
     on the CPU, and steps with an infinity or NaN must be skipped and halve the scale."""
     must_be_taken(context, "fused")
-    found = placed(context, ALIKE)
+    found = place_parameters(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, "fused", context.device)
     scaler = torch.amp.GradScaler(context.kind, init_scale=64.0, growth_interval=1000)
     taken: list[int] = []
@@ -130,7 +130,7 @@ def not_finite(context: CaseContext, name: str, way: str, arguments: dict[str, A
     """Make steps without a scaler, with NaN or infinity in one element of a gradient: the same element of the parameter
     must become non-finite, and all other elements must equal those after single-tensor steps on the CPU."""
     must_be_taken(context, way)
-    found = placed(context, ALIKE)
+    found = place_parameters(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, way, context.device)
     for step in range(3):
         give_gradients(context, found, step)
@@ -186,7 +186,7 @@ def replayed(context: CaseContext, name: str, way: str, arguments: dict[str, Any
     """Capture a step in a graph and replay the graph four times with new gradients: after each replay, parameters and
     state must equal those of single-tensor steps on the CPU. The capture itself must change neither."""
     must_be_taken(context, way)
-    found = placed(context, ALIKE)
+    found = place_parameters(context, ALIKE)
     made = optimiser(name, found.tensors, arguments, way, context.device)
     give_gradients(context, found, 0)
     with context.stream():
@@ -216,7 +216,7 @@ def replayed(context: CaseContext, name: str, way: str, arguments: dict[str, Any
 def _half_way(
     context: CaseContext, name: str, way: str, arguments: dict[str, Any]
 ) -> tuple[torch.optim.Optimizer, Placed]:
-    found = placed(context, parameters_of(name, "alike"))
+    found = place_parameters(context, parameters_of(name, "alike"))
     made = optimiser(name, found.tensors, arguments, way, context.device)
     for step in range(3):
         give_gradients(context, found, step)
@@ -258,7 +258,7 @@ def state_moves(context: CaseContext, name: str, way: str, arguments: dict[str, 
         states["saved and loaded"] = torch.load(file)
     want = reference(name, arguments, found.parameters, range(STEPS))
     for at, loaded in states.items():
-        there = placed(context, found.parameters)
+        there = place_parameters(context, found.parameters)
         again = optimiser(name, there.tensors, arguments, way, context.device)
         again.load_state_dict(copy.deepcopy(loaded))
         with torch.no_grad():
@@ -312,7 +312,7 @@ def groups(context: CaseContext, name: str, way: str) -> None:
     finals = []
     for there in (True, False):
         if there:
-            tensors = placed(context, GROUPS).tensors
+            tensors = place_parameters(context, GROUPS).tensors
         else:
             tensors = [each.requires_grad_() for each in start(GROUPS)]
         two = [{"params": tensors[:1], "lr": 0.5}, {"params": tensors[1:3], "weight_decay": 0.25}]
@@ -357,7 +357,7 @@ def several_indices(context: CaseContext, name: str, way: str, arguments: dict[s
     """Step an optimiser with parameters on two device indices: parameters must stay on their index, and parameters and
     state must equal those of single-tensor steps on the CPU."""
     must_be_taken(context, way)
-    found = placed(context, GROUPS, (0, 1))
+    found = place_parameters(context, GROUPS, (0, 1))
     made = optimiser(name, found.tensors, arguments, way, context.device)
     for step in range(STEPS):
         give_gradients(context, found, step)

@@ -132,7 +132,7 @@ class Placed(NamedTuple):
 AROUND = 77.0
 
 
-def placed(
+def place_parameters(
     context: CaseContext, parameters: tuple[Parameter, ...], indices: Sequence[int] = (0,)
 ) -> Placed:
     """Create the parameters on the device, with their initial values."""
@@ -197,8 +197,8 @@ def must_be_taken(context: CaseContext, way: str) -> None:
 
 
 def given(arguments: dict[str, Any], device: torch.device | None) -> dict[str, Any]:
-    """Return the arguments of an optimiser in which each literal that describes a tensor is replaced by the tensor or,
-    if ``device`` is None, by its value as a number."""
+    """Return the arguments of an optimiser. Each literal that describes a tensor is replaced by that tensor or, if
+    ``device`` is None, by a number of the same value."""
 
     def made(value: Any) -> Any:
         if isinstance(value, dict):

@@ -23,7 +23,7 @@ from conformance.suites.optim.parameters import (
     judge,
     must_be_taken,
     optimiser,
-    placed,
+    place_parameters,
     reference,
     step_once,
     takes_closure,
@@ -139,7 +139,7 @@ def run(
 ) -> bool:
     """Make the steps on the device and judge the results. Returns False if the optimiser refuses the arguments on the
     CPU too."""
-    found = placed(context, parameters, indices)
+    found = place_parameters(context, parameters, indices)
     try:
         made = optimiser(name, found.tensors, arguments, way, context.device)
     except ValueError:

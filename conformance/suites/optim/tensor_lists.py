@@ -115,7 +115,7 @@ def apart(
     indices: Sequence[int] = (0,),
 ) -> Tensors:
     """Return a list of contiguous tensors that share no memory, on the CPU and on the device. The tensors take the
-    dtypes and device indices in turn. Some tensors have known elements before and after their own in memory."""
+    dtypes and device indices in turn. Some tensors have known elements before and after them in memory."""
     made = Tensors([], [])
     for number, shape in enumerate(shapes):
         dtype, index = dtypes[number % len(dtypes)], indices[number % len(indices)]

@@ -54,7 +54,7 @@ SUITE = Suite(
             axes=False,
         ),
         OpCheck(exact_sums.EXACT, _sums, (exact_sums.exact_sums,), always=_ALWAYS_SUMS, axes=False),
-        OpCheck(stale_results.TRUST, _answers, (stale_results.trust,), axes=False),
+        OpCheck(stale_results.TRUST, _answers, (stale_results.check_stale_results,), axes=False),
         OpCheck(
             budget.BUDGET,
             budget.applies,

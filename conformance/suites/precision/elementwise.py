@@ -76,18 +76,18 @@ def correctly_rounded(
     its bound. A result whose dtype differs from the operands' (a comparison, a conversion) is not rounded and must
     equal the CPU's."""
     given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
-    alike = asked(op, given, args, kwargs)
+    alike = cpu_result(op, given, args, kwargs)
     got = answered(op, move, back, given, args, kwargs)
     if not isinstance(alike, torch.Tensor) or alike.dtype != given[0].dtype:
         return equal(given, alike, got, dtype, limit)
-    want = asked(op, [each.double() for each in given], args, kwargs)
+    want = cpu_result(op, [each.double() for each in given], args, kwargs)
     if want.dtype != torch.float64:
         return equal(given, alike, got, dtype, limit)
     if (wrong := of_another_form(got, alike)) is not None:
         return Measured(0.0, "", wrong)
     errors = ulps(got, want, dtype)
     if limit.get("flushes"):
-        zeroed = asked(op, [flushed(each, dtype).double() for each in given], args, kwargs)
+        zeroed = cpu_result(op, [flushed(each, dtype).double() for each in given], args, kwargs)
         for other in (flushed(want, dtype), zeroed, flushed(zeroed, dtype)):
             errors = torch.minimum(errors, ulps(got, other, dtype))
     errors = errors.masked_fill(~judged(given, limit), 0.0)
@@ -108,7 +108,7 @@ def same_bits(
 ) -> Measured:
     """Check that each element equals the CPU's result in the same dtype. The function under test rounds nothing."""
     given = [inputs(dtype, seed, limit.get("within")) for seed in range(operands)]
-    want = asked(op, given, args, kwargs)
+    want = cpu_result(op, given, args, kwargs)
     return equal(given, want, answered(op, move, back, given, args, kwargs), dtype, limit)
 
 
@@ -141,14 +141,14 @@ def of_another_form(got: torch.Tensor, want: torch.Tensor) -> Wrong | None:
     return None
 
 
-def asked(
+def cpu_result(
     op: Callable[..., Any], given: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return the CPU's result for copies of the operands. Raises NotApplicable if the CPU raises."""
     try:
         return op(*(each.clone() for each in given), *args, **kwargs)
     except Exception as error:
-        raise NotApplicable("the CPU raises") from error
+        raise NotApplicable("the CPU raises an exception for these operands") from error
 
 
 def answered(
@@ -167,7 +167,7 @@ def answered(
     except NotImplementedError:
         raise
     except Exception as error:
-        raise NotReturned("the call raised") from error
+        raise NotReturned("the call raised an exception; other clauses check exceptions") from error
 
 
 def judged(given: list[torch.Tensor], limit: dict[str, Any]) -> torch.Tensor:

@@ -76,8 +76,8 @@ def _ordinary(
 
 
 def _long(ctx: OpContext, first: int, drawn: list[Sample]) -> Iterator[Sample]:
-    """Yield filled samples with one dimension longer than 32, 256, 1,024 …, derived from the samples ``drawn``. The
-    indices of the yielded samples start at ``first``."""
+    """Yield filled samples in which one dimension is longer than 32, than 256, than 1,024 and so on, derived from the
+    samples ``drawn``. The indices of the yielded samples start at ``first``."""
     basis = Basis(ctx.subject, ctx.dtype, drawn, ctx.traits.families)
     if EXTENT.applies(basis):
         basis.for_axis(EXTENT.name)

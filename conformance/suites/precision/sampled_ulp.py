@@ -42,7 +42,7 @@ def on_samples_too(ctx: OpContext) -> None:
 
 def _with_result(ctx: OpContext) -> Iterator[tuple[tuple[Laid, Part], bool]]:
     """Yield a tuple ((sample in contiguous layout, float64 result), True if the result has several elements) for each
-    sample that the CPU can compute in both dtypes."""
+    sample for which the CPU computes a result both in its own dtype and in float64."""
     for sample in differing(ctx.common, _SAMPLES):
         laid = ctx.laid_contiguous(sample)
         wide = ctx.answer_for(sample, doubled, mutates=True)

@@ -22,7 +22,7 @@ TRUST = "precision.trust"
 _SAMPLES = 2
 
 
-def trust(ctx: OpContext) -> None:
+def check_stale_results(ctx: OpContext) -> None:
     """Call the op on up to two samples whose right result cannot be confused with zeros, an earlier result, a constant
     or an operand, and then on the first sample again. Then call the op with non-contiguous operands, with a
     non-contiguous ``out=``, and in place."""
@@ -174,7 +174,9 @@ def fresh_answers(
         except NotImplementedError:
             raise
         except Exception as error:
-            raise NotReturned("the call raised") from error
+            raise NotReturned(
+                "the call raised an exception; other clauses check exceptions"
+            ) from error
 
     held_first = called()
     first = replace_tensors(held_first, back)

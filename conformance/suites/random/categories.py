@@ -20,8 +20,8 @@ _MANY = (2**14 + 1, 30_011, 2**16 + 15)
 
 @cases("random.distribution")
 def permutation(context: CaseContext) -> None:
-    """randperm returns every number exactly once. Long permutations are in random order: few numbers stay at
-    their index, and few are followed by the next larger number."""
+    """randperm returns every number exactly once. Long permutations are in random order: few numbers stay at their
+    index, and few numbers n are followed directly by n + 1."""
     dtypes = [d for d in ("int64", "int32") if d in context.descriptor.dtypes]
     for count in (0, 1, 2, 1000, *_MANY):
         for dtype in (getattr(torch, each) for each in dtypes or ["int64"]):
@@ -30,7 +30,7 @@ def permutation(context: CaseContext) -> None:
             found = context.from_device(drawn).long()
             text = f"randperm({count}) of {dtype}"
             every = torch.equal(found.sort().values, torch.arange(count))
-            context.check(every, f"{text} does not contain every number once")
+            context.check(every, f"{text} does not contain every number exactly once")
             if count in _MANY:
                 judge(context, text, uniform_law(0, 1), found[: count // 2].double() / count)
                 # One number is expected to stay in place. More than 30 have a probability of 1e-32.
@@ -50,21 +50,23 @@ def many_weights(context: CaseContext) -> None:
         torch.manual_seed(20_250)
         even, last = torch.ones(count), torch.zeros(count)
         last[-3:] = 1.0
-        text = f"of {count} weights"
+        text = f"multinomial of {count} weights"
         drawn = torch.multinomial(context.to_device(even), SAMPLES, True)
         numbers = (context.from_device(drawn).double() + 0.5) / count
-        judge(context, f"multinomial {text}", uniform_law(0, 1), numbers)
+        judge(context, text, uniform_law(0, 1), numbers)
         for given, replaced in ((last, True), (last, False), (even, False)):
             draws = 3 if given is last else 1000
             found = torch.multinomial(context.to_device(given), draws, replaced)
             numbers = context.from_device(found)
             inside = int(numbers.min()) >= 0 and int(numbers.max()) < count
-            context.check(inside, f"multinomial {text}: an index out of range was drawn")
+            context.check(inside, f"{text}: an index out of range was drawn")
             missing = int((given[numbers.clamp(0, count - 1)] == 0).sum())
-            message = f"multinomial {text}: the number of drawn indices of weight 0 is not 0"
+            message = f"{text}: the number of drawn indices of weight 0 is not 0"
             context.same(missing, 0, message)
             if not replaced:
-                message = f"multinomial {text}: without replacement, there are fewer distinct indices than draws"
+                message = (
+                    f"{text}: without replacement, there are fewer distinct indices than draws"
+                )
                 context.same(len(set(numbers.tolist())), draws, message)
 
 
@@ -103,10 +105,9 @@ _LAYOUTS = ("contiguous", "contiguous+expand_first", "transposed", "contiguous+s
 
 @cases("random.distribution")
 def without_replacement(context: CaseContext) -> None:
-    """torch.multinomial draws from rows of weights in several layouts. Without replacement, it draws each
-    category of nonzero weight exactly once. It never draws a category of weight 0. With and without
-    replacement, the category that has half of the total weight is drawn first in half of the rows, and rows are
-    independent."""
+    """torch.multinomial draws from rows of weights in several layouts. Without replacement, it draws each category of
+    nonzero weight exactly once. With and without replacement, it never draws a category of weight 0, the category that
+    has half of the total weight is drawn first in half of the rows, and the rows are independent."""
     bound = 7 * math.sqrt(0.25 / _ROWS)
     share_text = f"the share of rows in which the category with half of the weight is drawn first is not 0.5 ± {bound:.3f}"
     for layout in _LAYOUTS:

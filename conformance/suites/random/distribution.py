@@ -107,7 +107,7 @@ def inside_its_view(context: CaseContext, name: str) -> None:
     for view, part in _VIEWS.items():
         base = torch.full((256,), -7.0, device=context.device)
         SAMPLERS[name].like(part(base))
-        got, text = context.from_device(base), f"{name} into {view}"
+        got, text = context.from_device(base), f"{name} into a view ({view})"
         outside = torch.ones(256, dtype=torch.bool)
         part(outside).fill_(False)
         untouched = torch.full((256,), -7.0)[outside]

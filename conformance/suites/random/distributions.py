@@ -36,8 +36,9 @@ def complex_normal_law(mean: float = 0, std: float = 1) -> Law:
 
 
 def integers_law(*bounds: int) -> Law:
-    """Returns the distribution of uniform integers from ``low`` (included) to ``high`` (excluded). ``bounds`` are
-    both of them, or ``high``, or nothing for all nonnegative int64 numbers."""
+    """Returns the distribution of uniform integers from ``low`` (included) to ``high`` (excluded). ``bounds`` contains
+    ``low`` and ``high``, or only ``high``; ``low`` is then 0. If ``bounds`` is empty, the integers are all nonnegative
+    int64 numbers."""
     low, high = bounds if len(bounds) == 2 else (0, *(bounds or (2**63,)))
     return Law(lambda x: ((x.floor() - low + 1) / (high - low)).clamp(0, 1), True, low, high - 1)
 
@@ -123,11 +124,11 @@ def _steps(law: Law, numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def distance(law: Law, values: torch.Tensor) -> float:
-    """Returns the Kolmogorov-Smirnov distance: the largest difference between the share of samples up to a
-    number and the documented share.
+    """Returns the Kolmogorov-Smirnov distance: the largest difference, over all numbers, between the share of samples
+    up to a number and the documented share.
 
-    Samples of 16 bits are compared with the documented shares at the neighbouring numbers, which allows for
-    rounding.
+    Shares of 16-bit samples are compared with the documented shares at the neighbouring numbers, because such samples
+    are rounded.
     """
     numbers, counts = torch.unique(values.double(), return_counts=True)
     shares = counts.double() / values.numel()
@@ -142,7 +143,7 @@ def distance(law: Law, values: torch.Tensor) -> float:
 
 
 def _in_range(context: CaseContext, text: str, law: Law, values: torch.Tensor) -> None:
-    context.check(not values.isnan().any(), f"{text}: samples are NaN")
+    context.check(not values.isnan().any(), f"{text}: some samples are NaN")
     numbers = values.double()
     least, most = float(numbers.min()), float(numbers.max())
     context.check(law.low <= least, f"{text}: a sample is below {law.low:g}", found=least)
@@ -151,7 +152,7 @@ def _in_range(context: CaseContext, text: str, law: Law, values: torch.Tensor) -
     context.check(inside, top, found=most)
     if law.whole:
         whole = torch.equal(numbers, numbers.floor())
-        context.check(whole, f"{text}: samples are not whole numbers")
+        context.check(whole, f"{text}: some samples are not whole numbers")
 
 
 def judge(context: CaseContext, text: str, law: Law, values: torch.Tensor) -> None:

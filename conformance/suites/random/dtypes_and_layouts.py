@@ -67,7 +67,7 @@ def _contents(dtype: torch.dtype) -> list[list[float]]:
     return [[1], [0], [113], [about.min + 3], special, [each // 8 for each in range(_ROOM)]]
 
 
-def _forms(context: CaseContext, sampler: Sampler, dtype: torch.dtype) -> dict[str, View]:
+def _usable_layouts(context: CaseContext, sampler: Sampler, dtype: torch.dtype) -> dict[str, View]:
     """Returns the layouts to use with a function and a dtype. Layouts with overlapping elements are left out for
     functions that fill a tensor in place."""
     forms = FORMS | ({} if sampler.form is Form.FILL else _READ)
@@ -85,7 +85,7 @@ def _draws(
     contents of the tensor vary with the layout and with ``number``, the index of the dtype."""
     contents = _contents(dtype)
     wide = torch.float64 if dtype.is_floating_point or dtype.is_complex else torch.int64
-    for turn, (form, view) in enumerate(_forms(context, sampler, dtype).items()):
+    for turn, (form, view) in enumerate(_usable_layouts(context, sampler, dtype).items()):
         held = torch.tensor(contents[(turn + number) % len(contents)], dtype=wide).to(dtype)
         base = held.repeat(math.ceil(_ROOM / len(held)))[:_ROOM]
         if form == "lazily negated":

@@ -1,8 +1,8 @@
-"""Parameters that differ from element to element, and judges of the samples that are drawn with them.
+"""Parameters that differ from element to element, and functions that judge the samples drawn with them.
 
-The parameters are chosen so that a sample shows with which parameters it was drawn: probabilities of 0 and 1,
-standard deviations that are small compared to the distances of the means, or a single nonzero weight. So one
-sample is enough to detect that the parameter of another element was used.
+The parameters are chosen so that a sample shows with which parameters it was drawn: probabilities of 0 and 1, standard
+deviations that are small compared to the distances of the means, or a single nonzero weight. So one sample is enough to
+detect that the parameter of another element was used.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _not_far(context: CaseContext, text: str, off: torch.Tensor, center: str) ->
     context.check(far <= _FAR, text, found=far)
 
 
-def near(context: CaseContext, text: str, drawn: torch.Tensor, mean: Any, deviation: Any) -> None:
+def check_normal(
+    context: CaseContext, text: str, drawn: torch.Tensor, mean: Any, deviation: Any
+) -> None:
     """Checks that each element is a normal sample with the mean and standard deviation of that element."""
     off = ((drawn.double() - mean) / deviation).flatten()
     _not_far(context, text, off, "mean")
@@ -125,7 +127,9 @@ def chosen(context: CaseContext, text: str, drawn: torch.Tensor, weight: torch.T
     exact(context, text, drawn, weight.argmax(1, keepdim=True).expand(drawn.shape))
 
 
-def kept(context: CaseContext, text: str, drawn: torch.Tensor, given: torch.Tensor) -> None:
+def check_dropout(
+    context: CaseContext, text: str, drawn: torch.Tensor, given: torch.Tensor
+) -> None:
     """Checks the result of dropout: each element is either 0 or the input element divided by the share of
     elements kept."""
     share = 1 - DROPPED
@@ -203,12 +207,12 @@ def special_counts(dtype: torch.dtype) -> list[Chosen]:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """One set of parameters per element for a function, and the judge of the samples.
+    """One set of parameters per element for a random function, and the judge of the samples that are drawn with them.
 
-    ``makers`` has, for each argument of the function, a number, or a function that returns a tensor with the parameters
-    of all elements. It takes 0 or 1, which selects one of two sets of parameters. ``judge_samples`` takes the context, a
-    text, the samples and the arguments. ``special(dtype)`` returns parameters such as zero, infinity and NaN with the
-    right results.
+    ``makers`` contains, for each argument of the random function, either a number, or a function that returns a tensor
+    with the parameters of all elements. Such a function takes 0 or 1, which selects one of two sets of parameters.
+    ``judge_samples`` takes the context, a text that describes the call, the samples and the arguments.
+    ``special(dtype)`` returns parameters such as zero, infinity and NaN, each with the right result.
     """
 
     makers: tuple[Callable[[int], torch.Tensor] | float, ...]
@@ -216,25 +220,26 @@ class Parameters:
     special: Callable[[torch.dtype], list[Chosen]] | None = None
 
     def tensors(self, turn: int) -> tuple[torch.Tensor, ...]:
-        """Returns the arguments that are tensors."""
+        """Returns the arguments that are tensors. ``turn`` (0 or 1) selects one of the two sets of parameters."""
         return tuple(each(turn) for each in self.makers if callable(each))
 
     def arguments(self, tensors: Iterable[Any]) -> list[Any]:
-        """Returns all arguments: the given tensors, and the numbers."""
+        """Returns all arguments of the random function in their order: the given tensors, and the arguments that are
+        numbers."""
         given = iter(tensors)
         return [next(given) if callable(each) else each for each in self.makers]
 
     def judge(self, context: CaseContext, text: str, drawn: torch.Tensor, *tensors: Any) -> None:
-        """Checks that each sample is one that its parameters can give."""
+        """Checks that each sample is one that the parameters of its element can give."""
         self.judge_samples(context, text, drawn, *self.arguments(tensors))
 
 
 NOTHING = Parameters((), exact)
-NORMAL = Parameters((means, deviations), near, special_normal)
-MEANS = Parameters((means, 0.25), near, special_means)
-DEVIATIONS = Parameters((-3.0, deviations), near, special_deviations)
+NORMAL = Parameters((means, deviations), check_normal, special_normal)
+MEANS = Parameters((means, 0.25), check_normal, special_means)
+DEVIATIONS = Parameters((-3.0, deviations), check_normal, special_deviations)
 COINS = Parameters((coins,), exact, special_coins)
 RATES = Parameters((rates,), counted, special_rates)
 COUNTS = Parameters((counts, coins), all_or_none, special_counts)
 WEIGHTS = Parameters((weights,), chosen)
-NUMBERS = Parameters((numbers,), kept)
+NUMBERS = Parameters((numbers,), check_dropout)

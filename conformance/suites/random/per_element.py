@@ -1,6 +1,6 @@
-"""Cases about random functions that take one parameter per element, such as a mean: each element is drawn with
-its own parameters, whatever their layout, also if some of them are special (zero, infinite, NaN, subnormal). With
-special parameters, often only one result is right."""
+"""Cases about random functions that take one parameter per element, such as a mean. Each element must be drawn with its
+own parameters, whatever their layout, also if some of them are special (zero, infinite, NaN, subnormal). With special
+parameters, often only one result is right."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DIFFERENT = (
 
 @cases("random.distribution", over=asking(WITH_PARAMETERS, "of_each_"))
 def of_each(context: CaseContext, name: str) -> None:
-    """A function draws with one set of parameters per element; the parameters have several layouts, ranks and
+    """A function draws samples with one set of parameters per element. The parameters have several layouts, ranks and
     shapes. Each sample fits the parameters of its own element."""
     sampler, about = SAMPLERS[name], SAMPLERS[name].each
     torch.manual_seed(20_248)
@@ -64,8 +64,9 @@ def of_each(context: CaseContext, name: str) -> None:
 
 
 def _of_other_ranks(context: CaseContext, name: str, turn: int) -> None:
-    """Checks samples that are drawn with three-dimensional parameters, and samples of one call for each set of
-    parameters. If a set of parameters is a whole row, only the samples of one call for each row are checked."""
+    """Checks samples that are drawn with three-dimensional parameters, and samples that are drawn by a separate call
+    for each set of parameters. If a set of parameters is a whole row, only the samples of the separate calls are
+    checked."""
     sampler, about = SAMPLERS[name], SAMPLERS[name].each
     given = about.tensors(turn)
     there = [context.to_device(each) for each in given]
@@ -83,8 +84,8 @@ def _of_other_ranks(context: CaseContext, name: str, turn: int) -> None:
 
 
 def _broadcast(context: CaseContext, name: str, target: torch.Tensor | None = None) -> None:
-    """Checks samples of calls in which one of two parameters is a row or a column that is broadcast. If
-    ``target`` is given, the samples are written to it with ``out=``."""
+    """Checks samples of calls with two parameters, one of which is a row or a column that is broadcast. If ``target``
+    is given, the samples are written to it with ``out=``."""
     sampler, about = SAMPLERS[name], SAMPLERS[name].each
     one, two = about.tensors(0)
     named = {} if target is None else {"out": target}
@@ -134,8 +135,8 @@ _TIMES = 64
 
 @cases("random.distribution", over=asking(WITH_SPECIAL_PARAMETERS, "special_"))
 def special_parameters(context: CaseContext, name: str) -> None:
-    """A function draws for elements some of which have special parameters: zero, infinite, NaN, subnormal or
-    large. Each element is drawn with the parameters of that element, in each dtype, with and without `out=`."""
+    """Samples are drawn for tensors in which some elements have special parameters: zero, infinite, NaN, subnormal or
+    large. Each element is drawn with its own parameters, in each dtype, with and without `out=`."""
     sampler, special = SAMPLERS[name], SAMPLERS[name].each.special
     assert special is not None
     torch.manual_seed(20_253)

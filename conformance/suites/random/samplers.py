@@ -1,6 +1,6 @@
 """The table of samplers: each random function, how it is called, and the documented distribution of its samples.
 
-A new random function is one row. The cases of every module ask it what its row allows.
+To add a random function, add one row. The check functions select the rows that fit them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Draw = Callable[..., torch.Tensor]
 
 
 class Form(Enum):
-    """How a function is called to draw one sample per element of a tensor ``x``."""
+    """The ways to call a function so that it draws one sample per element of a tensor ``x``."""
 
     FILL = "x.normal_(1, 2)"
     LIKE = "torch.randn_like(x)"
@@ -92,7 +92,8 @@ class Sampler:
         return self.family(*self.arguments)
 
     def laws(self, dtype: torch.dtype) -> list[Law]:
-        """Returns the distribution of the samples, or those of the real and of the imaginary part."""
+        """Returns the distribution of the samples. For a complex dtype, returns the distributions of the real part and
+        of the imaginary part."""
         if dtype.is_complex and self.parts:
             return [complex_normal_law(*each) for each in self.parts]
         return [self.law] * (2 if dtype.is_complex else 1)
@@ -103,7 +104,8 @@ class Sampler:
 
     @property
     def draws_vectors(self) -> bool:
-        """False for functions without a generator, and for those that are a second form of another row."""
+        """True if cases draw vectors of samples with the function. False for functions that take no generator, and for
+        rows that are a second form of the function of another row."""
         if self.form is PARAMETERS:
             return all(map(callable, self.each.makers))
         return self.form in (FILL, SHAPE) or self.vectors is not None
@@ -114,14 +116,15 @@ class Sampler:
         return found
 
     def draw(self, x: torch.Tensor, *numbers: float, **named: Any) -> torch.Tensor:
-        """Draws one sample per element of a tensor, with numbers as arguments: into the tensor, or into a new tensor of
-        its shape and dtype."""
+        """Draws one sample per element of ``x``, with ``numbers`` as arguments of the function. The samples are written
+        to ``x`` if the function fills a tensor, otherwise to a new tensor with the shape and dtype of ``x``."""
         if self.form in (FILL, LIKE):
             return self._function(x, *numbers, **named)
         return self._function(*numbers, x.shape, dtype=x.dtype, device=x.device, **named)
 
     def like(self, x: torch.Tensor, **named: Any) -> torch.Tensor:
-        """Draws one sample per element of a tensor with ``arguments``, as tensors if the function takes parameters."""
+        """Draws one sample per element of ``x`` with the arguments of this row. An argument that the function takes as
+        a tensor of parameters is passed as a tensor that contains the same number everywhere."""
         if self.form is not PARAMETERS:
             return self.draw(x, *self.arguments, **named)
         given = zip(self.arguments, self.each.makers)
@@ -140,7 +143,7 @@ class Sampler:
         return self.like(torch.empty(count, device=device, dtype=self.dtype), **named)
 
     def draw_each(self, *tensors: torch.Tensor, **named: Any) -> torch.Tensor:
-        """Draws with the parameters of each element."""
+        """Draws samples with parameters that differ from element to element. ``tensors`` contains the parameters."""
         given = self.each.arguments(tensors)
         if self.form is FILL:
             first = given[0]
@@ -158,7 +161,8 @@ def _categories(count: int, device: torch.device, *weights: float, **named: Any)
 
 
 def _tenths(count: int, device: torch.device, low: int, high: int, **named: Any) -> torch.Tensor:
-    """Maps a permutation to integers. Every number is drawn once, so their distribution is exactly even."""
+    """Draws a permutation of ``count`` numbers and maps them to integers from ``low`` to ``high`` - 1. All integers
+    occur equally often, because the permutation contains every number once."""
     return torch.randperm(count, device=device, **named) * (high - low) // count + low
 
 
@@ -230,8 +234,8 @@ def _names(forms: tuple[Form, ...], asked: Callable[[Sampler], object] = bool) -
 
 
 def _with_parameters() -> list[str]:
-    """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_``
-    stands after the function of its name."""
+    """Returns the names of functions that take one set of parameters per element. A method such as ``bernoulli_`` comes
+    after the function of the same name."""
     names = _names((PARAMETERS, FILL, OTHER), lambda row: row.each.makers)
     functions = [name.rstrip("_") for name in names]
     return sorted(names, key=lambda name: functions.index(name.rstrip("_")))
@@ -248,15 +252,16 @@ WITH_SPECIAL_PARAMETERS = [name for name in WITH_PARAMETERS if SAMPLERS[name].ea
 
 
 def asking(names: list[str], prefix: str = "") -> dict[str, tuple[str]]:
-    """Returns the names and arguments of the cases of a check that takes the name of a sampler."""
+    """Returns the ``over=`` table for a check that takes the name of a sampler: one case for each name. The id of the
+    case is the name with the prefix."""
     return {f"{prefix}{name}": (name,) for name in names}
 
 
 def repeated(
     context: CaseContext, text: str, draw: Callable[[], torch.Tensor], seed: int, times: int = 2
 ) -> torch.Tensor:
-    """Draws several times, each time after the same seed, and checks that the values are the same. Returns the values.
-    ``text`` says what is wrong if they differ."""
+    """Draws several times, each time after the same seed was set, checks that the values are the same, and returns
+    them. ``text`` is the message of the failure if they differ."""
     drawn = []
     for _ in range(times):
         torch.manual_seed(seed)

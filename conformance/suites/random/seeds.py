@@ -43,8 +43,8 @@ def _draw(
 
 @cases("random.reproducible", over=asking(VECTORS))
 def same_seed(context: CaseContext, name: str) -> None:
-    """Two generators with the same seed draw the same values and end in the same state. Another seed, or a
-    second draw, gives different values. The default generator after torch.manual_seed behaves in the same way."""
+    """Two generators with the same seed draw the same values and end in the same state. A generator with another seed,
+    or a second draw, gives different values. The same is true for the default generator after torch.manual_seed."""
     first, second, other = (_generator(context, seed) for seed in (1234, 1234, 4321))
     values = _draw(context, first, name)
     text = f"{name}: the same seed gave different values"
@@ -141,7 +141,7 @@ def state_of_queued_draws(context: CaseContext) -> None:
 
 @cases("random.reproducible")
 def dropout(context: CaseContext) -> None:
-    """dropout drops the same elements after the same seed, and other elements after another seed."""
+    """After the same seed, dropout drops the same elements. After another seed, it drops different elements."""
     ones = context.to_device(torch.ones(_COUNT))
     masks = []
     for seed in (5, 5, 6):
@@ -211,7 +211,7 @@ def cloned(context: CaseContext) -> None:
     want = [_draw(context, same) for _ in range(3)]
     _draw(context, generator)
     clone = generator.clone_state()
-    text = "the clone did not continue from the state at the time of the call"
+    text = "the clone did not continue from the state that the generator had when clone_state() was called"
     for each in want[1:]:
         context.equal(_draw(context, clone), each, text)
     text = "draws from the clone changed the original generator"
@@ -315,12 +315,14 @@ def fork_rng(context: CaseContext) -> None:
     torch.manual_seed(41)
     want = [_all(context) for _ in range(2)]
     torch.manual_seed(41)
-    for wants, where in zip(want, ("after fork_rng", "after fork_rng that raised")):
+    for wants, where in zip(
+        want, ("after a fork_rng block", "after a fork_rng block that raised an exception")
+    ):
         with suppress(KeyError), _forked(context):
             torch.manual_seed(5)
             _all(context)
-            if where == "after fork_rng that raised":
-                raise KeyError("ours")
+            if where == "after a fork_rng block that raised an exception":
+                raise KeyError("raised by this case")
         for index, (got, wanted) in enumerate(zip(_all(context), wants)):
             text = f"index {index}: the draw {where} differs from the same draw without fork_rng"
             context.equal(got, wanted, text)
@@ -340,7 +342,11 @@ def checkpointed(context: CaseContext, reentrant: bool) -> None:
     torch.manual_seed(12)
     want = [_draw(context) for _ in range(2)]
     torch.manual_seed(12)
-    context.equal(_draw(context), want[0], "the draw between forward and backward is wrong")
+    context.equal(
+        _draw(context),
+        want[0],
+        "a draw between forward and backward differs from the draw after setting the same seed",
+    )
     y.sum().backward()
     assert x.grad is not None
     # An element that was kept is 4 (2 * 1 / 0.5), and its gradient is then also 4.

@@ -14,7 +14,7 @@ import torch
 
 from conformance.checks.behaviour.queued_work import (
     filled,
-    held,
+    hold_stream,
     leaves,
     queue,
     same_everywhere,
@@ -127,7 +127,7 @@ def of_the_latest(context: CaseContext, moved: bool) -> None:
             event.record(stream)
             event.synchronize()
             context.check(event.query(), "query() is False after synchronize() of the event")
-        with held(context, stream) as hold:
+        with hold_stream(context, stream) as hold:
             event.record(stream)
             hold.pending("query() is True although the latest record has not completed", event)
             hold.keeps_waiting(
@@ -147,7 +147,7 @@ def on_other_kinds(context: CaseContext, kind: str) -> None:
         "the recording stream and the waiting stream are the same",
         by="streams.identity",
     )
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         event.record(stream)
         waiting.wait_event(event)
         hold.pending("query() is True while the work is in flight", event)
@@ -170,11 +170,11 @@ def never_recorded(context: CaseContext) -> None:
 
 @cases("events.record")
 def recorded_by_the_stream(context: CaseContext) -> None:
-    """Stream.record_event() records the given event, or a new event that it returns, at the current point of
-    the stream."""
+    """Stream.record_event() records an event at the current point of the stream: the event that was passed, or a new
+    event, which it returns."""
     stream, _ = two(context)
     own = context.event()
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         made = stream.record_event()
         stream.record_event(own)
         hold.pending(
@@ -437,8 +437,8 @@ def orders_processes(context: CaseContext) -> None:
 
 @cases("events.ipc")
 def handle_is_stable(context: CaseContext) -> None:
-    """ipc_handle() of an interprocess event returns the same handle at every call. ipc_handle() of any other
-    event raises an error."""
+    """ipc_handle() of an interprocess event returns the same handle at every call. ipc_handle() of an event that is not
+    interprocess raises an error."""
     event = context.own("event")(interprocess=True)
     context.check(
         event.ipc_handle() == event.ipc_handle(),

@@ -9,7 +9,7 @@ import torch
 
 from conformance.checks.behaviour.queued_work import (
     filled,
-    held,
+    hold_stream,
     learnt,
     leaves,
     priorities,
@@ -47,7 +47,7 @@ def restored(context: CaseContext, raises: bool) -> None:
             context.current_stream(), stream, "the stream is not current inside its `with` block"
         )
         if raises:
-            raise LookupError("planned")
+            raise LookupError("raised by this case")
     context.same(
         context.current_stream(),
         before,
@@ -194,7 +194,7 @@ def _triple(stream: Any) -> tuple[int, int, int]:
     return stream.stream_id, stream.device_index, stream.device_type
 
 
-def _again(stream: Any) -> Any:
+def _from_triple(stream: Any) -> Any:
     number, index, kind = _triple(stream)
     return torch.Stream(stream_id=number, device_index=index, device_type=kind)
 
@@ -204,7 +204,7 @@ def made_from_its_triple(context: CaseContext) -> None:
     """A torch.Stream made from the stream_id, device_index and device_type of another stream equals that stream
     and has the same hash."""
     for stream in (context.stream(), context.current_stream()):
-        same = _again(stream)
+        same = _from_triple(stream)
         context.same(
             _triple(same),
             _triple(stream),
@@ -231,8 +231,8 @@ def differs(context: CaseContext) -> None:
 
 @cases("streams.identity")
 def read_again(context: CaseContext) -> None:
-    """current_stream() returns equal streams with equal hashes at every call, so that the returned stream can
-    be used as a dictionary key."""
+    """current_stream() returns equal streams with equal hashes at every call, so the returned stream can be used as a
+    dictionary key."""
     stream = context.stream()
     with stream:
         seen = [context.current_stream() for _ in range(3)]
@@ -333,7 +333,7 @@ def stable(context: CaseContext) -> None:
     """native_handle of a stream returns the same value at every read, also through another torch.Stream object
     of the same stream."""
     stream = context.stream()
-    seen = {stream.native_handle, stream.native_handle, _again(stream).native_handle}
+    seen = {stream.native_handle, stream.native_handle, _from_triple(stream).native_handle}
     context.same(len(seen), 1, "the number of distinct native handles of one stream is not 1")
 
 
@@ -355,7 +355,7 @@ def orders_with_its_owner(context: CaseContext) -> None:
     owner, _ = two(context)
     wrapped = context.own("external_stream")(owner.native_handle, 0)
     tensor = filled(context, 0)
-    with held(context, owner) as hold:
+    with hold_stream(context, owner) as hold:
         with owner:
             tensor.add_(2)
         with wrapped:
@@ -408,7 +408,7 @@ def copied_in_order(context: CaseContext, mine: int, target_held: bool) -> None:
     learnt(context)
     target.copy_(source)
     context.settle()
-    with held(context, taking if target_held else giving) as hold:
+    with hold_stream(context, taking if target_held else giving) as hold:
         with giving, taking:
             source.add_(6)
             target.add_(90)
@@ -452,7 +452,9 @@ def record_elsewhere(context: CaseContext) -> None:
     event.synchronize()
     text = "recording an event of index 0 on a stream of index 1 did not raise the documented exception"
     context.raises((RuntimeError, ValueError), event.record, there, text=text)
-    context.check(event.query(), "record() raised, but changed the event: query() is False")
+    context.check(
+        event.query(), "record() raised an exception, but also changed the event: query() is False"
+    )
 
 
 @cases("streams.cross_device", indices=2)

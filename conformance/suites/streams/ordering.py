@@ -11,7 +11,7 @@ import torch
 from conformance.checks.behaviour.queued_work import (
     SIZE,
     filled,
-    held,
+    hold_stream,
     learnt,
     leaves,
     queue,
@@ -37,7 +37,7 @@ def one_after_the_other(context: CaseContext) -> None:
     """Kernels that change one tensor are queued on one stream. They run in the order in which they were queued."""
     stream, tensor = context.stream(), filled(context, 1)
     learnt(context)
-    with held(context, stream):
+    with hold_stream(context, stream):
         queue(stream, tensor, *_NUMBERS)
     leaves(
         context,
@@ -54,7 +54,7 @@ def from_tensor_to_tensor(context: CaseContext) -> None:
     which it was queued."""
     stream, tensors = context.stream(), [filled(context, value) for value in (1, 2, 3)]
     learnt(context)
-    with held(context, stream), stream:
+    with hold_stream(context, stream), stream:
         _chain(*tensors)
     stream.synchronize()
     want = [same_everywhere(value) for value in (1, 2, 3)]
@@ -82,7 +82,7 @@ def events_in_between(context: CaseContext) -> None:
     stream, tensor = context.stream(), filled(context, 1)
     events = [context.event() for _ in range(6)]
     learnt(context)
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         for event in events:
             queue(stream, tensor, 2)
             event.record(stream)
@@ -154,7 +154,7 @@ def host_goes_on(context: CaseContext) -> None:
 def false_in_flight(context: CaseContext) -> None:
     """query() of a stream is False while work of the stream has not finished, and True after synchronize()."""
     stream, tensor = context.stream(), filled(context, 1)
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         queue(stream, tensor, 4)
         hold.pending("query() is True while work is in flight", stream)
     stream.synchronize()
@@ -166,7 +166,7 @@ def never_early(context: CaseContext) -> None:
     """When query() of a stream returns True, every event that was recorded on the stream before the call
     has completed."""
     stream, tensor = context.stream(), filled(context, 1)
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         queue(stream, tensor, *_NUMBERS)
         last = recorded(context, stream)
         hold.waits(stream, "query() is True while work of the stream is blocked")
@@ -194,7 +194,7 @@ _SPECIAL = ("priority", "least_priority")
 def waits(context: CaseContext) -> None:
     """synchronize() of a stream returns when the work of the stream has finished, and not earlier."""
     stream, tensor = context.stream(), filled(context, 1)
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         queue(stream, tensor, 4)
         done = recorded(context, stream)
         hold.keeps_waiting(stream.synchronize, "synchronize() returned while work was in flight")
@@ -223,7 +223,7 @@ def all_streams(context: CaseContext, named: bool) -> None:
         torch.accelerator.set_device_index(0)  # the current device of a new thread is unspecified
         torch.accelerator.synchronize(*[context.at(0)] * named)
 
-    one, other = (held(context, stream) for stream in (first, second))
+    one, other = (hold_stream(context, stream) for stream in (first, second))
     with context.on(0), one, other:
         events = [recorded(context, stream) for stream in (first, second)]
         with WaitingCall(synchronize) as call:
@@ -253,7 +253,7 @@ def device_that_is_current(context: CaseContext) -> None:
         torch.accelerator.set_device_index(1)  # the current device of a new thread is unspecified
         torch.accelerator.synchronize()
 
-    with held(context, stream) as hold:
+    with hold_stream(context, stream) as hold:
         hold.keeps_waiting(
             synchronize,
             "synchronize() returned while a stream of the current device index was busy",
@@ -272,7 +272,7 @@ def device_that_is_current(context: CaseContext) -> None:
 def other_kinds(context: CaseContext, kind: str) -> None:
     """torch.accelerator.synchronize waits for the default stream and for streams with a priority."""
     stream, tensor = special(context, kind), filled(context, 1)
-    with context.on(0), held(context, stream) as hold:
+    with context.on(0), hold_stream(context, stream) as hold:
         queue(stream, tensor, 4)
         done = recorded(context, stream)
         text = "synchronize() of the device returned while the stream was busy"
@@ -326,14 +326,16 @@ def of_other_kinds(context: CaseContext, kind: str, waits: bool) -> None:
     stream. Work after the wait sees the earlier work of the other stream."""
     for way in ("wait_event", "wait_stream"):
         side, other = context.stream(), special(context, kind)
-        context.must(side != other, "the two new streams are one stream", by="streams.identity")
+        context.must(
+            side != other, "the two new streams are the same stream", by="streams.identity"
+        )
         _sees(context, *((side, other) if waits else (other, side)), way)
 
 
 def _sees(context: CaseContext, first: Any, second: Any, way: str) -> None:
     source, target = filled(context, 1), filled(context, 0)
     learnt(context)
-    with held(context, first) as hold:
+    with hold_stream(context, first) as hold:
         queue(first, source, 4)
         if way == "wait_stream":
             second.wait_stream(first)
@@ -375,7 +377,7 @@ def many_wait(context: CaseContext) -> None:
     context.must(first not in others, "two of the streams are the same", by="streams.identity")
     source, targets = filled(context, 1), [filled(context, 0) for _ in others]
     learnt(context)
-    with held(context, first) as hold:
+    with hold_stream(context, first) as hold:
         queue(first, source, 4)
         event = recorded(context, first)
         for stream, target in zip(others, targets, strict=True):
@@ -415,7 +417,7 @@ def earlier_record_is_waited_for(context: CaseContext) -> None:
     idle, target = context.stream(), filled(context, 0)
     source = filled(context, 1)
     learnt(context)
-    holds = [held(context, stream) for stream in (busy, waiting)]
+    holds = [hold_stream(context, stream) for stream in (busy, waiting)]
     with holds[0] as hold, holds[1] as own:
         queue(busy, source, 4)
         event = recorded(context, busy)
@@ -448,8 +450,8 @@ def later_work_is_not_waited_for(context: CaseContext) -> None:
 
 @cases("streams.wait")
 def earlier_work_is_not_held_up(context: CaseContext) -> None:
-    """A stream gets work and then waits for another stream. Work that was queued before the wait
-    does not wait for the other stream; work that was queued after the wait does."""
+    """A stream gets work and then waits for another stream. Work that was queued before the wait does not wait for the
+    other stream. Work that was queued after the wait waits for it."""
     busy, waiting = two(context)
     tensor = filled(context, 1)
     with context.hold(busy) as hold:
@@ -521,7 +523,7 @@ def hand_over(context: CaseContext) -> None:
         queue(first, source, *range(_STEPS))
         return recorded(context, first)
 
-    with held(context, first):
+    with hold_stream(context, first):
         [event] = context.together(give)
 
         def take() -> None:
@@ -624,7 +626,7 @@ def caller_waits_for_backward(context: CaseContext) -> None:
             target.copy_(x.grad)
 
     # A device may block the host in backward(). Then nothing can be early either.
-    with held(context, forward) as hold, WaitingCall(backward) as call:
+    with hold_stream(context, forward) as hold, WaitingCall(backward) as call:
         if call.is_early():
             hold.waits(caller, "the caller's stream did not wait for the streams of backward")
         hold.release()
@@ -643,7 +645,7 @@ def backward_waits_for_the_caller(context: CaseContext) -> None:
         with caller:
             _backward(y, given)
 
-    with held(context, caller) as hold:
+    with hold_stream(context, caller) as hold:
         with caller:
             given.fill_(5.0)
         hold.call(backward)

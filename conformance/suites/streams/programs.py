@@ -83,11 +83,11 @@ _NAMES = {"streams": "s", "buffers": "x", "events": "e", "holds": "hold"}
 
 
 class Model(State):
-    """The streams of a program, and the order that streams and waits impose on its work. Each stream and each event
-    has a vector clock over all streams. Clocks are replaced, never changed in place.
+    """The streams of a program, and the order that streams and waits impose on the work of the program. Each stream and
+    each event has a vector clock over all streams. Clocks are replaced, never changed in place.
 
-    The first tick of a stream stands for the hold that blocks the stream. ``streams`` has a number for each stream,
-    as in Program.
+    The first tick of a stream stands for the hold that blocks the stream. ``streams`` contains the number of each
+    stream, as in Program.
     """
 
     def __init__(self, indices: int, streams: Sequence[int] = ()) -> None:
@@ -106,17 +106,19 @@ class Model(State):
         return self.streams[place] % self.indices
 
     def kind(self, place: int | None) -> int | None:
-        """Returns the place of a stream's kind in ``_KINDS``."""
+        """Returns the index in ``_KINDS`` of the kind of the stream at ``place``. Returns None if ``place`` is None."""
         return None if place is None else self.streams[place] // self.indices
 
     def relation(self, one: int, other: int | None) -> int | None:
-        """Returns the place of the relation of two streams in ``_RELATIONS``."""
+        """Returns the index in ``_RELATIONS`` of the relation between two streams. Returns None if ``other`` is
+        None."""
         if other is None or one == other:
             return None if other is None else 0
         return 1 + (self.index(one) != self.index(other))
 
     def buffer(self, number: int, place: int) -> int:
-        """Returns a buffer on the device index of a stream."""
+        """Returns the number of a buffer on the device index of the stream at ``place``. ``number`` selects the
+        buffer."""
         return number % BUFFERS * self.indices + self.index(place)
 
     def other(self, peer: int = -1, event: int = -1, **_: int) -> int | None:
@@ -142,8 +144,9 @@ class Model(State):
         raise ValueError(f"the instruction {step!r} {wrong}")
 
     def drawn(self, name: str, **values: int) -> Step:
-        """Returns the step of an instruction that drawn values stand for: streams ``on`` and ``peer``, numbers of buffers,
-        an ``event`` of each index and the index ``there`` of an event to wait for, and a ``number``."""
+        """Converts drawn values to a step of the instruction ``name``. The values are the streams ``on`` and ``peer``,
+        the numbers of buffers (``first``, ``second``, ``third``), the number of an ``event`` on its device index, the
+        device index ``there`` of an event to wait for, and a ``number``."""
         drawn = STREAMS.instructions[name].drawn
         assert drawn is not None
         return name, *drawn(self, **values)
@@ -172,7 +175,7 @@ class Model(State):
         return sorted({stream for stream, tick in before if clock[stream] < tick})
 
     def work(self, **operands: int) -> None:
-        """Work on one stream, or a copy that uses two."""
+        """Adds to the model work on one stream, or a copy that uses two streams."""
         on = places(operands)
         clock = self._before(operands) + Counter(on)
         for place in on:
@@ -278,7 +281,7 @@ def _impossible(model: Model) -> dict[Key, str]:
             for name in ("wait", "wait_stream"):
                 found[name, one, other, how] = "a device index has only one default stream"
         if how != "other index" and model.indices > 1:
-            found["across", one, other, how] = "such a copy uses two device indices"
+            found["across", one, other, how] = "a copy between device indices uses two of them"
     return found
 
 
@@ -385,9 +388,9 @@ def across(run: Tables, on: int, peer: int, source: int, target: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A stream program on ``indices`` device indices. ``streams`` has a number for each stream: its device
-    index plus ``indices`` times the place of its kind in ``_KINDS_OF_STREAM``. ``released`` is the order in which the
-    streams are unblocked."""
+    """A stream program on ``indices`` device indices. ``streams`` contains a number for each stream: the device index
+    of the stream plus ``indices`` times the index of its kind in ``_KINDS_OF_STREAM``. ``released`` is the order in
+    which the streams are unblocked."""
 
     indices: int
     streams: tuple[int, ...]
@@ -404,7 +407,7 @@ class Program:
             for place, number in enumerate(self.streams)
         )
         order = ", ".join(f"s{place}" for place in self.released)
-        return f"[{where}] {STREAMS.told(self.instructions)} [unblocked: {order}]"
+        return f"[{where}] {STREAMS.describe(self.instructions)} [unblocked: {order}]"
 
     def begin(self) -> Model:
         return Model(self.indices, self.streams)
@@ -554,8 +557,8 @@ def before_and_while_held(
 
 
 def _let_go(program: Program, model: Model, seconds: float) -> Iterator[Operation]:
-    """Yields operations that unblock one stream after the other. Each time, streams that wait for a blocked stream
-    must not have finished, and all other unblocked streams must finish. ``model`` has the order of the whole program."""
+    """Yields operations that unblock one stream after the other. Each time, streams that wait for a blocked stream must
+    not have finished, and all other unblocked streams must finish. ``model`` is the model after the whole program."""
     waiting = set(program.released)
     for place in program.released:
         yield release(place)

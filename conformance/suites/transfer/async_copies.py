@@ -146,8 +146,8 @@ def _pinned(context: CaseContext, start: int) -> torch.Tensor:
 
 
 def _stand(context: CaseContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a tensor on the device and a tensor on the host. Before that, runs each kind of work of the cases
-    once, because a first call may do more than queue work."""
+    """Returns a tensor on the device and a tensor on the host. Before that, runs each kind of work that the cases queue
+    once, because the first call of an op may do more than queue work."""
     there, host = torch.zeros(_SIZE, device=context.device), _pinned(context, 3)
     there.fill_(1).copy_(host, non_blocking=True).add_(1)
     host.copy_(there, non_blocking=True)
@@ -274,7 +274,9 @@ def pins(context: CaseContext) -> None:
     is already pinned, pin_memory() returns the tensor itself."""
     plain = torch.arange(1000)
     pinned = plain.pin_memory()
-    context.check(not plain.is_pinned(), "after pin_memory() the original tensor is pinned")
+    context.check(
+        not plain.is_pinned(), "after pin_memory(), the original tensor is pinned but should not be"
+    )
     context.check(pinned.is_pinned(), "the tensor that pin_memory() returned is not pinned")
     context.check(
         pinned.untyped_storage().is_pinned(), "the storage of a pinned tensor is not pinned"
@@ -295,7 +297,10 @@ def made_pinned(context: CaseContext) -> None:
     context.check(
         storage.pin_memory().is_pinned(), "the storage that pin_memory() returned is not pinned"
     )
-    context.check(not storage.is_pinned(), "after pin_memory() the original storage is pinned")
+    context.check(
+        not storage.is_pinned(),
+        "after pin_memory(), the original storage is pinned but should not be",
+    )
 
 
 @cases("transfer.pinned")

@@ -120,12 +120,16 @@ def special(context: CaseContext) -> None:
     and back. They keep their shape and values."""
     for values in (torch.tensor(7.0), torch.empty(0, 3), torch.ones(1, 1, 1)):
         there = values.to(context.device)
-        context.equal(there, values, "to() changed the tensor")
+        context.equal(there, values, "to() to the device changed the values of the tensor")
         context.equal(
-            there.clone().copy_(values), values, "copy_() to the device changed the tensor"
+            there.clone().copy_(values),
+            values,
+            "copy_() to the device changed the values of the tensor",
         )
         context.equal(
-            torch.empty_like(values).copy_(there), values, "copy_() to the CPU changed the tensor"
+            torch.empty_like(values).copy_(there),
+            values,
+            "copy_() to the CPU changed the values of the tensor",
         )
 
 
@@ -254,4 +258,8 @@ def mismatch_raises(context: CaseContext) -> None:
         for at in (torch.device("cpu"), context.device):
             text = f"copy_() of a source of shape {list(size)} into shape {list(SHAPE)} did not raise the documented exception"
             context.raises(RuntimeError, target.view.copy_, torch.ones(size, device=at), text=text)
-    context.equal(target.stored(), want.stored(), "copy_() raised, but wrote into the destination")
+    context.equal(
+        target.stored(),
+        want.stored(),
+        "copy_() raised an exception, but also wrote to the destination",
+    )

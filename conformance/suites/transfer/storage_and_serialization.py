@@ -52,7 +52,7 @@ def keeps_bytes_grown(context: CaseContext, factor: int) -> None:
 
 @cases("transfer.storage_resize")
 def keeps_bytes_shrunk(context: CaseContext) -> None:
-    """UntypedStorage.resize_() to a smaller size keeps the bytes up to the new size."""
+    """UntypedStorage.resize_() to a smaller size keeps the bytes that lie within the new size."""
     there = context.to_device(torch.arange(100))
     storage = _resized(context, there, 40)
     context.equal(

@@ -116,7 +116,7 @@ def truth(context: CaseContext) -> None:
 
 @cases("transfer.scalars")
 def equality(context: CaseContext) -> None:
-    """torch.equal returns True if shapes and values are the same and False otherwise, in both cases as a bool."""
+    """torch.equal returns the bool True if the shapes and values are the same, and the bool False otherwise."""
     for dtype in (torch.bool, torch.int64, torch.float32):
         several = [1.0, 0.0], [1.0, 0.0], [1.0, 1.0]
         one, same, other = (_there(context, values, dtype) for values in several)

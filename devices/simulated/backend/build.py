@@ -47,7 +47,8 @@ def library() -> ModuleType:
 
 
 def _key() -> str:
-    """Returns a key that differs for builds with different versions of torch, ABIs of Python, flags or source files."""
+    """Returns a key for the build. The key changes if the version of torch, the ABI of Python, the flags or the source
+    files change."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".cpp", ".h"):
@@ -70,7 +71,8 @@ def _load(path: Path) -> ModuleType:
 def _build(folder: Path) -> ModuleType | None:
     """Compiles and loads the library. Returns None if another process built it in the meantime.
 
-    The function uses a lock of its own. Torch's lock stays after a build that was killed, and later builds then hang.
+    The function uses a lock of its own, because torch's lock remains after a build was killed, and later builds would
+    hang.
     """
     if (missing := missing_tools()) is not None:
         raise BuildFailed(missing)
@@ -110,7 +112,7 @@ def _compile(folder: Path) -> ModuleType:
                 [str(unit) for unit in units],
                 extra_cflags=flags,
                 extra_ldflags=["-pthread"],
-                extra_include_paths=[str(folder)],
+                extra_include_paths=[str(folder), *_headers_of_kineto()],
                 build_directory=str(folder),
                 with_cuda=False,
             )
@@ -119,9 +121,14 @@ def _compile(folder: Path) -> ModuleType:
     return loaded
 
 
+def _headers_of_kineto() -> list[str]:
+    """Returns the folder of Kineto's headers, which include each other by names without a folder."""
+    return [str(Path(torch.__file__).parent / "include" / "kineto")]
+
+
 def sources(folder: Path) -> list[Path]:
-    """Returns the files to compile, after writing the list of faults for them. Ninja recompiles only files that are out
-    of date."""
+    """Writes the header that lists the faults, and returns the files to compile. Ninja recompiles only files that are
+    out of date."""
     faults = folder / "fault_list.h"
     if not faults.exists() or faults.read_text(encoding="utf-8") != header():
         faults.write_text(header(), encoding="utf-8")
@@ -129,7 +136,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def _short(folder: Path, output: str) -> str:
-    """Returns a message with the first errors of the compiler. The whole output is written to a file."""
+    """Returns a message with the first errors of the compiler, and writes the whole output to a file."""
     log = folder / "build.log"
     log.write_text(output, encoding="utf-8")
     errors = [line for line in output.splitlines() if "error" in line.lower()][:3]

@@ -168,9 +168,10 @@ def _as_dense(value: Any) -> Any:
 
 def _make_operands_dense(graph: Any) -> None:
     """Gives contiguous copies of their operands to ops that are not torch's own."""
-    for node in list(graph.graph.nodes):
-        namespace = getattr(node.target, "namespace", "")
-        if node.op != "call_function" or namespace in ("", "aten", "prims", "inductor"):
+    for node in [
+        each for each in graph.graph.nodes if isinstance(each.target, torch._ops.OpOverload)
+    ]:
+        if node.target.namespace in ("aten", "prims", "inductor"):
             continue
         for operand in [each for each in node.args if isinstance(each, torch.fx.Node)]:
             with graph.graph.inserting_before(node):

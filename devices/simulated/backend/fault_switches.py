@@ -1,9 +1,11 @@
 """The switches of the planted faults.
 
+This command switches two faults on for a run::
+
     SIMULATED_FAULTS=values.ignore_strides,out.restride pytest --device simulated
 
-switches two faults on for a run. ``with planted("values.ignore_strides"): ...`` switches one fault on for a block. To
-check a switch that is off, the library loads one word from memory.
+``with planted("values.ignore_strides"): ...`` switches one fault on for a block. Checking a switch that is off costs
+the library one load of a word from memory.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def switch_on_from_environment() -> None:
 def reached() -> Iterator[set[str]]:
     """Collects the faults that can change the result of code in a ``with`` block.
 
-    A fault can do so only if the library checks its switch during the block, or if it replaces a kernel that is called.
+    A fault can change the result only if the library checks the switch of the fault during the block, or if the fault
+    replaces a kernel that is called.
     """
     library.note_asked(True)
     library.note_ops(True)

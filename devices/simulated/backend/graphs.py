@@ -37,8 +37,8 @@ def graph(
 ) -> Iterator[None]:
     """Captures the ``with`` block into the graph ``made``, on the given stream or on a new one.
 
-    ``pool`` and ``capture_error_mode`` are those of ``torch.accelerator.Graph`` and override the arguments with which
-    the graph was made.
+    ``pool`` and ``capture_error_mode`` have the meaning that they have for ``torch.accelerator.Graph``, and override
+    the arguments with which the graph was created.
     """
     if pool is not None:
         made.graph_pool = pool
@@ -102,9 +102,11 @@ class _Passes:
         self.parameters: Tensors = ()
         if isinstance(function, torch.nn.Module):
             if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
-                raise ValueError("graphed modules must be without hooks: add them later")
+                raise ValueError(
+                    "a module must have no hooks when it is graphed: register the hooks afterwards"
+                )
             if any(each.requires_grad for each in function.buffers()):
-                raise ValueError("graphed modules must be without trainable buffers")
+                raise ValueError("a module must have no trainable buffers when it is graphed")
             self.parameters = tuple(function.parameters())
         self.given: Tensors = tuple(pytree.arg_tree_leaves(*args))
         for each in self.given:

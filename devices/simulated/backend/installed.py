@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from devices.simulated.backend import native
+from devices.simulated.backend import native, process_group
 from devices.simulated.backend.installing import (
     Undo,
     fallback,
@@ -77,6 +77,12 @@ def _cannot_be_traced() -> Undo:
     return undo
 
 
+@installs("distributed.not_the_default", run_installer)
+def _forget_default_group() -> Undo:
+    process_group.forget_default()
+    return process_group.restore_default
+
+
 @installs("allocator.settings_accept_unknown", run_installer)
 def _accept_unknown_settings() -> Undo:
     native.library.use_settings_parser(False)
@@ -136,7 +142,7 @@ def _lcm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 class _Kept:
-    """The memory that a leaking kernel holds while its fault is on."""
+    """The memory that a leaking kernel never frees while its fault is on."""
 
     blocks: ClassVar[list[Any]] = []
     shapes: ClassVar[set[tuple[int, ...]]] = set()

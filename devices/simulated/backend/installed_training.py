@@ -18,7 +18,7 @@ _C: Any = torch._C
 
 
 class _WrongSecond(torch.autograd.Function):
-    """An autograd function for sinh whose gradient has no gradient, because the input is detached in backward."""
+    """An autograd function for sinh without a second derivative, because the input is detached in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""Installs planted faults in Python. Each fault replaces a kernel or a method of torch while it is on.
+"""Installs the planted faults that are written in Python. While such a fault is on, it replaces a kernel or a method of
+torch.
 
-The faults themselves are in installed.py and installed_training.py. All other faults are switches that the library, or
-a module of this package, checks.
+The faults themselves are in installed.py and installed_training.py. All other planted faults are switches that the
+library, or a module of this package, checks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _undo: dict[str, Undo] = {}
 
 
 def switch(name: str, on: bool) -> None:
-    """Switches a fault on or off. Does nothing for a fault that is not installed in Python, or that already has the
+    """Switches a fault on or off. Does nothing if the fault is not written in Python, or if it already has the
     requested state."""
     if on and name in INSTALLED and name not in _undo:
         _undo[name] = INSTALLED[name]()

@@ -1,5 +1,5 @@
-"""Adds what torch lacks for a renamed backend: the DLPack protocol, Dynamo's device interface, and an error for
-operations that would access device memory from the host."""
+"""Adds the parts that torch lacks for a renamed backend: the DLPack protocol, Dynamo's device interface, and an error
+for operations that would access device memory from the host."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def teach_tensors() -> None:
     """Adds DLPack's protocol to tensors of the device. The package calls the function once.
 
     Torch's C++ code exchanges the tensors as kDLExtDev without a copy, but ``Tensor.__dlpack_device__`` compares the
-    name of the device with the literal "privateuse1", which a renamed backend no longer has. So
-    ``__dlpack_device__`` and ``__dlpack__`` are wrapped.
+    name of the device with the literal "privateuse1", which a renamed backend no longer has. The function therefore
+    wraps ``__dlpack_device__`` and ``__dlpack__``.
     """
     tensor: Any = torch.Tensor
     device_of, capsule_of = tensor.__dlpack_device__, tensor.__dlpack__
@@ -49,8 +49,8 @@ def teach_tensors() -> None:
 
 
 def _order(index: int, handle: object) -> None:
-    """Makes the stream with the given native handle, on which the tensor will be read, wait for the current stream of
-    the device. Raises TypeError if the handle is not an integer."""
+    """Makes another stream wait for the current stream of the device. ``handle`` is the native handle of that stream,
+    on which a consumer will read the tensor. Raises TypeError if the handle is not an integer."""
     if not isinstance(handle, int):
         raise TypeError("stream must be ``int`` or ``none``")
     # 0 and 1 are the default stream.
@@ -106,7 +106,7 @@ def _register(module: Any) -> None:
         """Dynamo's device interface, implemented by ``torch.simulated``."""
 
         device = ours.device
-        Event = ours.Event
+        Event = torch.Event  # its own constructor of events is no class of events
         Stream = ours.Stream
         exchange_device = maybe_exchange_device = staticmethod(ours._exchange_device)
 

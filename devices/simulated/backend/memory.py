@@ -143,7 +143,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[None]:
-    """Makes allocations of the current thread on a device come from the pool within the ``with`` block."""
+    """Serves the allocations of the current thread on a device from the pool within the ``with`` block."""
     index = index_of(device)
     native.library.begin_pool(index, pool.id)
     try:
@@ -160,8 +160,8 @@ def use_mem_pool(pool: MemPool, device: torch.types.Device = None) -> Iterator[N
 
 
 def _record_memory_history(enabled: str | None = "all", max_entries: int = 100_000) -> None:
-    """Starts to record the events of each device, and keeps the latest ``max_entries`` of them. If ``enabled`` is
-    None, the recording ends and the events are deleted.
+    """Starts to record the allocator's events on each device, and keeps the latest ``max_entries`` events. If
+    ``enabled`` is None, stops recording and deletes the events.
 
     No stacks are recorded, whatever ``enabled`` is. Raises ValueError for an unknown ``enabled``.
     """

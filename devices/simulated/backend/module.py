@@ -25,8 +25,8 @@ Gate: Any = native.library.Gate
 
 
 def is_available() -> bool:
-    """Returns True if the current process can use the device. A process that was forked after its parent used the
-    device cannot use it."""
+    """Returns True if the current process can use the device. A process that was forked after its parent had used the
+    device cannot use the device."""
     return not native.library.in_bad_fork()
 
 

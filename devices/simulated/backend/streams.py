@@ -18,8 +18,8 @@ from devices.simulated.backend.native import index_of
 
 
 class Stream(torch.Stream):
-    """A stream from the pool of a device. Priority -1 is served first, and 0 is the default; other priorities are
-    clamped."""
+    """A stream from the pool of a device. Streams with priority -1 are served first. The default priority is 0;
+    priorities outside this range are clamped."""
 
     def __new__(cls, device: torch.types.Device = None, priority: int = 0, **known: Any) -> Stream:
         made: Any = torch.Stream.__new__
@@ -33,7 +33,7 @@ class Stream(torch.Stream):
 
     @property
     def priority(self) -> int:
-        """The priority with which the stream was made, within ``priority_range``."""
+        """The priority of the stream, clamped to ``priority_range``."""
         return int(native.library.stream_priority(self.device_index, self.stream_id))
 
     @staticmethod
@@ -43,8 +43,8 @@ class Stream(torch.Stream):
 
 
 class ExternalStream(Stream):
-    """A stream with a given native handle, owned by the code that made the handle. Raises ValueError for an invalid
-    handle."""
+    """A stream with a given native handle. The code that created the handle owns the native stream. Raises ValueError
+    for an invalid handle."""
 
     def __new__(cls, handle: int, device: torch.types.Device = None) -> ExternalStream:
         index = index_of(device)
@@ -180,7 +180,7 @@ class _OwnEvent(torch.Event):
             super().synchronize()
 
     def elapsed_time(self, other: torch.Event) -> float:
-        """Returns the time from one event to another in milliseconds.
+        """Returns the time from this event to the event ``other``, in milliseconds.
 
         Raises ValueError if an event was not recorded or was created without timing, and RuntimeError if an event has
         not completed or if the events were recorded on different devices.

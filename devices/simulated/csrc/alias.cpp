@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "activity.h"
 #include "allocator.h"
 #include "arena.h"
 #include "geometry.h"
@@ -165,7 +166,7 @@ c10::Storage storage_with(int device, const void* from, size_t bytes) {
   c10::Storage made = new_storage(device, bytes);
   if (bytes != 0) {
     // In the queue's turn: another thread's work may still use the memory that was handed out.
-    current_queue(device).run_here([&] { std::memcpy(arena().on_device_side(made.data()), from, bytes); });
+    current_queue(device).run_here([&] { std::memcpy(arena().on_device_side(made.data()), from, bytes); }, kCopyName);
   }
   return made;
 }

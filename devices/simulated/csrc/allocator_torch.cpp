@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "activity.h"
 #include "allocator.h"
 #include "arena.h"
 #include "faults.h"
@@ -37,7 +38,10 @@ void give_back(void* address) {
     block = found->second;
     live().blocks.erase(found);
   }
-  device_memory(arena().device_of(address)).free(block);
+  const auto bytes = static_cast<int64_t>(block->size);
+  const int device = arena().device_of(address);
+  device_memory(device).free(block);
+  report_memory(address, -bytes, device);
 }
 
 class Allocator final : public c10::DeviceAllocator {
@@ -61,6 +65,7 @@ class Allocator final : public c10::DeviceAllocator {
       std::lock_guard<std::mutex> lock(live().mutex);
       live().blocks.emplace(block->address, block);
     }
+    report_memory(block->address, static_cast<int64_t>(block->size), lies_on);
     return {static_cast<char*>(block->address) + shift, block->address, &give_back, where};
   }
 
@@ -70,7 +75,7 @@ class Allocator final : public c10::DeviceAllocator {
     auto& memory = arena();
     current_queue(current_device()).run_here([&] {
       std::memcpy(memory.on_device_side(to), memory.on_device_side(from), bytes);
-    });
+    }, kCopyName);
   }
 
   bool initialized() override { return was_used(); }

@@ -11,12 +11,14 @@
 #include <chrono>
 #include <thread>
 
+#include "activity.h"
 #include "allocator.h"
 #include "arena.h"
 #include "event.h"
 #include "event_ipc.h"
 #include "faults.h"
 #include "generator.h"
+#include "group.h"
 #include "kernel.h"
 #include "pinned.h"
 #include "profiler.h"
@@ -71,6 +73,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   register_kernels();
   register_settings(true);
   register_profiler();
+  register_activity();
 
   m.def("device_count", &device_count);
   m.def("current_device", &current_device);
@@ -113,6 +116,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_fraction", [](int device) { return device_memory(checked_device(device)).fraction(); });
   add_memory(m);
   add_graphs(m);
+  add_group(m);
   add_compiled(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));

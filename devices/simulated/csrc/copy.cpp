@@ -9,6 +9,7 @@
 #include <cstring>
 #include <thread>
 
+#include "activity.h"
 #include "alias.h"
 #include "arena.h"
 #include "capture.h"
@@ -147,7 +148,7 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
     }
     Queue& taken =
         with_host && on(Fault::transfer_non_blocking_off_stream) ? new_external_queue(queue.device()) : queue;
-    taken.submit(std::move(task), "copy");
+    taken.submit(std::move(task), kCopyName);
     if (with_host) {
       record_pinned((on_device(self) ? to : self).storage().data(), queue);
     }
@@ -159,12 +160,12 @@ void queue_copy(const at::Tensor& self, const at::Tensor& to) {
   refuse_while_capturing(other, "a copy between devices");
   auto before = std::make_shared<Mark>(), after = std::make_shared<Mark>();
   if (on(Fault::streams_copy_ignores_peer_stream)) {
-    queue.submit(std::move(task));
+    queue.submit(std::move(task), kCopyName);
     return;
   }
   other.mark(before);
   queue.wait(before);
-  queue.submit(std::move(task));
+  queue.submit(std::move(task), kCopyName);
   queue.mark(after);
   other.wait(after);
 }
@@ -198,7 +199,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
     from.unsafeGetTensorImpl()->_set_conj(false);
   }
   current_queue(device).run_here(
-      [&] { copy_elements(from, target); },
+      [&] { copy_elements(from, target); }, kCopyName,
       from_device && to_device ? "a copy whose sides overlap or do not fit"
                                : "a copy with host memory that is not both pinned and non_blocking");
   raise_pending(device);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "activity.h"
 #include "allocator.h"
 #include "arena.h"
 #include "faults.h"
@@ -69,7 +70,7 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes) {
     void* to = arena().on_device_side(data.get());
     const void* from = arena().on_device_side(storage->data());
     current_queue(device).run_here(
-        [&] { on(Fault::transfer_resize_loses_bytes) ? std::memset(to, 0xA5, kept) : std::memcpy(to, from, kept); });
+        [&] { on(Fault::transfer_resize_loses_bytes) ? std::memset(to, 0xA5, kept) : std::memcpy(to, from, kept); }, kCopyName);
   }
   storage->set_data_ptr_noswap(std::move(data));
   storage->set_nbytes(bytes);

@@ -313,10 +313,12 @@ void Kernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torc
     }
   }
   try {
-    queue.run_here([&] {
-      KernelScope scope;
-      faulty ? run_faulty(call) : run(call);
-    });
+    queue.run_here(
+        [&] {
+          KernelScope scope;
+          faulty ? run_faulty(call) : run(call);
+        },
+        name_.c_str());
   } catch (...) {
     if (on(Fault::allocator_leak_on_error)) {
       new c10::Storage(new_storage(device, 512));  // owned by no tensor

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "misbehave_calls.h"
+#include "misbehave_size.h"
 #include "spoil.h"
 
 namespace simulated {
@@ -222,6 +223,8 @@ void vary_last_bit(Call& call) {
 const std::vector<Misbehaviour>& all() {
   static const auto* made = [] {
     auto* rows = new std::vector<Misbehaviour>(misbehaviours_of_calls());
+    const std::vector<Misbehaviour> of_size = misbehaviours_of_size();
+    rows->insert(rows->end(), of_size.begin(), of_size.end());
     rows->insert(rows->end(), {
       {Fault::values_ignore_strides, {"aten::exp"}, nullptr, ignore_strides},
       {Fault::values_ignore_storage_offset, {"aten::neg"}, nullptr, ignore_storage_offset},

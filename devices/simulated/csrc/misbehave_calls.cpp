@@ -25,21 +25,6 @@ void take_gradient_for_dense(Call& call) {
   }
 }
 
-// -- offsets past 2^31
-
-constexpr int64_t kWrap = int64_t{1} << 31;
-
-void wrap_offsets(Call& call) {
-  const at::Tensor given = call.argument(0), result = call.result();
-  if (given.storage_offset() >= kWrap) {
-    result.copy_(call.with(0, given.as_strided(given.sizes(), given.strides(), given.storage_offset() - kWrap)));
-  } else if (result.numel() > kWrap && result.is_contiguous()) {
-    const at::Tensor flat = result.view(-1);
-    const int64_t behind = std::min(flat.numel() - kWrap, kWrap);
-    flat.narrow(0, kWrap, behind).copy_(flat.narrow(0, 0, behind));
-  }
-}
-
 // -- random fills: normal_(self, mean, std, generator), uniform_(self, from, to, generator)
 
 void square_std(Call& call) {
@@ -217,7 +202,6 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::autograd_first_wrong, {"aten::sigmoid_backward"}, nullptr, double_result},
       {Fault::autograd_forward_ad_wrong, {"aten::glu_jvp"}, nullptr, double_result},
       {Fault::grad_ignore_strides, {"aten::tanh_backward"}, nullptr, take_gradient_for_dense},
-      {Fault::large_offset_32bit, {"aten::bitwise_not"}, nullptr, wrap_offsets},
       {Fault::random_normal_std_is_variance, {"aten::normal_"}, square_std, nullptr},
       {Fault::random_fill_past_view, {"aten::uniform_"}, nullptr, fill_past_view},
       {Fault::dispatch_bad_shape_accepted, {"aten::dot"}, cut_to_the_shorter, nullptr},

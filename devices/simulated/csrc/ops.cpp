@@ -18,6 +18,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "activity.h"
 #include "alias.h"
 #include "allocator.h"
 #include "arena.h"
@@ -183,7 +184,7 @@ c10::Scalar local_scalar(const at::Tensor& self) {
   if (on(Fault::transfer_item_before_work)) {
     read();
   } else {
-    current_queue(device).run_here(read, "reading a value on the host");
+    current_queue(device).run_here(read, kCopyName, "reading a value on the host");
   }
   raise_pending(device);
   if (on(Fault::transfer_item_wrong_type) && value.isIntegral(/*includeBool=*/false)) {

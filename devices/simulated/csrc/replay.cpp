@@ -20,13 +20,15 @@ Executable::Executable(std::shared_ptr<const Recorded> recorded)
 }
 
 void Executable::submit_node(Queue& queue, size_t number) {
-  queue.submit([self = shared_from_this(), number] {
+  Task task = [self = shared_from_this(), number] {
     if (self->forgotten_) {
       return;
     }
     Task once = self->recorded_->nodes[number].task;  // a copy: running a task uses up its arguments
     once();
-  });
+  };
+  // Names of nodes are those of kernels, which live on.
+  queue.submit(std::move(task), on(Fault::profiler_replay_not_listed) ? "task" : recorded_->nodes[number].what);
 }
 
 void Executable::launch(Queue& queue) {

@@ -13,6 +13,7 @@
 
 #include <cxxabi.h>
 
+#include "activity.h"
 #include "arena.h"
 #include "capture.h"
 #include "faults.h"
@@ -75,8 +76,12 @@ void Queue::submit(Task task, const char* what, const void* in_turn) {
   if (on(Fault::streams_launch_blocks_host)) {
     drain();
   }
+  const bool work = std::strcmp(what, "task") != 0;
+  if (work && noting_activity.load(std::memory_order_relaxed)) {
+    task = noted(std::move(task), what, *this);
+  }
   if (!on(Fault::streams_unlocked_queue) || !overwritten()) {
-    push(std::move(task), std::strcmp(what, "task") != 0);
+    push(std::move(task), work);
   }
 }
 
@@ -137,9 +142,14 @@ void Queue::work() {
   }
 }
 
-void Queue::run_here(const std::function<void()>& task, const char* what) {
+void Queue::run_here(const std::function<void()>& given, const char* name, const char* what) {
   refuse_after_fork();
   refuse_while_capturing(*this, what);
+  Task with_times;
+  if (noting_activity.load(std::memory_order_relaxed)) {
+    with_times = noted(given, name, *this);
+  }
+  const Task& task = with_times ? with_times : given;
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t before = submitted_++;
   if (done_ != before) {

@@ -60,12 +60,14 @@ class Queue {
   int priority() const { return priority_; }
 
   // Puts a task at the end, or records it if the queue is capturing. An exception that it throws is kept and
-  // raised by raise_pending(). `what` names it in the dump of a graph, and must live on; tasks of one graph with the
+  // raised by raise_pending(). `what` names it in the dump of a graph and in a profile, and must live on; tasks of one graph with the
   // same `in_turn` run one after another.
   void submit(Task task, const char* what = "task", const void* in_turn = nullptr);
   // Runs a task on the calling thread once everything queued before it is done; what it throws is thrown here.
   // Refused while capturing: what was recorded before it is not run.
-  void run_here(const std::function<void()>& task, const char* what = "a call that waits for its result");
+  // `name` is what a profile calls it; `what` names the call where it is refused.
+  void run_here(
+      const std::function<void()>& task, const char* name, const char* what = "a call that waits for its result");
   // Marks the point that the queue has reached with what is queued, or recorded, now.
   void mark(const MarkPtr& mark);
   // Everything queued from now on runs after the mark is set. A mark in a capture makes the queue join it.

@@ -24,3 +24,4 @@
 #include "pluggable.cpp"
 #include "profiler.cpp"
 #include "graph.cpp"
+#include "activity.cpp"

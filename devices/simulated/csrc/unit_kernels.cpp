@@ -11,6 +11,7 @@
 #include "misbehave.cpp"
 #include "misbehave_calls.cpp"
 #include "misbehave_graph.cpp"
+#include "misbehave_size.cpp"
 #include "spoil.cpp"
 #include "ops.cpp"
 #include "copy.cpp"

@@ -253,7 +253,7 @@ def test_a_flaky_cell_that_passes_stays_flaky() -> None:
 def test_a_flaky_cell_below_its_pass_rate_is_named() -> None:
     done = updated(FLAKY, {ADD: PASS}, {ADD: fails()}, {ADD: fails()})
     assert [each.why for each in done.floors] == [
-        "passes in 1 of 3 runs; expected a share of at least 0.5 (expected.toml:1)"
+        "passes in 1 of 3 runs; expected a pass rate of at least 0.5 (expected.toml:1)"
     ]
     assert updated(FLAKY, {ADD: PASS}, {ADD: fails()}).floors == ()
 

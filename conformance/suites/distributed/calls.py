@@ -1,0 +1,236 @@
+"""The collectives of torch.distributed as data: their operands, and what each rank must receive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from conformance.checks.cases.layouts import DENSE
+from conformance.suites.distributed.groups import Ranks
+from conformance.suites.distributed.views import blank, numbers, shown
+
+Tensors = list[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The names of the views of inputs and outputs. For a collective that works in place, both are the same tensor."""
+
+    inputs: str = DENSE
+    outputs: str = DENSE
+
+    @property
+    def complex(self) -> str:
+        """The view of which the numbers of all operands have the dtype."""
+        return "conjugate" if "conjugate" in (self.inputs, self.outputs) else DENSE
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective. ``inputs`` and ``outputs`` are the values that its operands have before the call, and ``wanted``
+    are those of the outputs after it; None where they are undefined. All take this rank, the number of ranks, and the
+    views.
+
+    ``call(ranks, inputs, outputs)`` makes the call. A collective without inputs works in place.
+    """
+
+    call: Callable[[Ranks, Tensors, Tensors], object]
+    outputs: Callable[[int, int, Views], Tensors]
+    wanted: Callable[[int, int, Views], Sequence[torch.Tensor | None]]
+    inputs: Callable[[int, int, Views], Tensors] | None = None
+
+
+def named(new: str, old: str) -> Any:
+    """Returns a function of torch.distributed by its name, or by the name that it had before torch 2.13."""
+    return getattr(dist, new, None) or getattr(dist, old)
+
+
+def root_of(count: int) -> int:
+    """Returns the root of rooted collectives: the last rank, because a backend may take rank 0 for the root."""
+    return count - 1
+
+
+def peers(index: int, count: int) -> tuple[int, int]:
+    """Returns the ranks to which a rank sends and from which it receives."""
+    return (index + 1) % count, (index - 1) % count
+
+
+def _own(rank: int, count: int, views: Views) -> Tensors:
+    return [numbers(rank, view=views.complex)]
+
+
+def _from(rank: int, views: Views) -> torch.Tensor:
+    """Returns what a rank's input shows, if each rank has one."""
+    return shown(numbers(rank, view=views.complex), views.inputs)
+
+
+def _part(rank: int, part: int, views: Views) -> torch.Tensor:
+    """Returns what one of the inputs of a rank shows, if each rank has an input for every rank."""
+    return shown(numbers(rank, part=part, view=views.complex), views.inputs)
+
+
+def _parts(rank: int, count: int, views: Views) -> Tensors:
+    return [numbers(rank, part=part, view=views.complex) for part in range(count)]
+
+
+def _rows(rank: int, count: int, views: Views) -> Tensors:
+    return [torch.cat(_parts(rank, count, views))]
+
+
+def _rows_shown(rank: int, count: int, views: Views) -> torch.Tensor:
+    """Returns what an input of all parts in one tensor shows."""
+    return shown(_rows(rank, count, views)[0], views.inputs)
+
+
+def _rows_for(rank: int, to: int, count: int, views: Views) -> torch.Tensor:
+    """Returns the part for rank ``to`` of what a rank's input of all parts shows."""
+    return _rows_shown(rank, count, views).chunk(count)[to]
+
+
+def _one_blank(rank: int, count: int, views: Views) -> Tensors:
+    return [blank(views.complex)]
+
+
+def _blanks(rank: int, count: int, views: Views) -> Tensors:
+    return [blank(views.complex) for _ in range(count)]
+
+
+def _blank_rows(rank: int, count: int, views: Views) -> Tensors:
+    return [blank(views.complex, rows=count)]
+
+
+def _total(of: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
+    return torch.stack([of(rank) for rank in range(count)]).sum(0)
+
+
+def _sum_in_place(rank: int, count: int, views: Views) -> Tensors:
+    return [_total(lambda each: _from(each, views), count)]
+
+
+def _at_root(wanted: Callable[[int, int, Views], Tensors]) -> Any:
+    """Returns what all ranks receive, if only the root receives it and the other ranks' targets are undefined."""
+    return lambda rank, count, views: (
+        wanted(rank, count, views) if rank == root_of(count) else [None]
+    )
+
+
+def _root_list(ranks: Ranks, tensors: Tensors) -> Tensors | None:
+    """Returns the list of a rooted collective, which only the root gives."""
+    return tensors if ranks.index == root_of(ranks.count) else None
+
+
+def _send_and_receive(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
+    to, source = peers(ranks.index, ranks.count)
+    if ranks.index % 2:  # a blocking send may wait for its receive
+        dist.recv(outputs[0], source)
+        dist.send(inputs[0], to)
+    else:
+        dist.send(inputs[0], to)
+        dist.recv(outputs[0], source)
+
+
+def _exchange_batched(ranks: Ranks, inputs: Tensors, outputs: Tensors) -> None:
+    to, source = peers(ranks.index, ranks.count)
+    calls = [dist.P2POp(dist.isend, inputs[0], to), dist.P2POp(dist.irecv, outputs[0], source)]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+
+
+def _scattered(rank: int, count: int, views: Views) -> Tensors:
+    return [_part(root_of(count), rank, views)]
+
+
+COLLECTIVES = {
+    "all_reduce": Collective(lambda ranks, _, out: dist.all_reduce(out[0]), _own, _sum_in_place),
+    "broadcast": Collective(
+        lambda ranks, _, out: dist.broadcast(out[0], root_of(ranks.count)),
+        _own,
+        lambda rank, count, views: [_from(root_of(count), views)],
+    ),
+    "reduce": Collective(
+        lambda ranks, _, out: dist.reduce(out[0], root_of(ranks.count)),
+        _own,
+        _at_root(_sum_in_place),
+    ),
+    "all_gather": Collective(
+        lambda ranks, given, out: dist.all_gather(out, given[0]),
+        _blanks,
+        lambda rank, count, views: [_from(each, views) for each in range(count)],
+        _own,
+    ),
+    "all_gather_single": Collective(
+        lambda ranks, given, out: named("all_gather_single", "all_gather_into_tensor")(
+            out[0], given[0]
+        ),
+        _blank_rows,
+        lambda rank, count, views: [torch.cat([_from(each, views) for each in range(count)])],
+        _own,
+    ),
+    "gather": Collective(
+        lambda ranks, given, out: dist.gather(
+            given[0], _root_list(ranks, out), root_of(ranks.count)
+        ),
+        _blanks,
+        lambda rank, count, views: (
+            [_from(each, views) for each in range(count)]
+            if rank == root_of(count)
+            else _blanks(rank, count, views)
+        ),
+        _own,
+    ),
+    "scatter": Collective(
+        lambda ranks, given, out: dist.scatter(
+            out[0], _root_list(ranks, given), root_of(ranks.count)
+        ),
+        _one_blank,
+        _scattered,
+        _parts,
+    ),
+    "reduce_scatter": Collective(
+        lambda ranks, given, out: dist.reduce_scatter(out[0], given),
+        _one_blank,
+        lambda rank, count, views: [_total(lambda each: _part(each, rank, views), count)],
+        _parts,
+    ),
+    "reduce_scatter_single": Collective(
+        lambda ranks, given, out: named("reduce_scatter_single", "reduce_scatter_tensor")(
+            out[0], given[0]
+        ),
+        _one_blank,
+        lambda rank, count, views: [
+            _total(lambda each: _rows_for(each, rank, count, views), count)
+        ],
+        _rows,
+    ),
+    "all_to_all": Collective(
+        lambda ranks, given, out: dist.all_to_all(out, given),
+        _blanks,
+        lambda rank, count, views: [_part(each, rank, views) for each in range(count)],
+        _parts,
+    ),
+    "all_to_all_single": Collective(
+        lambda ranks, given, out: dist.all_to_all_single(out[0], given[0]),
+        _blank_rows,
+        lambda rank, count, views: [
+            torch.cat([_rows_for(each, rank, count, views) for each in range(count)])
+        ],
+        _rows,
+    ),
+    "send_receive": Collective(
+        _send_and_receive,
+        _one_blank,
+        lambda rank, count, views: [_from(peers(rank, count)[1], views)],
+        _own,
+    ),
+    "batched_send_receive": Collective(
+        _exchange_batched,
+        _one_blank,
+        lambda rank, count, views: [_from(peers(rank, count)[1], views)],
+        _own,
+    ),
+}
+"""The collectives by name. Their sums are sums of integers, which are exact in float32."""

@@ -1,0 +1,83 @@
+"""Cases about collectives whose operands are views: right values in place, or a refusal, and nothing around them changes."""
+
+from __future__ import annotations
+
+from conformance.checks.cases.cases import Cases
+from conformance.checks.cases.context import CaseContext
+from conformance.suites.distributed.calls import COLLECTIVES, Views
+from conformance.suites.distributed.groups import join
+from conformance.suites.distributed.views import LAYOUTS, check_input, check_result, put
+from devices.failure import Kind
+
+cases = Cases(Kind.VALUES)
+
+#: The views of plan quick. The others differ from these in one property less, or only in their values.
+QUICK = ("stepped", "padded", "transposed")
+
+
+def _cases_of_views(names: tuple[str, ...]) -> dict[str, tuple[str, str, str]]:
+    """Returns the cases with these views: each view for the tensor of a collective in place, and for the inputs and the
+    outputs of the others."""
+    found = {}
+    for name, collective in COLLECTIVES.items():
+        for view in names:
+            if collective.inputs is None:
+                found[f"{name}_{view}"] = (name, "tensor", view)
+                continue
+            found[f"{name}_input_{view}"] = (name, "input", view)
+            if view != "expanded":  # no target can hold different values in one place
+                found[f"{name}_output_{view}"] = (name, "output", view)
+    return found
+
+
+def _run(context: CaseContext, name: str, role: str, view: str) -> None:
+    """Makes the call of one rank and judges what the rank received."""
+    ranks, collective = join(context), COLLECTIVES[name]
+    views = Views(
+        inputs=view if role in ("input", "tensor") else "contiguous",
+        outputs=view if role in ("output", "tensor") else "contiguous",
+    )
+    about = (ranks.index, ranks.count, views)
+    inputs = [
+        put(ranks, values, views.inputs)
+        for values in (collective.inputs(*about) if collective.inputs is not None else [])
+    ]
+    outputs = [put(ranks, values, views.outputs) for values in collective.outputs(*about)]
+    given, taken = [each.tensor for each in inputs], [each.tensor for each in outputs]
+    refused = ranks.attempt(lambda: collective.call(ranks, given, taken))
+    at = f"{name}, {role} {view}"
+    if refused and view != "contiguous":
+        context.check(True, "a view is neither refused nor right")
+        context.note(f"refused: {refused}")
+        return
+    context.check(not refused, "a collective refused contiguous tensors", found=refused, at=at)
+    for operand in inputs:
+        check_input(ranks, operand, at)
+    for operand, want in zip(outputs, collective.wanted(*about)):
+        check_result(ranks, operand, want, at)
+
+
+@cases(
+    "distributed.collectives",
+    over={name: (name, "tensor", "contiguous") for name in COLLECTIVES},
+    ranks=2,
+)
+@cases("distributed.collectives", over=_cases_of_views(QUICK), ranks=2)
+@cases(
+    "distributed.collectives",
+    over=_cases_of_views(tuple(view for view in LAYOUTS if view not in (*QUICK, "contiguous"))),
+    ranks=2,
+    more=True,
+)
+@cases(
+    "distributed.collectives",
+    over=_cases_of_views(("contiguous", *QUICK)),
+    variants={"4 ranks": (4,)},
+    ranks=4,
+    more=True,
+)
+def views(context: CaseContext, name: str, role: str, view: str, count: int = 2) -> None:
+    """A collective receives views: at an offset, with a step, with gaps between rows, transposed, in channels_last,
+    expanded or lazily conjugated. All ranks receive the right values or the call is refused; inputs keep their values,
+    and the bytes around inputs and outputs do not change. Contiguous tensors are not refused."""
+    context.pooled(_run, name, role, view, ranks=count)

@@ -1,0 +1,220 @@
+"""The process group of the ranks of a case.
+
+Each process of a pool joins it once. After a call that some rank refused, all ranks leave it and join a new one, so that
+the next case finds a group that works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.cases.exceptions import CheckFailed
+from conformance.checks.cases.held_streams import SOON
+from devices.failure import Kind
+
+#: Seconds after which a collective gives up waiting for other ranks. On a sound device only a call that one rank alone
+#: refuses takes so long.
+TIMEOUT = 20.0
+#: The exceptions by which a backend refuses a call.
+REFUSALS = (RuntimeError, ValueError, TypeError)
+#: How often a group is tried to be made. gloo may connect to an address of the group before, whose rank has just left.
+_ATTEMPTS = 3
+#: What a rank tells the others if its call ended by the time limit.
+_LATE = "timed out"
+
+
+@dataclass
+class Membership:
+    """What a process of a pool keeps between cases: the store through which the ranks find each other, and how many
+    groups it has joined and how many texts it has exchanged."""
+
+    path: str
+    store: Any
+    joined: int = 0
+    exchanged: int = 0
+
+
+_here: Membership | None = None
+
+distributed: Any = dist  # torch's stubs do not export the stores
+
+
+def backend_of(context: CaseContext) -> str:
+    """Returns the name of the backend that serves the device, as the descriptor declares or as torch has it. A case
+    fails if there is none."""
+    declared = context.descriptor.process_group
+    if declared is not None:
+        return declared.backend
+    found = dist.Backend.default_device_backend_map.get(context.kind)
+    context.must(found, "torch.distributed has no default backend for the device")
+    return str(found)
+
+
+@dataclass
+class Ranks:
+    """The place of this process among the ranks of a case, and the group of all ranks."""
+
+    context: CaseContext
+    membership: Membership
+
+    @property
+    def index(self) -> int:
+        assert self.context.rank is not None
+        return self.context.rank.index
+
+    @property
+    def count(self) -> int:
+        assert self.context.rank is not None
+        return self.context.rank.count
+
+    @property
+    def device_index(self) -> int:
+        """The device index of this rank. Ranks share indices if there are more ranks than indices."""
+        return self.index % len(self.context.indices)
+
+    @property
+    def device(self) -> torch.device:
+        return self.context.named(self.device_index)
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a copy of a CPU tensor on the device of this rank."""
+        return self.context.to_device(tensor, self.device_index)
+
+    def begin(
+        self, *, timeout: float = TIMEOUT, backend: str | None = "", turned: bool = False
+    ) -> None:
+        """Joins a new group of all ranks. ``backend`` is what init_process_group receives; by default it names the
+        device's backend, and gloo for the CPU. If the group is ``turned``, its ranks are in the reverse order."""
+        self.membership.joined += 1
+        if backend == "":
+            own = backend_of(self.context)
+            backend = own if self.context.kind == "cpu" else f"cpu:gloo,{self.context.kind}:{own}"
+        dist.init_process_group(
+            backend,
+            store=distributed.PrefixStore(f"group {self.membership.joined}", self.membership.store),
+            rank=self.count - 1 - self.index if turned else self.index,
+            world_size=self.count,
+            timeout=timedelta(seconds=timeout),
+        )
+
+    def exchange(self, text: str = "") -> list[str]:
+        """Returns the texts of all ranks in order, when all have called this function."""
+        self.membership.exchanged += 1
+        store, number = self.membership.store, self.membership.exchanged
+        store.set(f"text {number} of {self.index}", text)
+        return [store.get(f"text {number} of {rank}").decode() for rank in range(self.count)]
+
+    def come_last(self, seconds: float = SOON) -> None:
+        """Waits on the last rank until all others have called this function, or for some seconds: a backend whose
+        ``wait()`` blocks the host cannot get there before the last rank takes part."""
+        self.membership.exchanged += 1
+        number = self.membership.exchanged
+        keys = [f"ready {number} of {rank}" for rank in range(self.count)]
+        if self.index != self.count - 1:
+            self.membership.store.set(keys[self.index], "")
+            return
+        with suppress(RuntimeError):
+            self.membership.store.wait(keys[:-1], timedelta(seconds=seconds))
+
+    def attempt(self, call: Callable[[], object]) -> str:
+        """Makes a call that all ranks make. Returns why the first of them refused it; empty if none did.
+
+        After a refusal all ranks leave the group and join a new one. The check fails if no rank refused the call, but the
+        time limit ended it.
+        """
+        started, said = time.monotonic(), ""
+        try:
+            call()
+            self.context.settle()
+        except REFUSALS as error:
+            late = time.monotonic() - started >= TIMEOUT
+            said = _LATE if late else f"{type(error).__name__}: {error}"
+            self.leave()  # the others notice
+        texts = self.exchange(said)
+        if not any(texts):
+            return ""
+        for _ in texts:
+            with suppress(*REFUSALS):  # what failed late on the device
+                self.context.settle()
+        self.renew()
+        refused = [text for text in texts if text not in ("", _LATE)]
+        if not refused:
+            text = "a collective that all ranks called did not end"
+            raise CheckFailed.of(
+                Kind.STATE, text, expected="a result", found=f"{_LATE} after {TIMEOUT:g} s"
+            )
+        return refused[0]
+
+    def must_accept(self, call: Callable[[], object], text: str, at: str = "") -> None:
+        """Makes a call that all ranks make, and fails the check if one of them refuses it. ``text`` says what is wrong
+        then."""
+        refused = self.attempt(call)
+        self.context.check(not refused, text, expected="a result", found=refused, at=at)
+
+    def renew(self, **options: Any) -> None:
+        """Leaves the group of all ranks and joins a new one, which is made with the ``options`` of ``begin``. All ranks call
+        this function."""
+        for attempt in range(_ATTEMPTS):
+            self.leave()
+            self.exchange()  # nobody is in the old group, whose addresses may be used again
+            said = ""
+            try:
+                self.begin(**options)
+            except REFUSALS as error:
+                said = f"{type(error).__name__}: {error}"
+            if not any(texts := self.exchange(said)):
+                return
+            if attempt == _ATTEMPTS - 1:
+                text = "a group of all ranks could not be made"
+                found = next(filter(None, texts))
+                raise CheckFailed.of(Kind.RAISED, text, expected="a group", found=found)
+
+    def leave(self) -> None:
+        """Leaves the group of all ranks, if this rank is still in it."""
+        with suppress(*REFUSALS):
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def join(context: CaseContext) -> Ranks:
+    """Returns the place of this process among the ranks. Joins the group of all ranks if this process is not in it."""
+    ranks = find(context)
+    if not dist.is_initialized():
+        ranks.renew()
+    return ranks
+
+
+def find(context: CaseContext) -> Ranks:
+    """Returns the place of this process among the ranks, without joining a group."""
+    global _here
+    rank = context.rank
+    assert rank is not None
+    if _here is None or _here.path != rank.rendezvous:
+        store = distributed.FileStore(rank.rendezvous, rank.count)
+        store.set_timeout(timedelta(seconds=10 * TIMEOUT))
+        _here = Membership(rank.rendezvous, store)
+    ranks = Ranks(context, _here)
+    if context.accelerated:
+        torch.accelerator.set_device_index(ranks.device_index)
+    return ranks
+
+
+@contextmanager
+def group_of_its_own(context: CaseContext, **options: Any) -> Iterator[Ranks]:
+    """Yields the ranks in a new group of all ranks, which is made with the ``options`` of ``begin``. Afterwards they are
+    in none."""
+    ranks = find(context)
+    ranks.renew(**options)
+    try:
+        yield ranks
+    finally:
+        ranks.leave()

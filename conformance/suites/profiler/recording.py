@@ -1,0 +1,333 @@
+"""A profile of a block of code, and what it lists as data: host events, executions on the device, memory events and the
+exported trace."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.profiler import DeviceType, ProfilerActivity, profile, supported_activities
+
+from conformance.checks.cases.context import CaseContext
+from conformance.checks.clock import Clock
+from devices.failure import Kind
+from opinfo.torch_private import every_thread, kineto_events, quiet_kineto
+
+#: The largest difference in ns between the clock of the host and that of the device. Both are read for one trace, and
+#: backends convert one into the other.
+CLOCKS = 1_000_000
+#: Seconds that stopping a profile may take beside the work that is queued. It includes the processing of what was recorded.
+STOP = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """An op, or a region that record_function marks, as a profile lists it. Times are in ns since the epoch."""
+
+    name: str
+    id: int  # the correlation id
+    thread: int
+    begin: int
+    end: int
+    sequence: int  # number of the autograd node that the op makes or runs; -1: none
+    forward_thread: int
+
+    def contains(self, other: HostEvent) -> bool:
+        return self.thread == other.thread and self.begin <= other.begin and other.end <= self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A kernel or a copy on the device, as a profile lists it. Times are in ns since the epoch."""
+
+    name: str
+    type: str  # of the device, such as "CUDA"
+    index: int
+    stream: int  # the number that the profile gives the stream
+    begin: int
+    end: int
+    op: int  # correlation id of the op that launched it; 0: none
+
+    @property
+    def took(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvent:
+    """Memory that was allocated (bytes > 0) or freed (bytes < 0), as the trace lists it."""
+
+    time: float
+    address: int
+    bytes: int
+    index: int
+    allocated: int  # bytes, in total, after the event
+    reserved: int
+
+
+def own_activity(kind: str) -> ProfilerActivity:
+    """Returns the activity of a device type: ``CUDA`` for "cuda", ``PrivateUse1`` for a type that torch does not know."""
+    found: ProfilerActivity = getattr(ProfilerActivity, kind.upper(), ProfilerActivity.PrivateUse1)
+    return found
+
+
+def type_of(kind: str) -> Any:
+    """Returns the DeviceType with which a profile lists what belongs to a device type."""
+    return getattr(DeviceType, kind.upper(), DeviceType.PrivateUse1)
+
+
+_Recording = TypeVar("_Recording", bound="Recording")
+
+
+class Recording:
+    """A context manager that profiles its block. Afterwards it has what the profile lists.
+
+    The profile records the host's activity, and the device's if torch supports it. ``options`` are those of
+    torch.profiler.profile.
+    """
+
+    def __init__(self, context: CaseContext, **options: Any) -> None:
+        quiet_kineto()
+        self.context = context
+        self.stopping = 0.0  # seconds that stop() took
+        own = {own_activity(context.kind)} & supported_activities()
+        options.setdefault("activities", {ProfilerActivity.CPU} | own)
+        self.profile = profile(**options)
+
+    def __enter__(self: _Recording) -> _Recording:
+        with _without_warning():
+            self.profile.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.profile.__exit__(*error)
+
+    def start(self) -> None:
+        """Starts the profile outside of a ``with`` block. It may be started again after ``stop()``."""
+        with _without_warning():
+            self.profile.start()
+
+    def stop(self) -> None:
+        """Stops the profile. What it lists is that of this session."""
+        clock = Clock()
+        self.profile.stop()
+        self.stopping = clock.now()
+        self.read_again()
+
+    def step(self) -> None:
+        """Begins the next step of the profile's schedule."""
+        with _without_warning():
+            self.profile.step()
+
+    def as_it_is(self) -> Recording:
+        """Returns a copy that keeps what the profile lists now, when it records again."""
+        self.read_again()
+        made = copy.copy(self)
+        made.host, made._on_device = self.host, self._on_device
+        return made
+
+    def read_again(self) -> None:
+        """Forgets what was read of an earlier session of the profile."""
+        for name in ("host", "trace", "_on_device"):
+            self.__dict__.pop(name, None)
+
+    # -- host
+
+    @cached_property
+    def host(self) -> list[HostEvent]:
+        """The ops and regions of the host in the order in which they began; of two that began together, the longer first."""
+        found = [
+            HostEvent(
+                event.name(),
+                event.correlation_id(),
+                event.start_thread_id(),
+                event.start_ns(),
+                event.start_ns() + event.duration_ns(),
+                event.sequence_nr(),
+                event.fwd_thread_id(),
+            )
+            for event in kineto_events(self.profile)
+            if event.device_type() == DeviceType.CPU
+            and event.linked_correlation_id() == 0
+            and event.name() != "[memory]"
+        ]
+        return sorted(found, key=lambda each: (each.begin, -each.end))
+
+    def all_named(self, name: str) -> list[HostEvent]:
+        return [event for event in self.host if event.name == name]
+
+    def named(self, name: str) -> HostEvent:
+        """Returns the only host event with a name. Checks that there is exactly one."""
+        found = self.all_named(name)
+        text = "an op or region that ran once is not listed once"
+        self.context.same(len(found), 1, text, Kind.COUNT, at=name)
+        return found[0]
+
+    def inside(self, outer: HostEvent) -> list[HostEvent]:
+        """Returns the host events inside of another event of their thread."""
+        return [event for event in self.host if event is not outer and outer.contains(event)]
+
+    def ops_inside(self, outer: HostEvent) -> list[HostEvent]:
+        """Returns the ops that the block of a region calls: those that no other op inside of the region contains."""
+        found: list[HostEvent] = []
+        for event in self.inside(outer):
+            if event.name.startswith("aten::") and not (found and found[-1].contains(event)):
+                found.append(event)
+        return found
+
+    @property
+    def host_functions(self) -> list[Any]:
+        """The events of the host as ``events()`` returns them. It lists regions of the device, too."""
+        return [e for e in self.profile.events() if e.device_type == DeviceType.CPU]
+
+    # -- device
+
+    @cached_property
+    def _on_device(self) -> list[tuple[bool, Execution]]:
+        """What is listed on the device, and whether it is a region."""
+        found = [
+            (
+                bool(event.is_user_annotation()),
+                Execution(
+                    event.name(),
+                    event.device_type().name,
+                    event.device_index(),
+                    event.device_resource_id(),
+                    event.start_ns(),
+                    event.start_ns() + event.duration_ns(),
+                    event.linked_correlation_id(),
+                ),
+            )
+            for event in kineto_events(self.profile)
+            if event.device_type() != DeviceType.CPU and event.name() != "[memory]"
+        ]
+        return sorted(found, key=lambda each: each[1].begin)
+
+    @property
+    def executions(self) -> list[Execution]:
+        """The kernels and copies that ran on the device, in the order in which they began."""
+        return [execution for is_region, execution in self._on_device if not is_region]
+
+    @property
+    def regions(self) -> list[Execution]:
+        """The regions of record_function as the profile lists them on the device."""
+        return [execution for is_region, execution in self._on_device if is_region]
+
+    def of(self, op: HostEvent) -> list[Execution]:
+        """Returns the executions that an op and the ops inside of it launched."""
+        ids = {op.id, *(each.id for each in self.inside(op))}
+        return [execution for execution in self.executions if execution.op in ids]
+
+    def launched(self, op: HostEvent, at: str = "") -> list[Execution]:
+        """Returns the executions of an op. Checks that there is one, on a device of the right type."""
+        found, context = self.of(op), self.context
+        text = "the profile lists no kernel or copy for an op"
+        listed = f"{len(self.executions)} executions, none of them of {op.name}"
+        context.check(found, text, found=listed, kind=Kind.COUNT, at=at or op.name)
+        wrong = {each.type for each in found} - {type_of(context.kind).name}
+        text = "a kernel or copy is listed with the type of another device"
+        expected = type_of(context.kind).name
+        context.check(not wrong, text, expected=expected, found=wrong, kind=Kind.DEVICE, at=at)
+        return found
+
+    # -- the trace
+
+    def exported(self) -> str:
+        """Returns the text of the exported trace. Torch exports a trace once."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            self.profile.export_chrome_trace(str(path))
+            return path.read_text(encoding="utf-8")
+
+    @cached_property
+    def trace(self) -> list[dict[str, Any]]:
+        """The events of the exported trace."""
+        return events_of(self.context, loaded(self.context, self.exported()))
+
+    def memory(self, kind: str, index: int | None = None) -> list[MemoryEvent]:
+        """Returns the memory events of a device type in the trace, in the order of time."""
+        wanted = int(type_of(kind).value)
+        found = [
+            MemoryEvent(
+                float(event["ts"]),
+                int(event["args"]["Addr"]),
+                int(event["args"]["Bytes"]),
+                int(event["args"]["Device Id"]),
+                int(event["args"]["Total Allocated"]),
+                int(event["args"]["Total Reserved"]),
+            )
+            for event in self.trace
+            if event.get("name") == "[memory]" and event["args"]["Device Type"] == wanted
+        ]
+        return [each for each in found if index is None or each.index == index]
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """Suppresses the warning that a second session forgets the first, which is documented."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+        yield
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+def read_json(text: str) -> tuple[Any, str]:
+    """Returns a text of JSON as data, and what is wrong with it as JSON."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant), ""
+    except ValueError as error:
+        return None, f"{error}{_text_around(text, getattr(error, 'pos', None))}"
+
+
+def loaded(context: CaseContext, text: str) -> Any:
+    """Returns a text of JSON as data. Checks that it is JSON, in which NaN and infinities do not exist."""
+    found, wrong = read_json(text)
+    context.check(not wrong, "the exported trace is no JSON", found=wrong)
+    return found
+
+
+def _text_around(text: str, position: int | None) -> str:
+    """Returns the text around an error."""
+    return "" if position is None else f": {text[max(position - 15, 0) : position + 15]!r}"
+
+
+def events_of(context: CaseContext, trace: Any) -> list[dict[str, Any]]:
+    """Returns the events of a trace. Checks that it has the form that readers of Chrome's format expect."""
+    events = trace.get("traceEvents") if isinstance(trace, dict) else None
+    context.check(isinstance(events, list), "the trace has no list traceEvents", found=type(events))
+    return list(events or ())
+
+
+def in_every_thread(**options: Any) -> dict[str, Any]:
+    """Returns the options of a profile that records the ops of all threads."""
+    return {"experimental_config": every_thread(), **options}
+
+
+def labelled(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function inside of a region that has the given name in a profile."""
+    with torch.profiler.record_function(name):
+        return function(*arguments)
+
+
+def overlapping(executions: Iterable[Execution]) -> list[tuple[Execution, Execution]]:
+    """Returns the pairs of consecutive executions of a stream that overlap. A µs is no overlap: traces are rounded."""
+    last: dict[tuple[int, int], Execution] = {}
+    found = []
+    for each in sorted(executions, key=lambda execution: execution.begin):
+        before = last.get((each.index, each.stream))
+        if before is not None and each.begin < before.end - 1000:
+            found.append((before, each))
+        last[each.index, each.stream] = each
+    return found

@@ -1,0 +1,97 @@
+"""Large tensors whose slices repeat those of a small one, so that every element of a large result is known.
+
+The period is a prime number: an index that overflows, or loses its low bits, leads to an element of another phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from conformance.checks.cases.context import CaseContext
+
+#: The number of different slices.
+PERIOD = 251
+
+#: Bytes that are copied to the device or back at a time.
+_CHUNK = 2**24
+
+
+def period(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Returns ``PERIOD`` different slices of a shape, along dimension 0 of a tensor on the CPU. Those of one element are
+    all different; floating-point numbers lie between -1 and 1."""
+    if not dtype.is_floating_point and not dtype.is_complex:
+        count = PERIOD * torch.Size(shape).numel()
+        least = -125 if dtype.is_signed else 0
+        return ((torch.arange(count) + seed) % PERIOD + least).to(dtype).reshape(PERIOD, *shape)
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand((PERIOD, *shape), generator=generator) * 2 - 1).to(dtype)
+
+
+def repeated(
+    context: CaseContext, slices: torch.Tensor, count: int, dim: int = 0, *, innermost: bool = False
+) -> torch.Tensor:
+    """Returns a tensor on the device whose ``count`` slices along ``dim`` repeat the given ones. With ``innermost`` the
+    slices lie side by side in memory, so that the tensor is transposed if ``dim`` is not its last dimension."""
+    others = [*slices.shape[1:]]
+    place = len(others) if innermost else dim
+    shape = [*others[:place], count, *others[place:]]
+    made = torch.empty(shape, dtype=slices.dtype, device=context.device)
+    chunk = context.to_device(chunk_of(slices, count).movedim(0, place).contiguous())
+    for start, length in pieces(count, chunk.shape[place]):
+        made.narrow(place, start, length).copy_(chunk.narrow(place, 0, length))
+    return made.movedim(place, dim)
+
+
+def chunk_of(slices: torch.Tensor, count: int) -> torch.Tensor:
+    """Returns the slices as often as fits into a chunk, but at most as many as ``count`` needs."""
+    size = max(slices[0].numel() * slices.itemsize, 1)
+    times = max(1, min(_CHUNK // (PERIOD * size), -(-count // PERIOD)))
+    return slices.repeat(times, *[1] * (slices.dim() - 1))
+
+
+def pieces(count: int, length: int) -> Iterator[tuple[int, int]]:
+    """Yields the start and the length of the pieces into which ``count`` slices are cut."""
+    for start in range(0, count, length):
+        yield start, min(length, count - start)
+
+
+def check_repeats(
+    context: CaseContext,
+    found: torch.Tensor,
+    slices: torch.Tensor,
+    text: str,
+    *,
+    dim: int = 0,
+    at: str = "",
+    rtol: float = 0.0,
+    atol: float = 0.0,
+) -> None:
+    """Checks that the slices of a tensor on the device along ``dim`` repeat the given ones, all of them. The tensor is
+    copied to the CPU in pieces."""
+    count = found.shape[dim]
+    shape = (*slices.shape[1 : dim + 1], count, *slices.shape[dim + 1 :])
+    context.same(tuple(found.shape), shape, text, at=at)
+    chunk = chunk_of(slices, count).movedim(0, dim)
+    for start, length in pieces(count, chunk.shape[dim]):
+        part = context.from_device(found.narrow(dim, start, length))
+        check_piece(context, part, chunk.narrow(dim, 0, length), text, at, start, rtol, atol)
+
+
+def check_piece(
+    context: CaseContext,
+    part: torch.Tensor,
+    want: torch.Tensor,
+    text: str,
+    at: str,
+    start: int,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+) -> None:
+    """Checks one piece of a large tensor, which begins at slice ``start``."""
+    if part.dtype == want.dtype and torch.equal(part, want):
+        context.checks += 1
+        return
+    where = f"{at}; the index counts from slice {start:,}"
+    context.assert_close(part, want, text, where, rtol=rtol, atol=atol)

@@ -1,0 +1,95 @@
+"""What the cases of collectives expect, without processes: each result follows from what all ranks give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from conformance.suites.distributed.backend import subsets
+from conformance.suites.distributed.calls import COLLECTIVES, Views, root_of
+from conformance.suites.distributed.reductions import MEANT, QUICK, given, reduced
+from conformance.suites.distributed.sizes import SPLITS
+from conformance.suites.distributed.views import LAYOUTS, SHAPE, numbers, shown
+
+RANKS = 4
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_no_target_holds_its_result_before_the_call(name: str) -> None:
+    collective = COLLECTIVES[name]
+    for rank in range(RANKS):
+        about = (rank, RANKS, Views())
+        pairs = zip(collective.outputs(*about), collective.wanted(*about))
+        changed = [not torch.equal(a, b) for a, b in pairs if b is not None]
+        root = root_of(RANKS)
+        keeps = (name == "broadcast" and rank == root) or (name == "gather" and rank != root)
+        assert keeps or all(changed)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_ranks_receive_different_values_or_the_same_by_definition(name: str) -> None:
+    collective = COLLECTIVES[name]
+    same = {"all_reduce", "broadcast", "all_gather", "all_gather_single", "reduce", "gather"}
+    first, second = (collective.wanted(rank, RANKS, Views())[0] for rank in (0, 1))
+    assert name in same or (
+        first is not None and second is not None and not torch.equal(first, second)
+    )
+
+
+def test_no_two_values_of_two_ranks_or_parts_are_equal() -> None:
+    values = [numbers(rank, part=part) for rank in range(RANKS) for part in range(RANKS)]
+    everything = torch.cat([each.flatten() for each in values])
+    assert len(everything.unique()) == len(everything)
+
+
+def test_an_expanded_view_shows_the_first_values() -> None:
+    values = numbers(0)
+    assert torch.equal(shown(values, "expanded")[3], values[0])
+    assert all(shown(values, view) is values for view in LAYOUTS if view != "expanded")
+
+
+def test_every_extent_is_different_and_the_ranks_divide_the_first() -> None:
+    assert len({*SHAPE}) == len(SHAPE)
+    assert SHAPE[0] % RANKS == 0
+
+
+@pytest.mark.parametrize("dtype", QUICK)
+def test_no_reduction_gives_the_result_of_another(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    tensors = [given(rank, kind) for rank in range(2)]
+    results = {name: reduced(name, tensors) for name, dtypes in MEANT.items() if dtype in dtypes}
+    names = [*results]
+    pairs = [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
+    assert [(a, b) for a, b in pairs if torch.equal(results[a], results[b])] == []
+
+
+def test_a_reduction_is_exact_in_its_own_dtype() -> None:
+    for name, dtypes in MEANT.items():
+        for dtype in dtypes:
+            kind = getattr(torch, dtype)
+            found = reduced(name, [given(rank, kind) for rank in range(2)])
+            assert found.dtype is kind
+    assert reduced("SUM", [given(rank, torch.int64) for rank in range(2)])[-1] == 2**53 + 2
+
+
+@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("count", [2, 4])
+def test_splits_are_what_their_names_say(name: str, count: int) -> None:
+    rows = [[SPLITS[name](a, b, count) for b in range(count)] for a in range(count)]
+    flat = [number for row in rows for number in row]
+    says = {
+        "even": len({*flat}) == 1 and flat[0] > 0,
+        "uneven": len({*flat}) > 1 and min(flat) > 0,
+        "some_empty": {*flat} == {0, 2},
+        "one_sends_nothing": not any(rows[0]) and all(map(any, rows[1:])),
+        "one_receives_nothing": not any(row[0] for row in rows) and all(map(any, rows)),
+        "all_empty": not any(flat),
+    }
+    assert says[name]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_subgroups_leave_ranks_out_and_one_has_all(count: int) -> None:
+    found = subsets(count)
+    assert any(len(members) < count for members in found)
+    assert any(sorted(members) == [*range(count)] for members in found)
