@@ -59,9 +59,9 @@ class BesideFake(TorchDispatchMode):
     """A mode that makes each aten call a second time, with FakeTensors that have the geometry of its arguments."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AtenCall] = []
-        self._mode = FakeTensorMode()  # type: ignore[no-untyped-call]
+        self._mode = FakeTensorMode()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
