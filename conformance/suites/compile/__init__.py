@@ -41,6 +41,7 @@ SUITE = Suite(
             meta_agrees.applies,
             (meta_agrees.check,),
             grad=True,
+            quick=meta_agrees.in_quick,
         ),
         OpCheck(
             eager_equals_compiled.CLAUSE,

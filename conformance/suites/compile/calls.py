@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import torch
 
 from conformance.checks.ops.calls import Laid
@@ -58,6 +60,11 @@ def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
     if sample.rank < 2:
         wanted = {"contiguous", STEPPED}
     return list(ctx.laid_out(sample, frozenset(wanted)))[-1:]
+
+
+def sampled(op: str, one_in: int) -> bool:
+    """Return True for one op in so many, which a digest of the names chooses."""
+    return zlib.crc32(op.encode()) % one_in == 0
 
 
 def tried(sample: Sample) -> bool:

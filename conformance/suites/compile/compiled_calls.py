@@ -179,16 +179,19 @@ def compare(
     """Makes the call eagerly and compiled on these values, and adds the pair of answers. If the eager call raises, keeps
     its exception instead."""
     want = answered(call, eager_of(call), values, places, repeated)
-    if (
-        want.during and want.raised is not None
-    ):  # the op refuses these gradients, so none are compared
+    restrided = repeated and not want.during
+    if want.during and repeated:  # the op refuses cotangents of these strides
+        want = answered(call, eager_of(call), values, places, restrided)
+    if want.during:  # the op refuses these gradients, so none are compared
+        # Without gradients there is another graph, unless the first call had none either.
+        repeated = repeated and not any(each.eager.gradients for each in found.pairs)
         places = ()
-        want = answered(call, eager_of(call), values, places, repeated)
+        want = answered(call, eager_of(call), values, places, restrided)
     if want.raised is not None:
         found.raised = want.raised
         return
     before = compiler.graphs
-    got = answered(call, call.function, values, places, repeated)
+    got = answered(call, call.function, values, places, restrided)
     made = compiler.graphs - before
     for pair in found.pairs[-1:]:
         pair.made.read_later(call)
@@ -274,19 +277,19 @@ def together(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
 
 
 def answered_together(
-    parts: Sequence[tuple[Invocation, Sequence[torch.Tensor], Sequence[int]]],
+    parts: Sequence[tuple[Invocation, Sequence[torch.Tensor], Sequence[int], bool]],
     function: Callable[..., Any],
-    restrided: bool,
 ) -> list[Answer]:
     """Makes several calls by one function (see ``together``), and computes all their gradients at once. Raises the
-    exception of the function or of backward."""
-    given = [Prepared(*part) for part in parts]
+    exception of the function or of backward. A part is a call with the values of its inputs, the inputs whose gradients
+    are computed, and whether the cotangents are not in the layout of the outputs."""
+    given = [Prepared(call, values, places) for call, values, places, _ in parts]
     torch.manual_seed(SEED)
-    with torch.set_grad_enabled(any(places for _, _, places in parts)):
+    with torch.set_grad_enabled(any(places for _, _, places, _ in parts)):
         results = function([each.arguments for each in given])
         given[0].call.settle(results)
     answers, ends, cotangents, leaves = [], [], [], []
-    for each, result, (call, _, places) in zip(given, results, parts):
+    for each, result, (call, _, places, restrided) in zip(given, results, parts):
         answers.append(answer := Answer())
         describe(call, answer, result, each)
         own = ends_of(result) if places else []
@@ -372,9 +375,15 @@ def cotangent(call: Invocation, output: torch.Tensor, restrided: bool) -> torch.
     values = flat.reshape(output.shape).to(output.dtype)
     if restrided:
         order = tuple(reversed(range(values.dim())))
-        return call.move(values.permute(order).contiguous()).permute(order)
+        return moved(call, values.permute(order).contiguous(), output).permute(order)
     made = torch.empty_like(output.detach())
-    return made.copy_(call.move(values))
+    return made.copy_(moved(call, values, output))
+
+
+def moved(call: Invocation, values: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor with these values where an output of the call is: on the device or, for ops such as ``to``, on the
+    CPU."""
+    return values if output.device == values.device else call.move(values)
 
 
 def storage_of(held: Guarded, call: Invocation) -> torch.Tensor:

@@ -3,7 +3,7 @@ FakeTensor. Repro scripts contain these functions, which need only torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,17 +154,15 @@ def called_beside_fake(call: Invocation, places: Sequence[int]) -> AtenCalls:
         args, kwargs = call.arguments(list(inputs), call.device)
         with torch.set_grad_enabled(bool(places)), mode:
             outputs = strided(call.function(*args, **kwargs))
-            found.handed_back = all(any(out is each for each in inputs) for out in outputs)
-            ends = [each for each in outputs if each.requires_grad]
-            if ends:
+        found.handed_back = all(any(out is each for each in inputs) for out in outputs)
+        ends = [each for each in outputs if each.requires_grad]
+        cotangents = [torch.ones_like(each) for each in ends]
+        if ends:
+            with mode:
                 leaves = [inputs[place] for place in places]
-                torch.autograd.grad(ends, leaves, ones_for(ends), allow_unused=True)
+                torch.autograd.grad(ends, leaves, cotangents, allow_unused=True)
         call.settle(outputs)
     except Exception as error:  # other clauses judge an exception of the call
         found.raised = error
     found.calls = mode.calls
     return found
-
-
-def ones_for(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return [torch.ones_like(each) for each in tensors]

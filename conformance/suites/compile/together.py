@@ -93,25 +93,30 @@ class Trial:
         self.part, self.call = part, call
         self.eager = eager_of(call)
         self.values: Sequence[torch.Tensor] = call.values
-        self.want = self._answered(call.values, again=False)
+        self.restrided = False
+        self.want = self._answered(call.values, restrided=False)
         if self.want.during:  # the op refuses these gradients, so none are compared
             self.part = replace(part, places=())
-            self.want = self._answered(call.values, again=False)
+            self.want = self._answered(call.values, restrided=False)
         self.found = Compared()
 
-    def _answered(self, values: Sequence[torch.Tensor], again: bool) -> Answer:
-        return answered(self.call, self.eager, values, self.part.places, restrided=again)
+    def _answered(self, values: Sequence[torch.Tensor], *, restrided: bool) -> Answer:
+        return answered(self.call, self.eager, values, self.part.places, restrided)
 
     def eager_returns(self) -> bool:
         return self.want.raised is None
 
     def take_other_values(self) -> None:
-        """Makes the eager call on other values; on the same ones if the op does not accept those."""
-        self.values = list(map(varied, self.call.values))
-        self.want = self._answered(self.values, again=True)
+        """Makes the eager call on other values, with cotangents of other strides; on the same ones if the op does not
+        accept those."""
+        self.values, self.restrided = list(map(varied, self.call.values)), True
+        self.want = self._answered(self.values, restrided=True)
         if self.want.raised is not None:
             self.values = self.call.values
-            self.want = self._answered(self.values, again=True)
+            self.want = self._answered(self.values, restrided=True)
+        if self.want.raised is not None:
+            self.restrided = False
+            self.want = self._answered(self.values, restrided=False)
 
 
 def _compile(trials: Sequence[Trial], compiler: Compiler) -> None:
@@ -124,8 +129,8 @@ def _compile(trials: Sequence[Trial], compiler: Compiler) -> None:
             for each in trials:
                 each.take_other_values()
         before = compiler.graphs
-        given = [(each.call, each.values, each.part.places) for each in trials]
-        answers = answered_together(given, function, again)
+        given = [(each.call, each.values, each.part.places, each.restrided) for each in trials]
+        answers = answered_together(given, function)
         made = compiler.graphs - before
         for each, got in zip(trials, answers):
             for pair in each.found.pairs:
