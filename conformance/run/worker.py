@@ -305,7 +305,7 @@ class Worker:
             cache = ReferenceCache(cache_root(), self.orders.torch_build, kind, f"{op_id}-{dtype}")
         strides = StrideReference(self.device.descriptor.torch_type, cache)
         about = (op, dtype, traits, samples, self.device, strides)
-        context = OpContext(*about, recorder, known, self.watch, more=self.spec.more_cases)
+        context = OpContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks, self._budget)
         if pins:
             run_pins(context, pins)

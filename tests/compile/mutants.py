@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
 from conformance.suites.compile import eager_equals_compiled, together
+from conformance.suites.compile.calls import WHOLE
 
 aten = torch.ops.aten
 Planted = AbstractContextManager[None]
@@ -33,7 +34,7 @@ class Mutant:
     op: str
     plant: Callable[[], Planted]
     dtype: str = "float32"
-    variant: str = ""
+    variant: str = WHOLE
 
 
 # -- changes of traced graphs

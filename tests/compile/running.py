@@ -6,6 +6,7 @@ from conformance.checks.call_hooks import UNWATCHED, Guard
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites.compile import SUITE
+from conformance.suites.compile.calls import WHOLE
 from devices import registry
 from opinfo.axes import samples_of
 from opinfo.database import DATABASE
@@ -23,11 +24,10 @@ def record_of(
     dtype: str = "float32",
     *,
     device: str = "cpu",
-    variant: str = "",
-    more: bool = True,
+    variant: str = WHOLE,
     guard: Guard = UNWATCHED,
 ) -> CellRecord:
-    """The cell of an op, as a plan with ``more`` cases fills it."""
+    """The cell of an op."""
     descriptor, known = registry.get(device), exceptions()
     subject = DATABASE.subjects()[op]
     drawn = DATABASE.samples(subject, dtype)
@@ -38,6 +38,6 @@ def record_of(
     device = open_device(descriptor)
     strides = StrideReference(descriptor.torch_type, None)
     about = (subject, dtype, traits, chosen, device, strides, recorder)
-    context = OpContext(*about, known, guard, more=more)
+    context = OpContext(*about, known, guard)
     run_checks(context, SUITE.op_checks)
     return recorder.cells[clause]

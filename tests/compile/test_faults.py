@@ -27,8 +27,8 @@ PLANTED = [
 @pytest.mark.parametrize(("fault", "clause", "op"), PLANTED)
 def test_a_planted_fault_fails_its_cell(fault: str, clause: str, op: str) -> None:
     with planted(fault):
-        assert record_of(clause, op, device="simulated", more=False).outcome() is Outcome.FAIL
-    record = record_of(clause, op, device="simulated", more=False)
+        assert record_of(clause, op, device="simulated", variant="").outcome() is Outcome.FAIL
+    record = record_of(clause, op, device="simulated", variant="")
     assert record.outcome() is Outcome.PASS, record.to_outcome().message
 
 

@@ -126,7 +126,6 @@ class OpContext:
     grad: bool = False  # True while checks that record gradients run
     seconds: float = 0.0  # the least time limit of the checks that run
     scripts: dict[str, Any] | None = None  # script of each clause's first judged call, if wanted
-    more: bool = True  # False: the plan leaves out what only takes longer
     makes: bool = True  # False: calls are not made, only their scripts are recorded
     judgements: list[Judgement] | None = None  # of all calls, if wanted
     kept: dict[Any, Any] = field(default_factory=dict)  # data that checks share with each other

@@ -17,6 +17,7 @@ from conformance.suites.compile import (
     stride_tags,
     view_programs,
 )
+from conformance.suites.compile.calls import WHOLE
 from opinfo.torch_private import load_compiler
 
 SUITE = Suite(
@@ -42,6 +43,7 @@ SUITE = Suite(
             (meta_agrees.check,),
             grad=True,
             quick=meta_agrees.in_quick,
+            more_variants=(WHOLE,),
         ),
         OpCheck(
             eager_equals_compiled.CLAUSE,
@@ -49,7 +51,7 @@ SUITE = Suite(
             (eager_equals_compiled.check,),
             grad=True,
             quick=eager_equals_compiled.in_quick,
-            more_variants=(eager_equals_compiled.DYNAMIC,),
+            more_variants=(WHOLE, eager_equals_compiled.DYNAMIC),
             whole_variants=(eager_equals_compiled.COMPILER,),
             seconds=60.0,
             loads=load_compiler,

@@ -10,6 +10,9 @@ from conformance.checks.ops.calls import Laid
 from conformance.checks.ops.context import OpContext
 from opinfo.samples import Sample, choose
 
+#: The variant of a cell in which an op is tried on several samples and in several layouts. The cell without a variant has
+#: one call.
+WHOLE = "layouts"
 STEPPED = "contiguous+step_inner+offset"
 #: Layouts of the covering set, one of each sort: the compiler decides by strides, offsets and stride 0.
 LAYOUTS = frozenset(
@@ -25,7 +28,7 @@ LAYOUTS = frozenset(
 _MOST = 2**16
 #: Samples with more elements than this are less telling than smaller ones.
 _LARGE = 2**12
-#: How many samples are compiled besides the first, in plans with more cases.
+#: How many samples are compiled besides the first, in cells with a variant.
 _FURTHER = 2
 #: The same for ops that draw random numbers: many calls of dropout draw none.
 _FURTHER_DRAWN = 8
@@ -35,12 +38,12 @@ DRAWN = frozenset({"values.free", "values.drawn"})
 
 def lead_first(ctx: OpContext) -> list[Sample]:
     """Return the samples that are compiled, the most telling one first: it has elements and, if possible, four dimensions,
-    so that every sort of layout is another one. A plan without more cases takes only that one."""
+    so that every sort of layout is another one. A cell without a variant takes only that one."""
     usable = [each for each in ctx.common if tried(each)]
     if not usable:
         return []
     lead = min(usable, key=_least_telling)
-    if not ctx.more:
+    if not ctx.variant:
         return [lead]
     count = _FURTHER_DRAWN if ctx.traits.families & DRAWN else _FURTHER
     return [lead, *choose([each for each in usable if each is not lead], count)]
@@ -53,8 +56,8 @@ def _least_telling(sample: Sample) -> tuple[bool, bool, bool, int, bool, int]:
 
 def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
     """Return a sample on the device in the layouts in which it is compiled: the first sample in one of each sort, the
-    others in one. A plan without more cases takes one layout of the first sample, which is not contiguous if possible."""
-    if lead and ctx.more:
+    others in one. A cell without a variant takes one layout of the first sample, which is not contiguous if possible."""
+    if lead and ctx.variant:
         return list(ctx.laid_out(sample, LAYOUTS))
     wanted = {"contiguous", "channels_last" if sample.rank > 3 else "transposed"}
     if sample.rank < 2:

@@ -63,8 +63,9 @@ def in_quick(op: str) -> bool:
 
 
 def check(ctx: OpContext) -> None:
-    """Compile the op: calls of a few samples in several layouts and forms in one graph or, in the variant ``dynamic``,
-    one after another by one function. The variant ``compiler`` takes the device's own compiler."""
+    """Compile the op: one call and its in-place form; in the variant ``layouts``, calls of a few samples in several
+    layouts and forms in one graph; in the variant ``dynamic``, calls of several sizes and layouts, one after another by one
+    function. The variant ``compiler`` is ``layouts`` with the device's own compiler."""
     with ctx.running(CLAUSE) as record:
         if ctx.variant == DYNAMIC:
             _dynamic(ctx, AOT_EAGER)
@@ -78,7 +79,7 @@ def check(ctx: OpContext) -> None:
 
 def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
     _compile(ctx, record, backend, list(_parts(ctx)))
-    if not record.checks and not ctx.more:  # the op takes contiguous inputs only
+    if not record.checks and not ctx.variant:  # the op takes contiguous inputs only
         for sample in lead_first(ctx):
             laid = ctx.laid_contiguous(sample)
             part = Part(_PLAIN, ctx.subject.function, laid, places_of(ctx, sample))
@@ -126,7 +127,7 @@ def _parts(ctx: OpContext) -> Iterator[Part]:
             shares = laid.expands and _SHARED in ctx.traits.families
             yield Part(laid.case.id, function, laid, () if shares else places)
         if inplace is not None and not number:
-            for laid in ctx.laid_out(sample, _IN_PLACE if ctx.more else _IN_PLACE_QUICK):
+            for laid in ctx.laid_out(sample, _IN_PLACE if ctx.variant else _IN_PLACE_QUICK):
                 yield Part(f"inplace={laid.case.id}", inplace, laid, ())
 
 

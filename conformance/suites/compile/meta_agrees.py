@@ -31,13 +31,13 @@ def in_quick(op: str) -> bool:
 
 
 def check(ctx: OpContext) -> None:
-    """Make the calls of a few samples, each in some layouts."""
+    """Make one call; in the variant ``layouts``, calls of a few samples in several layouts."""
     with ctx.running(META) as record:
         for number, sample in enumerate(lead_first(ctx)):
             lays = laid_for(ctx, sample, lead=not number)
             for laid in lays:
                 _judge(ctx, laid)
-            if not record.checks and not ctx.more:  # the op takes contiguous inputs only
+            if not record.checks and not ctx.variant:  # the op takes contiguous inputs only
                 _judge(ctx, ctx.laid_contiguous(sample))
             ctx.rebuild(sample)
 

@@ -162,8 +162,6 @@ def _calls(graph: Any) -> list[Any]:
 def _make_operands_dense(graph: Any, node: Any) -> None:
     """Gives contiguous copies of its operands to a node of a graph."""
     for operand in [each for each in node.args if isinstance(each, torch.fx.Node)]:
-        if operand.meta["val"].is_contiguous():
-            continue
         with graph.graph.inserting_before(node):
             copy = graph.graph.call_function(
                 torch.ops.aten.clone.default,

@@ -17,13 +17,14 @@ namespace {
 // The number of arguments of the forward op.
 constexpr size_t kForward = 9;
 
-// Makes the operands at the first places row-major, and with them the results.
+// Makes the operands at the first places row-major, and with them the results. An operand with one channel can be
+// contiguous and channels_last at once, so each gets the strides of a new tensor.
 void make_row_major(std::vector<c10::IValue>::iterator first, size_t count) {
   if (on(Fault::compile_convolution_keeps_format)) {
     return;
   }
   for (auto each = first; each != first + static_cast<std::ptrdiff_t>(count); ++each) {
-    *each = each->toTensor().contiguous();
+    *each = each->toTensor().clone(at::MemoryFormat::Contiguous);
   }
 }
 

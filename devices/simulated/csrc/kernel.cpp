@@ -364,6 +364,10 @@ void register_kernels() {
     if (name.name.rfind("aten::", 0) != 0) {
       continue;
     }
+    // Torch composes it on other devices, and compilers take its result to be row-major there.
+    if (name.name == "aten::pixel_shuffle") {
+      continue;
+    }
     const auto op = dispatcher.findOp(name);
     if (!op.has_value() || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
         op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
