@@ -38,13 +38,11 @@ DRAWN = frozenset({"values.free", "values.drawn"})
 
 def lead_first(ctx: OpContext) -> list[Sample]:
     """Return the samples that are compiled, the most telling one first: it has elements and, if possible, four dimensions,
-    so that every sort of layout is another one. A cell without a variant takes only that one."""
+    so that every sort of layout is another one. A cell without a variant takes only the first one that the device accepts."""
     usable = [each for each in ctx.common if tried(each)]
     if not usable:
         return []
     lead = min(usable, key=_least_telling)
-    if not ctx.variant:
-        return [lead]
     count = _FURTHER_DRAWN if ctx.traits.families & DRAWN else _FURTHER
     return [lead, *choose([each for each in usable if each is not lead], count)]
 

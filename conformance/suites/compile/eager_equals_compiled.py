@@ -79,8 +79,10 @@ def check(ctx: OpContext) -> None:
 
 def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
     _compile(ctx, record, backend, list(_parts(ctx)))
-    if not record.checks and not ctx.variant:  # the op takes contiguous inputs only
+    if not ctx.variant:  # the op may take contiguous inputs only, or refuse the first sample
         for sample in lead_first(ctx):
+            if record.checks:
+                break
             laid = ctx.laid_contiguous(sample)
             part = Part(_PLAIN, ctx.subject.function, laid, places_of(ctx, sample))
             _compile(ctx, record, backend, [part])
@@ -115,7 +117,8 @@ def _parts(ctx: OpContext) -> Iterator[Part]:
     function, inplace = ctx.subject.function, ctx.subject.inplace
     if ctx.subject.restrides_in_place or _UNTRACED_IN_PLACE in ctx.traits.families:
         inplace = None
-    for number, sample in enumerate(lead_first(ctx)):
+    samples = lead_first(ctx)
+    for number, sample in enumerate(samples if ctx.variant else samples[:1]):
         places = places_of(ctx, sample)
         if not sample.tensors:
             yield Part(_PLAIN, function, ctx.laid_contiguous(sample), places)
