@@ -17,6 +17,9 @@ MODULES: Final = {
     "nn": "tests.mutation.modules",
     "autocast": "tests.mutation.autocasts",
     "compilers": "tests.mutation.compilers",
+    "profiles": "tests.mutation.profiles",
+    "sizes": "tests.mutation.sizes",
+    "distributed": "tests.mutation.groups",
 }
 
 
