@@ -549,7 +549,7 @@ def prepare(
 
 
 def _commit() -> str:
-    """Returns the commit of the checkout of the suite; an empty text if the suite is installed from a package."""
+    """Returns the commit of the checkout of the suite; an empty string if the suite is installed from a package."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
