@@ -16,6 +16,8 @@ MODULES: Final = {
     "optim": "tests.mutation.optimisers",
     "nn": "tests.mutation.modules",
     "autocast": "tests.mutation.autocasts",
+    "profiles": "tests.mutation.profiles",
+    "sizes": "tests.mutation.sizes",
     "distributed": "tests.mutation.groups",
 }
 
