@@ -95,6 +95,7 @@ SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one dimension": lambda x: x.flatten(),
     "one column": lambda x: x[..., :1],
     "few elements": lambda x: x[:, :1, :1, :1].flatten(),
+    "many elements": lambda x: x.repeat(1, 1, 1, 50),
     "another dtype": lambda x: (
         x.double() * (1 + 2.0**-30)
     ),  # sums are exact, and float32 does not have them
@@ -126,6 +127,6 @@ def _in_other_shapes(context: CaseContext, name: str) -> None:
     ranks=2,
 )
 def shapes(context: CaseContext, name: str) -> None:
-    """A collective receives contiguous tensors of one dimension, of one column, of few elements, and of float64. All ranks
+    """A collective receives contiguous tensors of one dimension, of one column, of few and of many elements, and of float64. All ranks
     receive the right values; inputs and the bytes around the operands do not change."""
     context.pooled(_in_other_shapes, name, ranks=2)
