@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import click
 
+from conformance.checks.scratch import keep_tools_in
 from conformance.commands.contract import contract, freeze_levels
 from conformance.commands.devices import devices, init
 from conformance.commands.examples import minimise, pin
@@ -137,9 +138,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
     folder = cache_root()
     with suppress(OSError):  # the cache cannot be written: they are where they are by default
         (folder / "pytest").mkdir(parents=True, exist_ok=True)
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder / "pytest"))
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
-        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(folder / "hypothesis"))
+        keep_tools_in(folder)
         if not any(each.endswith("no:cacheprovider") for each in arguments):  # which has the option
             yield from ("-o", f"cache_dir={folder / 'pytest' / 'cache'}")
 

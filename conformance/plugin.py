@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -84,8 +85,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     _check_command_line(config)
     if not pytest_.takes_the_suite(config):
         return None
+    from conformance.checks.scratch import keep_tools_in
     from conformance.run.xdist_adapter import prepare_options
     from devices import autoload
+    from devices.files import cache_root
 
     try:
         require_torch()
@@ -98,6 +101,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         prepare_options(config.option)
     except ConformError as error:
         pytest_.end_run(error)
+    with suppress(OSError):  # the cache cannot be written: they are where they are by default
+        (cache_root() / "pytest").mkdir(parents=True, exist_ok=True)
+        keep_tools_in(cache_root())
     _begin_loading(config)
     return None
 

@@ -215,3 +215,10 @@ def load_forward_ad() -> None:
             "ignore", DeprecationWarning
         )  # torch itself calls torch.jit.script, which is deprecated
         importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+
+def load_compiler() -> None:
+    """Imports the modules that torch needs for compiling with the backend ``aot_eager``. They take seconds, which forks
+    of this process do not need to spend again."""
+    for name in ("torch._dynamo", "torch._dynamo.backends.debugging", "functorch.compile"):
+        importlib.import_module(name)

@@ -28,7 +28,7 @@ _FILES: Final = (
     *("failures.json", "failures.md", "explore.json", "explore.jsonl"),
 )
 #: With Python's own: a descriptor in the current folder leaves its bytecode there.
-_FOLDERS: Final = ("repro", "explore", "journal", "__pycache__")
+_FOLDERS: Final = ("repro", "explore", "journal", "scratch", "__pycache__")
 #: By-products of people and CI systems, such as the log of the command. No run deletes them.
 _HARMLESS: Final = (".*", "*.log", "*.txt")
 

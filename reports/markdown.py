@@ -16,7 +16,7 @@ _TICKS: Final = re.compile("`+")
 
 
 def md(text: str) -> str:
-    """Returns a text escaped so that markdown shows its characters literally, also inside a table."""
+    """Returns a string escaped so that markdown shows its characters literally, even inside a table."""
     entities = escape(one_line(text), quote=False)
     # A colon between slashes would be made a link.
     return _SPECIAL.sub(r"\\\1", entities).replace("://", "&#58;//")

@@ -62,13 +62,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cache(shared: Path) -> Path:
-    """The session's own cache of stride references. Builds of the simulated device are the user's."""
-    folder, builds = shared / "reference-cache", cache_root() / "simulated"
+    """The session's own cache of stride references. Builds of the simulated device and headers for the compiler, which take
+    long to make, are the user's."""
+    folder = shared / "reference-cache"
     with only_one(shared, "reference-cache"):
-        builds.mkdir(parents=True, exist_ok=True)
-        if not (folder / "simulated").exists():
-            folder.mkdir(exist_ok=True)
-            (folder / "simulated").symlink_to(builds.absolute())
+        folder.mkdir(exist_ok=True)
+        for name in ("simulated", "compiler"):
+            kept = cache_root() / name
+            kept.mkdir(parents=True, exist_ok=True)
+            if not (folder / name).exists():
+                (folder / name).symlink_to(kept.absolute())
     return folder
 
 

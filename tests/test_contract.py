@@ -164,6 +164,7 @@ EXPECTED = [
     "distributed.order",
     "distributed.ddp",
     "distributed.sharded",
+    "distributed.sharing",
 ]
 
 LEVEL_OF_FAMILY = {

@@ -31,6 +31,12 @@ from conformance.checks.clock import Clock, Process, ends_within
 from devices.errors import ConformError
 
 _PR_SET_PDEATHSIG = 1
+#: Statuses of signals that may come from outside: from a person, a job's limit, or a kernel that is out of memory.
+FROM_OUTSIDE = frozenset(
+    -number
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", None))
+    if number is not None
+)
 _START = """
 import json, sys
 given = json.loads(sys.stdin.readline())
@@ -108,6 +114,11 @@ class Ended:
             return signal.Signals(-self.status).name
         except ValueError:
             return f"signal {-self.status}"
+
+    @property
+    def from_outside(self) -> bool:
+        """True if a signal killed the process that may come from outside of the run."""
+        return self.status in FROM_OUTSIDE
 
     @property
     def how(self) -> str:

@@ -29,6 +29,14 @@ def delete_scratch(results: Path) -> None:
     shutil.rmtree(results / NAME, ignore_errors=True)
 
 
+def keep_tools_in(cache: Path) -> None:
+    """Puts the caches and temporary folders of torch's compiler, of hypothesis and of pytest into a cache folder, unless
+    their variables are set. torch makes the folder of its compiler's cache already when it is imported."""
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(cache / "pytest"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache / "hypothesis"))
+
+
 @contextmanager
 def scratch_folder() -> Iterator[str]:
     """Yields the path of an empty folder, which is deleted at the end of the block."""

@@ -9,6 +9,7 @@ whether the device fulfils a clause.
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ from conformance.onboarding.questions import (
     AUTOCAST,
     FIRST_USE,
     GRANULARITY,
+    HOST_MEMORY,
     SUBNORMALS,
     Question,
     Said,
@@ -32,6 +34,7 @@ from devices import registry
 from devices.descriptor import DTYPES, Descriptor, common_facts
 from devices.errors import in_a_line
 from opinfo.device import Device, has_pointers, has_storage, has_strides
+from opinfo.torch_private import kineto_events, quiet_kineto
 
 
 class Wrong(Exception):
@@ -82,6 +85,7 @@ def questions(device: Device) -> Iterator[tuple[str, Callable[[Device], Any]]]:
     yield "device_count", lambda device: int(device.descriptor.device_count())
     yield from _QUESTIONS.items()
     yield GRANULARITY, granularity
+    yield HOST_MEMORY, in_host_memory
     yield SUBNORMALS, flushes_subnormals
     yield AUTOCAST, autocast_lists
     for name in DTYPES:
@@ -321,6 +325,38 @@ def _autocast(device: Device) -> bool:
         return True
 
 
+def _profiler(device: Device) -> bool:
+    """Returns True if a profile lists something that ran on the device; on the CPU, where ops run on the host, an op. A device
+    type that torch knows has an activity of its own, and must then list something."""
+    quiet_kineto()
+    kind, known = device.torch_device.type, torch.profiler.ProfilerActivity
+    own = getattr(known, kind.upper(), known.PrivateUse1)
+    given = device.to_device(torch.zeros(8))
+    supported = torch.profiler.supported_activities()
+    with torch.profiler.profile(activities={known.CPU, own} & supported) as seen:
+        device.from_device(given.add(1))
+    events = kineto_events(seen)
+    if kind == "cpu":
+        return _require(any(e.name() == "aten::add" for e in events), "a profile lists no op")
+    host = torch.profiler.DeviceType.CPU
+    listed = any(e.device_type() != host and e.name() != "[memory]" for e in events)
+    promised = own in supported and own != known.PrivateUse1
+    return _require(listed, "a profile lists no activity of the device") if promised else listed
+
+
+def in_host_memory(device: Device) -> bool:
+    """Returns True if the resident memory of this process rises with a tensor on the device, which then lies in the host's
+    memory. Only Linux says how much that is; on other systems the result is False."""
+    pages, size = Path("/proc/self/statm"), 2**26
+    if not pages.exists():
+        return False
+    before = int(pages.read_text().split()[1])
+    held = torch.empty(size, dtype=torch.uint8, device=device.torch_device).fill_(1)
+    device.from_device(held[:1])
+    rise = (int(pages.read_text().split()[1]) - before) * os.sysconf("SC_PAGE_SIZE")
+    return rise >= 0.9 * size
+
+
 def _require(right: bool, what: str) -> bool:
     """Returns True if the result is right. Raises Wrong with a description of the result if not."""
     if not right:
@@ -347,6 +383,7 @@ _QUESTIONS: dict[str, Callable[[Device], Any]] = {
     "dlpack": _dlpack,
     "serialization": _serialization,
     "autocast": _autocast,
+    "profiler": _profiler,
     "distributed": lambda device: (
         torch.distributed.is_available()
         and device.torch_device.type in torch.distributed.Backend.default_device_backend_map

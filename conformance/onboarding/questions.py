@@ -21,6 +21,8 @@ EACH = 20.0
 FIRST_USE = "first_use"
 #: The name of the probe for the bytes by which the allocator's statistics rise for a tensor of one byte.
 GRANULARITY = "granularity"
+#: The name of the probe for whether tensors of the device lie in the memory of the host.
+HOST_MEMORY = "host_memory"
 #: The name of the probe for the dtypes in which the device treats subnormal numbers as zeros.
 SUBNORMALS = "flushes_subnormals"
 #: The name of the probe for the ops for which autocast differs from torch's common lists.
@@ -69,6 +71,7 @@ class Answers(msgspec.Struct, frozen=True):
     granularity: int = (
         0  # bytes by which a tensor of one byte raises memory_allocated(); 0 if that is not known
     )
+    host_memory: bool = False  # a large tensor raised the resident memory of the process
     flushes_subnormals: list[str] = []  # dtypes in which a subnormal number times 1 is 0
     autocast: dict[
         str, list[str]
@@ -156,6 +159,7 @@ def _reply(answers: dict[str, Said]) -> Reply:
         wrong={name: said.wrong for name, said in answers.items() if said.wrong},
         first_use=float(answers.get(FIRST_USE, Said()).answer or 0.0),
         granularity=int(answers.get(GRANULARITY, Said()).answer or 0),
+        host_memory=bool(answers.get(HOST_MEMORY, Said()).answer),
         flushes_subnormals=list(answers.get(SUBNORMALS, Said()).answer or ()),
         autocast=dict(answers.get(AUTOCAST, Said()).answer or {}),
         error=answers[""].raised,

@@ -83,6 +83,7 @@ def make_plan(
     missing = ", ".join(sorted(LAYOUT_CAPABILITIES - descriptor.capabilities))
     judged_in = ", ".join(BY_VALUES)
     op_checks = planned_op_checks(contract)
+    small = {} if spec.more_cases else {each.clause: each.quick for each in op_checks if each.quick}
 
     def applicable(traits: Traits) -> Iterator[str]:
         return (check.clause for check in op_checks if check.applies(traits))
@@ -126,11 +127,16 @@ def make_plan(
         spec,
         descriptor.name,
         planned(),
-        lambda subject: subject.clauses,
+        lambda subject: (
+            each for each in subject.clauses if each not in small or small[each](subject.op)
+        ),
         known,
         recipe,
         fake_only=is_fake_only(descriptor),
-        variants={check.clause: check.variants for check in op_checks},
+        variants={
+            check.clause: check.variants_in(more=spec.more_cases, whole=spec.whole)
+            for check in op_checks
+        },
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.save()

@@ -21,11 +21,10 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from conformance.checks.child import Ended
+from conformance.checks.child import FROM_OUTSIDE, Ended
 from conformance.plan.selection import Item, WrongMachine, named
 from conformance.run.fork_server import is_copy, may_copy
 from conformance.run.isolation.process import (
-    FROM_OUTSIDE,
     START_SECONDS,
     Remark,
     Start,

@@ -1,4 +1,4 @@
-"""Forked copies of a process, in which code runs that may crash. All copies are forks of one idle fork of the process.
+"""Forked copies of a process, for code that may crash. All copies are forks of one idle fork of the process.
 
 A vendor's module may take seconds to import. After the first copy has run, the idle fork therefore forks itself, and
 the new fork imports the module. The new fork replaces the idle fork if it can itself be forked: if the module has

@@ -100,7 +100,7 @@ class Session:
     asked: int = 0  # expected strides that were asked for
     missed: int = 0  # of these, computed in this run
     shipped: int = 0  # of these, from the file that comes with this package
-    collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
+    collected: set[CellKey] | None = None  # of the items that pytest kept; None: not known yet
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
     explored: str = ""  # what --explore tried and found
@@ -166,7 +166,8 @@ class Session:
 
     def record_items(self, items: Iterable[Item]) -> None:
         """Records the items that pytest collected, after its own options such as ``-k`` have deselected items."""
-        self.collected.update(cell for item in items for cell in item.cells)
+        found = {cell for item in items for cell in item.cells}
+        self.collected = found | (self.collected or set())
 
     # -- workers
 
@@ -341,8 +342,10 @@ class Session:
     def _counted_cells(self, *, stopped: bool) -> list[CellKey]:
         """Returns the cells that count for the verdict on the run."""
         wanted = self.selected
-        if self.partial and self.collected:
-            wanted = [c for c in wanted if c in self.collected or c in self.outcomes]
+        kept = self.collected
+        # A resumed run may have no item left: then those that were deselected are the ones without an outcome.
+        if self.partial and kept is not None and (kept or self.outcomes):
+            wanted = [c for c in wanted if c in kept or c in self.outcomes]
         if self.partial and stopped:
             begun = {item_of(c) for c in self.outcomes}
             wanted = [c for c in wanted if item_of(c) in begun]
@@ -549,7 +552,7 @@ def prepare(
 
 
 def _commit() -> str:
-    """Returns the commit of the checkout of the suite; an empty text if the suite is installed from a package."""
+    """Returns the commit of the checkout of the suite; an empty string if the suite is installed from a package."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)

@@ -215,7 +215,8 @@ class XdistHooks:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Handles the end of a worker."""
         output = getattr(node, "workeroutput", None) or {}
-        self._collected(output.get("conform_collected", ()))
+        if (collected := output.get("conform_collected")) is not None:
+            self._collected(collected)
         try:
             self._controller.down(self._nodes[str(node.gateway.id)], error)
         except ConformError as given_up:

@@ -120,7 +120,7 @@ def with_repros(
 ) -> dict[CellKey, CellResult]:
     """Returns the results with a repro script for each unfinished cell.
 
-    The script makes the cell's last call, its case, or the whole cell in a child process, and reports how the child
+    The script runs the cell's last call, its case, or the whole cell in a child process, and reports how the child
     ended. The scripts are written in a subprocess, because the device may already fail when the inputs of a script are
     made.
     """

@@ -66,7 +66,7 @@ DESCRIPTOR = Descriptor(
     ),
     # Not allocator_pluggable: CUDAPluggableAllocator takes functions of a library, not Python's.
     capabilities=names(
-        "strides storage streams events timed_events event_ipc stream_priority native_handle "
+        "strides storage streams events timed_events event_ipc tensor_ipc stream_priority native_handle "
         "external_streams allocator_statistics allocator_memory_info allocator_fraction "
         "allocator_settings allocator_pools allocator_history "
         "pinned_memory host_statistics graphs graph_pools graph_modes graph_callables "
@@ -120,6 +120,7 @@ DESCRIPTOR = Descriptor(
         "host_statistics": "memory.host_memory_stats",
         "stream": "Stream",
         "event": "Event",
+        "ipc_collect": "ipc_collect",
         "external_stream": "ExternalStream",
         "properties": "get_device_properties",
         "can_access_peer": "can_device_access_peer",

@@ -47,7 +47,7 @@ DESCRIPTOR = Descriptor(
     ),
     module="devices.simulated.backend",  # builds the library at first use
     capabilities=names(
-        "strides storage streams events timed_events event_ipc stream_priority native_handle "
+        "strides storage streams events timed_events event_ipc tensor_ipc stream_priority native_handle "
         "external_streams allocator_statistics allocator_memory_info allocator_fraction "
         "allocator_settings allocator_pools allocator_history allocator_pluggable "
         "pinned_memory host_statistics graphs graph_pools graph_modes graph_callables "
@@ -91,6 +91,7 @@ DESCRIPTOR = Descriptor(
         "driver_free": "memory.driver_free",
         "host_statistics": "host_memory_stats",
         "empty_host_cache": "empty_host_cache",
+        "ipc_collect": "ipc_collect",
         "stream": "Stream",
         "event": "Event",
         "external_stream": "ExternalStream",

@@ -51,9 +51,12 @@ DESCRIPTOR = Descriptor(
         "torch.testing._internal.opinfo: dtypesIfXPU, the dtypes of each op",
     ),
     # As cuda. Not external_streams: get_stream_from_external takes a sycl::queue pointer, which Python has
-    # no other way to make. Not event_ipc, host_statistics, graph_callables: torch.xpu has none.
+    # no other way to make. Not event_ipc, host_statistics, graph_callables: torch.xpu has none. Not tensor_ipc:
+    # torch/multiprocessing/reductions.py sends tensors of the CPU and of CUDA.
     capabilities=CUDA.capabilities
-    - names("external_streams event_ipc host_statistics graph_callables graph_modes device_assert"),
+    - names(
+        "external_streams event_ipc tensor_ipc host_statistics graph_callables graph_modes device_assert"
+    ),
     # Some GPUs have no float64 in hardware (Arc A-series): it is declared, and such a GPU's manifest
     # says so with `when = { device_name = "*Arc*A*" }`.
     dtypes=CUDA.dtypes - names("float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu complex32"),

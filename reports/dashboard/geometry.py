@@ -69,8 +69,8 @@ def laid_out(layout: str) -> list[Placement]:
 
 
 def _lay_out(memory: str, factors: list[str]) -> Placement:
-    """Returns the placement of a small tensor in the memory order and with the factors of a layout, as
-    ``opinfo.layouts`` would lay it out. A test compares the two implementations, because ``reports`` must not import
+    """Returns where the elements of a small tensor lie in a layout, given its memory order and its other factors (step,
+    expand, offset), as ``opinfo.layouts`` places them. A test compares the two implementations, because ``reports`` must not import
     ``opinfo``."""
     shape, order = _SMALL[memory]
     expanded = 0 if "expand_first" in factors else -1

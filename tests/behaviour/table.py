@@ -24,6 +24,12 @@ CAUGHT = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
 _ENOUGH = 4
 #: Cells of a clause where some stand for all.
 _SOME = 4
+#: Clauses that are left out where some cells stand for all: each of their cells compiles for seconds, and so do the trials of
+#: their faults. ``compile.programs`` stands for them, with one cell.
+COMPILED = frozenset(
+    {"compile.autograd", "compile.export", "compile.nested", "compile.stride_tags"}
+)
+_SOME_OF = {"compile.programs": 1}
 
 
 def clauses_of_cases() -> frozenset[str]:
@@ -43,13 +49,14 @@ def all_cells() -> list[CellKey]:
 
 
 def some_cells() -> list[CellKey]:
-    """A few quick cells of every clause, the drawn programs among them; of a clause that has slow ones alone, the first."""
+    """A few quick cells of every clause but those that compile, the drawn programs among them; of a clause that has slow
+    ones alone, the first."""
     some: list[CellKey] = []
-    for clause in sorted(clauses_of_cases()):
+    for clause in sorted(clauses_of_cases() - COMPILED):
         cases = [case for case in _cases() if case.clause == clause]
         quick = [case for case in cases if not case.slow] or cases[:1]
-        first = sorted(quick, key=lambda case: case.name != "drawn")[:_SOME]
-        some += map(_cell, first)
+        first = sorted(quick, key=lambda case: case.name != "drawn")
+        some += map(_cell, first[: _SOME_OF.get(clause, _SOME)])
     return some
 
 

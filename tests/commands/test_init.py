@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from conformance.cli import conform
 from conformance.contract import load
-from conformance.onboarding import drafting
+from conformance.onboarding import drafting, probing
 from conformance.onboarding.init import agreement
-from conformance.onboarding.probing import first_use, flushes_subnormals
+from conformance.onboarding.probing import first_use, flushes_subnormals, in_host_memory, questions
 from conformance.onboarding.questions import Question, Reply
 from devices import registry
 from devices.cell import CellKey, Outcome, Verdict
@@ -24,6 +25,7 @@ from opinfo.device import open_device
 from opinfo.layouts import covering_set
 from reports.advice import TRIAGE
 from reports.model import CellResult, Run
+from tests.planting.places import replaced
 from tests.plugin.running import CHECKOUT, run_conform
 from tests.reports.builders import (
     ADD,
@@ -198,6 +200,41 @@ def test_the_bytes_that_a_small_tensor_takes_are_drafted_where_they_are_counted(
             drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
         )
         assert load_file(tmp_path).granularity == declared
+
+
+@pytest.mark.parametrize(
+    ("present", "in_host_memory", "declared"),
+    [((), True, True), (("allocator_memory_info",), True, False), ((), False, False)],
+)
+def test_memory_of_the_host_is_drafted_where_the_device_does_not_say_how_much_it_has(
+    tmp_path: Path, present: tuple[str, ...], in_host_memory: bool, declared: bool
+) -> None:
+    capabilities = dict.fromkeys(CAPABILITIES, False) | dict.fromkeys(present, True)
+    reply = Reply(capabilities, ["float32"], host_memory=in_host_memory)
+    text = drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
+    (tmp_path / "descriptor.py").write_text(text)
+    assert load_file(tmp_path).host_memory == declared
+
+
+def test_work_of_a_known_duration_is_asked_for_where_a_profile_lists_streams(
+    tmp_path: Path,
+) -> None:
+    for present in (("profiler", "streams"), ("profiler",)):
+        capabilities = dict.fromkeys(CAPABILITIES, False) | dict.fromkeys(present, True)
+        reply = Reply(capabilities, ["float32"])
+        text = drafting.descriptor(Question(name="mine", torch_type="npu"), reply, DAY)
+        assert ("# busy=" in text) == ("streams" in present)
+        (tmp_path / "descriptor.py").write_text(text)
+        assert "profiler" in load_file(tmp_path).capabilities
+
+
+def test_a_profile_and_the_memory_of_the_host_are_asked_for() -> None:
+    cpu = open_device(registry.get("cpu"))
+    assert dict(questions(cpu))["profiler"](cpu)
+    with replaced(probing, "kineto_events", lambda call: []), pytest.raises(probing.Wrong):
+        dict(questions(cpu))["profiler"](cpu)
+    if sys.platform == "linux":
+        assert in_host_memory(cpu)
 
 
 def test_dtypes_whose_subnormal_numbers_count_as_zeros_are_asked_for_and_drafted(

@@ -50,6 +50,7 @@ def test_the_capabilities_are_those_of_the_contract() -> None:
         "events",
         "timed_events",
         "event_ipc",
+        "tensor_ipc",
         "stream_priority",
         "native_handle",
         "external_streams",

@@ -7,6 +7,7 @@ rank imports it.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -495,7 +496,15 @@ class FaultyGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 def _make(store: Any, rank: int, size: int, timeout: Any) -> Any:
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
-    return FaultyGroup(gloo, rank, size, MUTANTS[os.environ.get(ENVIRONMENT, "sound")])
+    return FaultyGroup(gloo, rank, size, _mutant(os.environ.get(ENVIRONMENT, "sound")))
+
+
+def _mutant(name: str) -> Mutant:
+    """The fault of this name: one of the list, or a generated one (tests/mutation/groups.py)."""
+    if name in MUTANTS:
+        return MUTANTS[name]
+    made: Mutant = importlib.import_module("tests.mutation.groups").mutant_of(name)
+    return made
 
 
 dist.Backend.register_backend(BACKEND, _make, devices=["cpu"])

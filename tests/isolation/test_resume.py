@@ -65,6 +65,15 @@ def test_a_controller_that_died_with_everything_done_is_gone_on_with(
     assert outcomes(cells_of(folder)) == outcomes(calm)
 
 
+def test_a_run_with_deselected_items_that_died_at_its_end_is_gone_on_with(
+    fork: ForkServer, tmp_path: Path
+) -> None:
+    folder, some = tmp_path / "run", ("-n", "1", "-k", "add")
+    assert run(fork, folder, *some, PLANTED_END="1").code == 9
+    ran = run(fork, folder, *some, "--resume")
+    assert ran.code == 0 and "cells pass" in ran.text, ran.text
+
+
 def test_ctrl_c_leaves_a_result_that_can_be_read_and_gone_on_with(
     fork: ForkServer, tmp_path: Path, cache: Path, calm: dict[CellKey, CellResult]
 ) -> None:

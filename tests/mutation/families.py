@@ -16,6 +16,10 @@ MODULES: Final = {
     "optim": "tests.mutation.optimisers",
     "nn": "tests.mutation.modules",
     "autocast": "tests.mutation.autocasts",
+    "compilers": "tests.mutation.compilers",
+    "profiles": "tests.mutation.profiles",
+    "sizes": "tests.mutation.sizes",
+    "distributed": "tests.mutation.groups",
 }
 
 

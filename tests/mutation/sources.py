@@ -331,7 +331,7 @@ def _refused(folder: Path) -> set[tuple[str, int]]:
     from devices.simulated.faults import header
 
     (folder / "fault_list.h").write_text(header(), encoding="utf-8")
-    include = [*cpp_extension.include_paths(), str(folder)]
+    include = [*cpp_extension.include_paths(), *build.headers_of_kineto(), str(folder)]
     import sysconfig
 
     include.append(sysconfig.get_paths()["include"])

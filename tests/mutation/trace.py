@@ -13,13 +13,25 @@ from typing import Any
 
 import torch
 
+from tests.mutation.trace_profiles import profiles
+
 KIND = "simulated"
 ROOMS = ("memory", "streams", "transfer", "device", "calls", "graphs")
 
 
 def trace(index: int = 0) -> Iterator[str]:
     """The lines of the program. Times and addresses are left out, except their order."""
-    for part in (_memory, _streams, _events, _graphs, _random, _queued, _transfer, _device):
+    for part in (
+        _memory,
+        _streams,
+        _events,
+        _graphs,
+        _random,
+        _queued,
+        _transfer,
+        _device,
+        profiles,
+    ):
         lines: list[str] = []
         try:
             part(lines.append)

@@ -117,6 +117,12 @@ def test_a_file_that_no_run_wrote_is_foreign(tmp_path: Path, name: str) -> None:
         check_folder(tmp_path, request())
 
 
+def test_scratch_files_of_a_killed_run_are_not_foreign(tmp_path: Path) -> None:
+    folder = killed_run(tmp_path / "run")
+    (folder / "scratch" / "conform-1").mkdir(parents=True)
+    check_folder(folder, request(resume=True))
+
+
 def test_what_a_run_and_a_ci_job_leave_is_not_foreign(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "run")
     for name in ("expected.toml", "job.log", ".gitignore", "junit.xml"):

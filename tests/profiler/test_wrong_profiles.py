@@ -62,7 +62,8 @@ def without(name: str) -> Effect:
 
 def with_another(name: str) -> Effect:
     """One event more, of that name."""
-    numbers = dict.fromkeys(("correlation_id", "linked_correlation_id", "start_thread_id", "fwd_thread_id"), 0)  # fmt: skip
+    numbers = dict.fromkeys(("linked_correlation_id", "start_thread_id", "fwd_thread_id"), 0)
+    numbers |= {"correlation_id": 10**9, "is_user_annotation": False}
     times = {"start_ns": 1, "duration_ns": 1, "sequence_nr": -1}
     answers = {"name": name, "device_type": torch.profiler.DeviceType.CPU, **numbers, **times}
     return lambda call: [*call.honest(), Distorted(None, answers)]
@@ -88,6 +89,19 @@ def sequence_of_backward(event: Any) -> Answers:
 
 def forward_thread(event: Any) -> Answers:
     return {"fwd_thread_id": 0} if event.name().startswith("autograd::engine") else {}
+
+
+def _after_the_first(**answers: Any) -> Effect:
+    """Other answers of the events of later profiles."""
+    results: list[Any] = []
+
+    def effect(call: KernelCall) -> Any:
+        if not any(each is call.first for each in results):
+            results.append(call.first)
+        found = call.honest()
+        return found if len(results) == 1 else [Distorted(event, answers) for event in found]
+
+    return effect
 
 
 def _of_all_profiles() -> Effect:
@@ -271,6 +285,12 @@ WRONG: dict[str, tuple[str, tuple[Any, str], Effect]] = {
     "numbers of backward": ("sequence_numbers", EVENTS, events(sequence_of_backward)),
     "no numbers": ("sequence_numbers", EVENTS, events(lambda event: {"sequence_nr": -1})),
     "thread of forward": ("sequence_numbers", EVENTS, events(forward_thread)),
+    "no numbers in a second profile": (
+        "sequence_numbers",
+        EVENTS,
+        _after_the_first(sequence_nr=-1),
+    ),
+    "two ops of one id": ("many_regions", EVENTS, named("level 33", correlation_id=0)),
     "all on one thread": ("threads", EVENTS, events(lambda event: {"start_thread_id": 1})),
     "another thread is left out": ("threads", EVENTS, without("other")),
     "an exception is swallowed": ("exception_ends_the_block", (PROFILE, "__exit__"), _swallows),

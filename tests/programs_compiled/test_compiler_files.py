@@ -6,6 +6,7 @@ import importlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,3 +67,26 @@ def test_a_compiler_begins_and_ends_with_nothing_compiled() -> None:
 def test_private_names_of_the_compiler_exist(module: str, names: str) -> None:
     found = importlib.import_module(module)
     assert [name for name in names.split() if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize(("loads", "attempts"), [(True, 1), (False, 2)])
+def test_a_library_that_could_be_loaded_is_not_tried_again(
+    loads: bool, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def load(instructions: Any, library: str) -> bool:
+        tried.append(library)
+        return loads
+
+    isa = importlib.import_module("torch._inductor.cpu_vec_isa")
+    library, found = str(tmp_path / "a.so"), []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setattr(isa.VecISA, "_probe_load", load, raising=False)
+    monkeypatch.setattr(
+        isa, "pick_vec_isa", lambda: found.append(isa.VecISA._probe_load(None, library))
+    )
+    for _ in range(2):
+        compiler._find_instructions(tmp_path)
+    assert (found, len(tried)) == ([loads, loads], attempts)
+    assert isa.VecISA._probe_load is load

@@ -713,11 +713,18 @@ def _() -> bool:
     return torch.cumsum(ones(2, 3), 0).stride() != want
 
 
+@probe("compile.convolution_keeps_format")
+def _() -> bool:
+    image, weight = ones(1, 2, 3, 3), ones(2, 2, 1, 1)
+    last = image.to(memory_format=torch.channels_last)
+    return not torch.nn.functional.conv2d(last, weight).is_contiguous()
+
+
 @probe("compile.compiled_differs")
 def _() -> bool:
-    # What functionalisation makes of hardswish_ is hardswish and a copy.
-    return wrong(torch.nn.functional.hardswish, ones(2)) and not wrong(
-        lambda x: torch.ops.aten.hardswish_(x.clone()), ones(2)
+    # What functionalisation makes of mish_ is mish and a copy.
+    return wrong(torch.nn.functional.mish, ones(2)) and not wrong(
+        lambda x: torch.ops.aten.mish_(x.clone()), ones(2)
     )
 
 

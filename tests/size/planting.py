@@ -48,11 +48,16 @@ def case_named(name: str) -> BehaviourCase:
 
 def tried(case: BehaviourCase, function: str, effect: Effect) -> tuple[Attempt, int]:
     """The result of a case with a fault in front of a function, and how many calls it spoiled."""
+    faulty = Faulty(function, effect)
+    return tried_here(case, faulty), faulty.struck
+
+
+def tried_here(case: BehaviourCase, faulty: TorchFunctionMode) -> Attempt:
+    """The result of a case in this process while a fault is in front of functions of torch."""
     device, where = open_device(registry.get("cpu")), DeviceLocator(device="cpu")
-    with warnings.catch_warnings(), Faulty(function, effect) as faulty:
+    with warnings.catch_warnings(), faulty:
         warnings.simplefilter("ignore")
-        made = here(case.check, case.arguments, device, case.id, where, default=case.kind)
-    return made, faulty.struck
+        return here(case.check, case.arguments, device, case.id, where, default=case.kind)
 
 
 def past(limit: int, spoil: Callable[[Any, KernelCall], Any]) -> Effect:

@@ -100,12 +100,33 @@ def compiling(backend: str, folder: str | None = None) -> Iterator[Compiler]:
             "suppress_errors": False,
         }
         stack.enter_context(dynamo.config.patch(**limits))
+        stack.enter_context(_guards_not_timed())
         if backend != AOT_EAGER:
             stack.enter_context(_code_generator())
         dynamo.reset()
         _counters().clear()
         stack.callback(dynamo.reset)
         yield Compiler(backend)
+
+
+@contextlib.contextmanager
+def _guards_not_timed() -> Iterator[None]:
+    """Keeps torch from measuring, for each function that it compiles, how long its guards take. For that it flushes the
+    processor's caches, which takes half of the time of compiling a small function."""
+    guards: Any = importlib.import_module("torch._dynamo.guards")
+    timed = getattr(guards, "profile_guard_manager", None)
+    if timed is None:  # another version of torch
+        yield
+        return
+    guards.profile_guard_manager = _takes_no_time
+    try:
+        yield
+    finally:
+        guards.profile_guard_manager = timed
+
+
+def _takes_no_time(*given: Any) -> float:
+    return 0.0
 
 
 @contextlib.contextmanager
@@ -148,7 +169,7 @@ def _code_generator() -> Iterator[None]:
     """Prepares Inductor for a block: it compiles in this process, and forgets at both ends of the block what it knows of
     the files that it has written.
 
-    The precompiled header of C++ kernels, and the programs by which Inductor finds out which vector instructions the
+    The precompiled header of C++ kernels, and the libraries by which Inductor finds out which vector instructions the
     compiler knows, are in the suite's cache, because making them takes longer than all that a case does. Their names are
     made of the compiler, its options and their text.
     """
@@ -161,8 +182,7 @@ def _code_generator() -> Iterator[None]:
     with config.patch(compile_threads=1):
         for name, value in names.items():
             setattr(code, name, value)
-        with _variable("TORCHINDUCTOR_CACHE_DIR", str(kept / "instructions")):
-            importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
+        _find_instructions(kept / "instructions")
         _forget_files()
         try:
             yield
@@ -170,6 +190,32 @@ def _code_generator() -> Iterator[None]:
             for name, value in before.items():
                 setattr(code, name, value)
             _forget_files()
+
+
+def _find_instructions(folder: Path) -> None:
+    """Lets Inductor find out, once in a process, which vector instructions it can use.
+
+    For each of them, Inductor starts a process that loads a library from the folder, which takes some tenths of a second.
+    An empty file beside a library that could be loaded saves later processes the attempt.
+    """
+    isa: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+    load: Any = getattr(isa.VecISA, "_probe_load", None)  # since torch 2.13
+
+    def load_once(instructions: Any, library: str) -> bool:
+        loads = Path(f"{library}.loads")
+        if not loads.exists() and load(instructions, library):
+            loads.touch()
+        return loads.exists()
+
+    with _variable("TORCHINDUCTOR_CACHE_DIR", str(folder)):
+        if load is None:
+            isa.pick_vec_isa()
+            return
+        isa.VecISA._probe_load = load_once
+        try:
+            isa.pick_vec_isa()
+        finally:
+            isa.VecISA._probe_load = load
 
 
 def _forget_files() -> None:

@@ -109,7 +109,10 @@ class OpCheck:
     ``always`` maps an op's name, or its kind in torch's database, to dtypes that every plan includes.
 
     Each of the ``variants`` of a check has its own cell; the check functions read the variant from ``ctx.variant``. The
-    empty string stands for the cell without a variant.
+    empty string stands for the cell without a variant. Plans with more cases also have the ``more_variants``, and a
+    plan that is whole has the ``whole_variants`` too.
+
+    ``quick`` says, by the name of an op, whether the plan ``quick`` has its cell.
 
     A check whose calls are slow has a budget: it gets at most ``samples`` samples of an op in the plan ``quick``, and
     at most ``more`` in plans with more cases. A whole plan gives it all samples. ``seconds`` is a lower bound of the
@@ -126,10 +129,21 @@ class OpCheck:
     axes: bool = True  # False: the item omits the additional samples of opinfo/axes
     reduced: bool = False  # True: a plan without layouts runs only the contiguous layout
     variants: tuple[str, ...] = ("",)
+    more_variants: tuple[str, ...] = ()
+    whole_variants: tuple[str, ...] = ()
+    quick: Callable[[str], bool] | None = None  # None: every op
     samples: int | None = None  # None: all
     more: int | None = None  # None: all
     seconds: float = 0.0
     loads: Callable[[], None] | None = None  # loads code that all forks of a worker then share
+
+    def variants_in(self, *, more: bool, whole: bool) -> tuple[str, ...]:
+        """Returns the variants of the cells that a plan has for this check."""
+        return (
+            self.variants
+            + (self.more_variants if more else ())
+            + (self.whole_variants if whole else ())
+        )
 
     def most_samples(self, *, more: bool, whole: bool) -> int | None:
         """Returns the largest number of samples of an op that a plan gives to this check; None if the plan gives

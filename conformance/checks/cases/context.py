@@ -122,6 +122,9 @@ class CaseContext:
     reached: str = ""  # what the drawn programs covered, for the report
     notes: list[str] = field(default_factory=list)
     rank: Rank | None = None  # set in a process of a group
+    killed: str = (
+        ""  # the signal that killed a process of the check, if it may come from outside of the run
+    )
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -499,6 +502,7 @@ class CaseContext:
             fresh=fresh,
             spawned=spawned,
         )
+        self.note_death(result)
         self._take(result)
         return result
 
@@ -545,7 +549,15 @@ class CaseContext:
         results = in_pool(function, arguments, ranks, seconds, *about, self.descriptor.first_time)
         return self._taken(results)
 
+    def note_death(self, result: Result) -> None:
+        """Notes that a process may have been killed from outside of the run, so that a check that fails runs again."""
+        if result.ended.from_outside:
+            self.killed = result.ended.signal
+
     def _taken(self, results: list[Result], lost: Sequence[int] = ()) -> list[Result]:
+        for result in results:
+            if result.rank not in lost:
+                self.note_death(result)
         if (failure := group_failure(results, lost)) is not None:
             raise CheckFailed(failure)
         for result in results:

@@ -28,7 +28,22 @@ def attempt(
     case: BehaviourCase, device: Device, where: DeviceLocator, search: ProgramSearch | None = None
 ) -> Attempt:
     """Runs the check of a case and returns the result. The check runs in a subprocess if the case requires one. With
-    ``search``, the programs of the case are drawn as part of that random search."""
+    ``search``, the programs of the case are drawn as part of that random search.
+
+    If the check did not pass and a process of it was killed by a signal that may come from outside of the run, the check runs
+    a second time, whose result counts.
+    """
+    made = _attempt(case, device, where, search)
+    if made.killed and not made.passes:
+        signal, made = made.killed, _attempt(case, device, where, search)
+        text = f"a process of the check was killed by {signal}, perhaps from outside of the run; the check ran again"
+        made.notes = (*made.notes, text)
+    return made
+
+
+def _attempt(
+    case: BehaviourCase, device: Device, where: DeviceLocator, search: ProgramSearch | None
+) -> Attempt:
     if case.own_process:
         return in_its_own_process(case, where, device.descriptor.first_time)
     return in_this_process(case, device, where, search)
@@ -76,7 +91,7 @@ def here(
             error.__traceback__ = None
             device.let_go()
         made.checks, made.notes, made.program = context.checks, context.notes, context.program
-        made.reached = context.reached
+        made.reached, made.killed = context.reached, context.killed
         if not made.too_soon:
             break
     return made
@@ -100,6 +115,7 @@ def in_its_own_process(
         )
         if not made.too_soon:
             break
+    made.killed = made.ended.signal if made.ended.from_outside else ""
     if made.passes and not (made.answered and made.ended.well):
         last = f": {made.ended.last_line}" if made.ended.last_line else ""
         made.failure = Failure(

@@ -32,6 +32,9 @@ class Attempt:
     undeclared: str = ""  # what the check needs and the descriptor does not declare
     blocked_by: str = ""  # the clause that must pass before this check can be made
     too_soon: bool = False  # True if the work finished before it could be observed
+    killed: str = (
+        ""  # the signal that killed a process of the check, if it may come from outside of the run
+    )
     refused: str | None = None  # the message of the device's NotImplementedError
     program: tuple[Any, ...] | None = None  # the drawn program that failed, as Python literals
     notes: Sequence[str] = ()

@@ -179,7 +179,8 @@ def differs(
 
 
 def elements_named(result: Any, operand: torch.Tensor, dim: int) -> Any:
-    """Replaces the indices in a result, each of which may point to any of several equal elements, by the elements.
+    """Replaces the indices in a result with the elements that they select. Of several equal elements, each index is right,
+    so that indices cannot be compared.
 
     Returns the values, the elements at the indices, whether each index is in range, and whether the indices are all
     different. A result whose second tensor cannot be an index is returned unchanged.

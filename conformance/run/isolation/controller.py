@@ -21,13 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from conformance.checks.child import Ended
+from conformance.checks.child import FROM_OUTSIDE, Ended
 from conformance.checks.clock import LEAST_ELSEWHERE, Clock, Look, Process
 from conformance.plan.selection import Item
 from conformance.run.fork_client import Forked
 from conformance.run.isolation.process import (
     ASK,
-    FROM_OUTSIDE,
     START_SECONDS,
     Begun,
     Host,

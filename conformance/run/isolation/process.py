@@ -25,12 +25,6 @@ from devices.cell import CellKey
 
 #: Asks a process for its stack. faulthandler answers in the signal's own handler, which needs no GIL.
 ASK: Final = getattr(signal, "SIGUSR1", None)
-#: Statuses of signals that come from outside: from a person, a job's limit, or a kernel that is out of memory.
-FROM_OUTSIDE: Final = frozenset(
-    -number
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", None))
-    if number is not None
-)
 #: Seconds that a worker may take to load torch and the op database and to open its device, at least.
 START_SECONDS: Final = 300.0
 #: The exit status of a worker that ends by itself.
@@ -185,8 +179,8 @@ _OF_CPU: Final = "value_answer (opinfo/reference.py:"
 
 
 def leave_stacks(folder: Path, worker: str) -> None:
-    """Arranges that the process writes the stacks of all threads to the worker's file on a fatal signal, and on the
-    signal ``ASK`` (SIGUSR1)."""
+    """Makes the process write the stacks of all threads to the worker's file on a fatal signal, and on the signal
+    ``ASK`` (SIGUSR1)."""
     folder.mkdir(parents=True, exist_ok=True)
     stream = _stack_path(folder, worker).open("w")
     _streams.append(stream)

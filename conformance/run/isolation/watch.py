@@ -480,9 +480,9 @@ class Watch(Guard):
             given = {"outcome": Outcome.BLOCKED, "blocked_by": by, "note": text}
             return msgspec.structs.replace(found, **given)
         text = (
-            f"{len(left_out)} calls were skipped because these or other calls ended a process earlier in this run"
+            f"{len(left_out)} calls were skipped because they, or calls of another cell that runs them, ended a process earlier in this run"
             if len(left_out) > 1
-            else "1 call was skipped because this or another call ended a process earlier in this run"
+            else "1 call was skipped because it, or a call of another cell that runs it, ended a process earlier in this run"
         )
         text = f"{text}, see {cells}"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (found.note, text))))

@@ -349,5 +349,6 @@ def come_back(context: CaseContext) -> None:
     ) as before:
         context.together(*(partial(work, seed) for seed in range(_THREADS)))
         context.must(
-            context.counters().reserved > before, "allocating in threads did not raise `reserved`"
+            context.counters().reserved > before,
+            "allocating in threads did not increase `reserved`",
         )

@@ -555,7 +555,7 @@ def empties(context: CaseContext) -> None:
     _pinned(5 * MIB)
     context.must(
         _statistics(context)["allocated_bytes.current"] > before,
-        "a freed pinned block is not counted as allocated",
+        "a freed pinned block, which the pool keeps, is no longer counted as allocated",
     )
     _empty(context)
     after = _statistics(context)["allocated_bytes.current"]

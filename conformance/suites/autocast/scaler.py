@@ -505,8 +505,8 @@ def state_round_trips(context: CaseContext) -> None:
 
 @cases("autocast.grad_scaler")
 def disabled(context: CaseContext) -> None:
-    """Use a GradScaler with enabled=False: scale must return the loss itself, get_scale must return 1, and every step
-    must be made."""
+    """Use a GradScaler with enabled=False: scale must return the loss itself, get_scale must return 1, and step must
+    always run the optimizer's step."""
     (x,) = _parameters(context, (3,))
     scaler, optimizer = _scaler(context, enabled=False), torch.optim.SGD([x], lr=1.0)
     loss = x.sum()

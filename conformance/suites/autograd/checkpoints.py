@@ -95,7 +95,9 @@ def masks(context: CaseContext, reentrant: bool, preserve: bool) -> None:
     mask, drawn = context.from_device(y.detach()), context.from_device(x.grad)
     after = _drawn(context)
     if preserve:
-        context.equal(drawn, mask, "the gradient was not computed with the mask of the result")
+        context.equal(
+            drawn, mask, "the gradient was not computed with the dropout mask of the result"
+        )
         context.equal(after, want[1], "backward changed the state of the generator")
     else:
         context.check(

@@ -1,13 +1,15 @@
-"""The compile suite: checks of compiled calls and of what the compiler assumes about the device."""
+"""The compile suite: checks of compiled calls and programs, and of what the compiler assumes about the device."""
 
-from conformance.checks.cases.cases import Suite, collect_cases
+from conformance.checks.cases.cases import OpCheck, Suite, collect_cases
 from conformance.suites.compile import (
     compiled_autograd,
     control_programs,
     device_interface,
     device_programs,
+    eager_equals_compiled,
     essential_programs,
     exported_programs,
+    meta_agrees,
     nested_modules,
     network_programs,
     number_programs,
@@ -15,6 +17,8 @@ from conformance.suites.compile import (
     stride_tags,
     view_programs,
 )
+from conformance.suites.compile.calls import WHOLE
+from opinfo.torch_private import load_compiler
 
 SUITE = Suite(
     "compile",
@@ -32,5 +36,25 @@ SUITE = Suite(
         nested_modules.cases,
         exported_programs.cases,
     ),
-    op_checks=(),
+    op_checks=(
+        OpCheck(
+            meta_agrees.META,
+            meta_agrees.applies,
+            (meta_agrees.check,),
+            grad=True,
+            quick=meta_agrees.in_quick,
+            more_variants=(WHOLE,),
+        ),
+        OpCheck(
+            eager_equals_compiled.CLAUSE,
+            eager_equals_compiled.applies,
+            (eager_equals_compiled.check,),
+            grad=True,
+            quick=eager_equals_compiled.in_quick,
+            more_variants=(WHOLE, eager_equals_compiled.DYNAMIC),
+            whole_variants=(eager_equals_compiled.COMPILER,),
+            seconds=60.0,
+            loads=load_compiler,
+        ),
+    ),
 )

@@ -331,7 +331,9 @@ class Comparison:
 
     def _shared(self, eager: Ran, made: Ran) -> None:
         """Compares which outputs are inputs, and which tensors share their memory."""
-        text = "an output is another object: eager execution returns an input, or a new tensor"
+        text = (
+            "in only one of compiled and eager execution, an output is an input or another output"
+        )
         self._same(_objects(made), _objects(eager), text, Kind.ALIAS)
         if self.context.has("storage"):
             text = "outputs and inputs share memory in another way than after eager execution"

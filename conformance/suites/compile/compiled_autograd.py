@@ -82,7 +82,8 @@ def _twice(leaves: list[torch.Tensor]) -> None:
 
 
 def _into_strided_gradients(leaves: list[torch.Tensor]) -> list[bool]:
-    """Returns, for each leaf, whether its gradient is still the same tensor."""
+    """Runs compiled backward on leaves that already have strided gradients. Returns, for each leaf, whether its gradient
+    is still the tensor from before."""
     for each in leaves:
         each.grad = torch.ones_like(each)
     held = [each.grad for each in leaves]
@@ -260,7 +261,7 @@ def higher_order(context: CaseContext) -> None:
         try:
             penalised(made)
         except RuntimeError as error:
-            text = "the refusal of create_graph does not name it"
+            text = "the error for create_graph=True does not mention create_graph"
             context.check("create_graph" in str(error), text, found=error, kind=Kind.RAISED)
             return
     _same_gradients(context, made, eager)

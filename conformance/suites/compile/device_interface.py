@@ -208,7 +208,7 @@ def compute_capability(context: CaseContext) -> None:
     """The compute capability, which is part of the keys of compiled code, is the same at each call."""
     interface = _interface(context)
     found = interface.get_compute_capability()
-    text = "get_compute_capability() is neither a number nor a text"
+    text = "get_compute_capability() returns neither a number nor a string"
     context.check(isinstance(found, (int, str)), text, found=found)
     text = "get_compute_capability() differs at the second call"
     context.same(interface.get_compute_capability(), found, text)

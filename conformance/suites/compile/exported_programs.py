@@ -187,5 +187,5 @@ def cache_of_another_process(context: CaseContext) -> None:
     first, second = (result.value for result in results)
     text = "a process found graphs in an empty cache, or found none in the cache of another one"
     context.same([first[0] > 0, second[0] > 0], [False, True], text, Kind.STATE)
-    text = "code from the cache gives other results than the code when it was compiled"
+    text = "code from the cache gives different results from the freshly compiled code"
     context.same(second[1:], first[1:], text)

@@ -1,4 +1,4 @@
-"""Compiled programs about layers of neural networks, and their gradients."""
+"""Compiled programs that use layers of neural networks, and their gradients."""
 
 from __future__ import annotations
 

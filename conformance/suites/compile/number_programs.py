@@ -1,4 +1,4 @@
-"""Compiled programs about numbers: reductions, special values, conversions, sorting."""
+"""Compiled programs that compute with numbers: reductions, special values, conversions, sorting."""
 
 from __future__ import annotations
 

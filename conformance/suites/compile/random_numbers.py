@@ -31,8 +31,8 @@ def _program(x: torch.Tensor) -> Any:
 
 @cases("compile.programs")
 def dropout_and_noise(context: CaseContext) -> None:
-    """A compiled dropout keeps an element or drops it, and does the same in backward; two masks of one program differ, and the
-    same seed gives the same numbers."""
+    """Compiled dropout uses the same mask forward and backward. Two masks of one program differ, and the same seed gives
+    the same numbers."""
     with compiling(backend_of(context)) as compiler:
         compiled = compiler(_program)
         found = [_drawn(context, compiled, seed) for seed in (5, 5, 6)]

@@ -9,6 +9,7 @@ from conformance.suites.distributed import (
     order,
     reductions,
     sharded,
+    sharing,
     sizes,
     tensors,
 )
@@ -24,5 +25,6 @@ SUITE = Suite(
         ddp.cases,
         tensors.cases,
         sharded.cases,
+        sharing.cases,
     ),
 )

@@ -247,6 +247,7 @@ def _check_ended(context: CaseContext, results: Sequence[Result], text: str) -> 
     """Checks that each of these ranks returned the text of an exception. A backend may also end the process and say
     why."""
     for result in results:
+        context.note_death(result)
         stopped = not result.answered and result.ended.status is not None
         if stopped and result.ended.last_line:
             context.check(True, text)

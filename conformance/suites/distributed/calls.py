@@ -25,7 +25,7 @@ class Views:
 
     @property
     def complex(self) -> str:
-        """The view of which the numbers of all operands have the dtype."""
+        """``conjugate`` if an operand is a conjugate view, so that all operands need a complex dtype; otherwise dense."""
         return "conjugate" if "conjugate" in (self.inputs, self.outputs) else DENSE
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.suites.distributed.calls import COLLECTIVES, Views
@@ -81,3 +86,47 @@ def views(context: CaseContext, name: str, role: str, view: str, count: int = 2)
     expanded or lazily conjugated. All ranks receive the right values or the call is refused; inputs keep their values,
     and the bytes around inputs and outputs do not change. Contiguous tensors are not refused."""
     context.pooled(_run, name, role, view, ranks=count)
+
+
+# -- other shapes
+
+#: What is taken of the operands, of which the first dimension is divided among the ranks.
+SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "one dimension": lambda x: x.flatten(),
+    "one column": lambda x: x[..., :1],
+    "few elements": lambda x: x[:, :1, :1, :1].flatten(),
+    "many elements": lambda x: x.repeat(1, 1, 1, 50),
+    "another dtype": lambda x: (
+        x.double() * (1 + 2.0**-30)
+    ),  # sums are exact, and float32 does not have them
+}
+
+
+def _in_other_shapes(context: CaseContext, name: str) -> None:
+    ranks, collective = join(context), COLLECTIVES[name]
+    about = (ranks.index, ranks.count, Views())
+    for at, change in SHAPES.items():
+        given = collective.inputs(*about) if collective.inputs is not None else []
+        inputs = [put(ranks, change(values), "contiguous") for values in given]
+        outputs = [
+            put(ranks, change(values), "contiguous") for values in collective.outputs(*about)
+        ]
+        operands = [each.tensor for each in inputs], [each.tensor for each in outputs]
+        text = "a collective refused contiguous tensors"
+        ranks.must_accept(partial(collective.call, ranks, *operands), text, f"{name}, {at}")
+        for operand in inputs:
+            check_input(ranks, operand, f"{name}, {at}")
+        for operand, want in zip(outputs, collective.wanted(*about)):
+            wanted = None if want is None else change(want)
+            check_result(ranks, operand, wanted, f"{name}, {at}")
+
+
+@cases(
+    "distributed.collectives",
+    over={f"{name}_other_shapes": (name,) for name in COLLECTIVES},
+    ranks=2,
+)
+def shapes(context: CaseContext, name: str) -> None:
+    """A collective receives contiguous tensors of one dimension, of one column, of few and of many elements, and of float64. All ranks
+    receive the right values; inputs and the bytes around the operands do not change."""
+    context.pooled(_in_other_shapes, name, ranks=2)

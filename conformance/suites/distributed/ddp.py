@@ -93,7 +93,7 @@ def check_gradients(ranks: Ranks, found: nn.Module, want: nn.Module, at: str) ->
         context.assert_close(mine.grad, theirs.grad, text, where, rtol=RTOL, atol=ATOL)
         if context.opened.lays_out:
             strides = mine.grad.stride(), mine.stride()
-            text = "a gradient has other strides than its parameter"
+            text = "the strides of a gradient differ from those of its parameter"
             context.same(strides[0], strides[1], text, Kind.STRIDES, where)
 
 

@@ -119,18 +119,19 @@ def _item(context: CaseContext, x: torch.Tensor) -> None:
     },
 )
 def lists(context: CaseContext, call: str) -> None:
-    """A call is listed with a kernel or a copy on the device. The kernel has the index of the call's tensors, does not begin
+    """In each of two profiles, a call is listed with a kernel or a copy on the device. The kernel has the index of the call's tensors, does not begin
     before the call, and ends before the host has waited for it."""
     function: Callable[..., Any] = globals()[call]
     x = ones(context, 32, 32)
     warmed(context, function, context, x)
-    with Recording(context) as seen, record_function("window"):
-        with record_function("call"):
-            function(context, x)
-        context.settle()
-    window, region = seen.named("window"), seen.named("call")
-    for execution in seen.launched(region):
-        judge(context, execution, window, begins=region.begin)
+    for _ in range(2):
+        with Recording(context) as seen, record_function("window"):
+            with record_function("call"):
+                function(context, x)
+            context.settle()
+        window, region = seen.named("window"), seen.named("call")
+        for execution in seen.launched(region):
+            judge(context, execution, window, begins=region.begin)
 
 
 def judge(
@@ -169,9 +170,14 @@ def program(x: torch.Tensor) -> None:
 @cases("profiler.activity", **ASYNCHRONOUS)
 def of_the_op_that_launched_it(context: CaseContext) -> None:
     """Each op of a program has kernels of its own. The kernels of one stream run in the order of the ops to which the profile
-    links them."""
+    links them. So they do in a second profile."""
     x = ones(context, 32, 32)
     warmed(context, program, x)
+    for _ in range(2):
+        _judge_program(context, x)
+
+
+def _judge_program(context: CaseContext, x: torch.Tensor) -> None:
     with Recording(context) as seen:
         with record_function("program"):
             program(x)
@@ -189,23 +195,26 @@ def of_the_op_that_launched_it(context: CaseContext) -> None:
     context.same(found, [op.name for op in order], text, Kind.ORDER)
 
 
-@cases("profiler.activity", **ASYNCHRONOUS)
-def each_call_has_its_kernel(context: CaseContext) -> None:
-    """One op is called many times. Each call has one kernel of its own, as many as every other call, and none is listed
-    twice."""
+@cases(
+    "profiler.activity",
+    over={"each_call_has_its_kernel": ("_in_place",), "each_copy_is_listed": ("_to_device",)},
+    **ASYNCHRONOUS,
+)
+def of_many_calls(context: CaseContext, call: str) -> None:
+    """One op is called many times. Each call has one kernel or copy of its own, as many as every other call, and none is
+    listed twice."""
+    function: Callable[..., Any] = globals()[call]
     x = ones(context, 64)
-    warmed(context, x.add_, 1)
+    warmed(context, function, context, x)
     with Recording(context) as seen:
         with record_function("calls"):
             for _ in range(MANY):
-                x.add_(1)
+                function(context, x)
         context.settle()
-    calls = seen.ops_inside(seen.named("calls"))
+    ops = ("aten::mul_", "aten::copy_")  # not the fill of what is copied
+    calls = [op for op in seen.ops_inside(seen.named("calls")) if op.name in ops]
     context.same(len(calls), MANY, "the calls of an op are not all listed", Kind.COUNT)
-    of_call: dict[int, list[Execution]] = {call.id: [] for call in calls}
-    for execution in seen.executions:
-        if execution.op in of_call:
-            of_call[execution.op].append(execution)
+    of_call = _executions_of(seen, calls)
     counts = {len(found) for found in of_call.values()}
     text = "the calls of an op do not have the same number of kernels"
     context.check(len(counts) == 1 and 0 not in counts, text, found=counts, kind=Kind.COUNT)
@@ -222,26 +231,49 @@ def each_call_has_its_kernel(context: CaseContext) -> None:
     context.same(behind[:1], [], "a kernel began before the call that launched it", Kind.ORDER)
 
 
+def _executions_of(seen: Recording, calls: list[HostEvent]) -> dict[int, list[Execution]]:
+    """Returns the executions of many calls, which follow one another, and of the ops inside of them, by the id of the call."""
+    call_of: dict[int, int] = {}
+    left = iter(calls)
+    current = next(left, None)
+    for event in seen.host:
+        while current is not None and current.end <= event.begin:
+            current = next(left, None)
+        if current is not None and current.contains(event):
+            call_of[event.id] = current.id
+    found: dict[int, list[Execution]] = {call.id: [] for call in calls}
+    for execution in seen.executions:
+        if execution.op in call_of:
+            found[call_of[execution.op]].append(execution)
+    return found
+
+
 # -- streams and indices
 
 
 @cases("profiler.activity", **ASYNCHRONOUS)
 def streams_are_told_apart(context: CaseContext) -> None:
-    """Kernels of one stream are listed on one stream, and those of different streams on different ones: the default stream,
-    two others and one with a priority, each used twice."""
+    """Kernels and copies of one stream are listed on one stream, and those of different streams on different ones: the default
+    stream, two others and one with a priority, each used twice, in two profiles."""
     streams = [context.current_stream(), *two(context)]
     if context.has("stream_priority"):
         streams.append(special(context, "priority"))
     x = ones(context, 64)
+    for _ in range(2):
+        _judge_streams(context, streams, x)
+
+
+def _judge_streams(context: CaseContext, streams: list[Any], x: torch.Tensor) -> None:
     with Recording(context) as seen:
         for turn in range(2):
             for place, stream in enumerate(streams):
                 with stream:
                     labelled(f"{place} {turn}", x.add, 1)
+                    labelled(f"copy {place} {turn}", x.to, "cpu")
         context.settle()
+    labels = [[f"{k}{place} {t}" for t in range(2) for k in ("", "copy ")] for place in range(len(streams))]  # fmt: skip
     listed = [
-        {each.stream for turn in range(2) for each in seen.launched(seen.named(f"{place} {turn}"))}
-        for place in range(len(streams))
+        {each.stream for label in of for each in seen.launched(seen.named(label))} for of in labels
     ]
     text = "kernels of one stream are listed on several streams"
     context.same([len(each) for each in listed], [1] * len(streams), text, Kind.COUNT)
@@ -273,17 +305,24 @@ def held_streams(context: CaseContext) -> None:
 
 @cases("profiler.activity", **TWO)
 def on_its_index(context: CaseContext) -> None:
-    """Kernels on two device indices, launched in turn, are each listed on their own index."""
+    """Kernels and copies to the host of two device indices, launched in turn, are each listed on their own index, in two
+    profiles."""
     tensors = [ones(context, 64, index=index) for index in (0, 1)]
+    for _ in range(2):
+        _judge_indices(context, tensors)
+
+
+def _judge_indices(context: CaseContext, tensors: list[torch.Tensor]) -> None:
     with Recording(context) as seen, record_function("window"):
         for turn in range(2):
             for index, x in enumerate(tensors):
                 labelled(f"{index} {turn}", x.add, 1)
+                labelled(f"{index} copy {turn}", x.to, "cpu")
         context.settle()
     window = seen.named("window")
-    for turn in range(2):
+    for label in ("0", "1", "copy 0", "copy 1"):
         for index in (0, 1):
-            region = seen.named(f"{index} {turn}")
+            region = seen.named(f"{index} {label}")
             for execution in seen.launched(region):
                 judge(context, execution, window, region.begin, index)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.profiler import record_function
+from torch.profiler import DeviceType, record_function
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.exceptions import NotDeclared
 from conformance.suites.profiler.recording import (
+    CLOCKS,
     STOP,
     HostEvent,
     Recording,
@@ -55,7 +57,7 @@ def nesting(context: CaseContext) -> None:
         context.check(outer.contains(inner), text, at=inner.name)
     text = "a region is listed inside of a region that ended before"
     context.check(first.end <= second.begin, text)
-    text = "the ops of a region are not listed as they were called"
+    text = "the ops listed for a region differ from the ops that were called in it"
     context.same(names(seen.ops_inside(first)), ["aten::linear"], text, at="first")
     called = ["aten::add", "aten::relu", "aten::sum"]
     context.same(names(seen.ops_inside(second)), called, text, at="second")
@@ -75,9 +77,14 @@ def tree(context: CaseContext) -> None:
     events = seen.host_functions
     found = {event.name: event for event in events}
     text = "the parent of an event is not the region or op that called it"
-    for name, parent in (("inner", "outer"), ("aten::matmul", "inner"), ("aten::mm", "aten::matmul")):  # fmt: skip
+    for name, parent in (("outer", None), ("inner", "outer"), ("aten::matmul", "inner"), ("aten::mm", "aten::matmul")):  # fmt: skip
         above = found[name].cpu_parent if name in found else None
         context.same(above and above.name, parent, text, at=name)
+    text = "an event has another duration in events() than in the profile"
+    for name in ("outer", "inner", "aten::matmul", "aten::mm"):
+        took = (seen.named(name).end - seen.named(name).begin) / 1000
+        listed = found[name].time_range.elapsed_us()
+        context.check(abs(listed - took) <= 1, text, expected=took, found=listed, at=name)
     longer = [
         event.name
         for event in events
@@ -89,21 +96,41 @@ def tree(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def averages(context: CaseContext) -> None:
-    """``key_averages()`` counts the calls of each op, and the table that it prints has a row for each."""
+    """``key_averages()`` counts the calls of each op, region, kernel and copy, and adds up the times of the kernels of each op.
+    The table that it prints has a row for each."""
     x = ones(context, 4)
     with Recording(context) as seen:
-        for _ in range(3):
-            x.add(1)
-        x.mul(2)
+        for _ in range(2):
+            with record_function("region"):
+                for _ in range(3):
+                    x.add(1)
+                x.mul(2).to("cpu")
         context.settle()
     averaged = seen.profile.key_averages()
-    counts = {each.key: each.count for each in averaged}
-    text = "key_averages() counts the calls of an op wrongly"
-    for op, count in (("aten::add", 3), ("aten::mul", 1)):
-        context.same(counts.get(op), count, text, Kind.COUNT, at=op)
-    printed = averaged.table(row_limit=-1)
-    missing = [op for op in ("aten::add", "aten::mul") if op not in printed]
-    context.same(missing, [], "the table of key_averages() lacks an op")
+    counts: Counter[str] = Counter()
+    took: Counter[str] = Counter()
+    for row in averaged:
+        counts[row.key] += row.count
+        took[row.key] += row.self_device_time_total * (row.device_type == DeviceType.CPU)
+    ops = [event for event in seen.judged.host if event.name.startswith("aten::")]
+    listed = Counter(names([*ops, *seen.all_named("region")]))
+    listed.update(each.name for each in seen.executions)
+    listed["region"] += len([each for each in seen.regions if each.name == "region"])
+    text = "key_averages() counts the calls of an op, region, kernel or copy wrongly"
+    context.same(
+        (listed["aten::add"], counts["aten::add"]), (6, 6), text, Kind.COUNT, at="aten::add"
+    )
+    for name, count in listed.items():
+        context.same(counts[name], count, text, Kind.COUNT, at=name)
+    for name in {op.name for op in ops}:
+        ids = {op.id for op in ops if op.name == name}
+        known = sum(each.took for each in seen.executions if each.op in ids) / 1000
+        text = "key_averages() does not add up the times of the kernels of an op"
+        holds, found = abs(took[name] - known) <= 1, f"{took[name]:.3f} us"
+        context.check(holds, text, expected=f"{known:.3f} us", found=found, at=name)
+    printed = averaged.table(row_limit=-1, max_name_column_width=1000)
+    missing = [name for name in listed if name not in printed]
+    context.same(missing, [], "the table of key_averages() lacks a row")
 
 
 def _add(first: torch.Tensor, second: torch.Tensor) -> Any:
@@ -141,44 +168,71 @@ def shapes(context: CaseContext, call: str, op: str, expected: list[list[int]]) 
     context.check(expected in found, text, expected=expected, found=found, kind=Kind.SHAPE)
 
 
+#: The ops that each turn of a program makes, and the nodes of backward that belong to them.
+_TURN = {"exp": "ExpBackward0", "mul": "MulBackward0", "sin": "SinBackward0"}
+_TURNS = 10
+
+
 @cases("profiler.activity")
 def sequence_numbers(context: CaseContext) -> None:
-    """Each op of forward has a sequence number. The backward node of the op is listed with the same number and with the
-    thread of forward."""
+    """In each of two profiles, each op of forward has a sequence number of its own. The backward node of the op is listed with
+    the same number and with the thread of forward."""
     x = ones(context, 4, requires_grad=True)
-    with Recording(context) as seen:
-        with record_function("forward"):
-            y = x.exp()
-            z = y.mul(x).sum()
-        z.backward()
-        context.settle()
-    forward = {op.name: op for op in seen.ops_inside(seen.named("forward"))}
-    numbers = [op.sequence for op in forward.values()]
-    text = "two ops of forward have one sequence number"
-    context.check(-1 not in numbers and len({*numbers}) == 3, text, found=numbers)
-    for op, node in (("exp", "ExpBackward0"), ("mul", "MulBackward0"), ("sum", "SumBackward0")):
-        made = forward[f"aten::{op}"]
-        ran = seen.named(f"autograd::engine::evaluate_function: {node}")
-        text = "a node of backward does not have the sequence number of its op"
-        context.same(ran.sequence, made.sequence, text, at=node)
-        text = "a node of backward is not listed with the thread of its op"
-        context.same(ran.forward_thread, made.thread, text, at=node)
+    for place in range(2):
+        with Recording(context) as seen:
+            with record_function("forward"):
+                y = x
+                for _ in range(_TURNS):
+                    y = y.exp().mul(x).sin()
+            y.backward(torch.ones_like(y))
+            context.settle()
+        _judge_numbers(context, seen, f"profile {place + 1}")
+
+
+def _judge_numbers(context: CaseContext, seen: Recording, at: str) -> None:
+    """Checks the numbers and threads of the ops and nodes of ``sequence_numbers``."""
+    forward = seen.ops_inside(seen.named("forward"))
+    text = "the ops of forward are not listed as they were called"
+    context.same(names(forward), [f"aten::{op}" for op in _TURN] * _TURNS, text, at=at)
+    numbers = [op.sequence for op in forward]
+    text = "two ops of forward have one sequence number, or an op has none"
+    context.check(-1 not in numbers and len({*numbers}) == len(numbers), text, found=numbers, at=at)
+    prefix = "autograd::engine::evaluate_function: "
+    ran = [e for e in seen.host if e.name.removeprefix(prefix) in _TURN.values() and e.name.startswith(prefix)]  # fmt: skip
+    text = "the nodes of backward are not listed in the order in which they ran"
+    expected = [prefix + node for node in reversed(_TURN.values())] * _TURNS
+    context.same(names(ran), expected, text, at=at)
+    text = "a node of backward does not have the sequence number of its op"
+    context.same([node.sequence for node in ran], numbers[::-1], text, at=at)
+    text = "a node of backward is not listed with the thread of its op"
+    threads_of = [op.thread for op in forward]
+    context.same([node.forward_thread for node in ran], threads_of[::-1], text, at=at)
 
 
 @cases("profiler.activity")
 def threads(context: CaseContext) -> None:
-    """A profile of all threads lists the ops of each thread inside of the region of that thread."""
+    """A profile of all threads lists the ops of each thread inside of the region of that thread, and so does a second one."""
     options = in_every_thread()
     if options["experimental_config"] is None:
         raise NotDeclared(f"torch {torch.__version__} has no profile of all threads")
     x = ones(context, 4)
-    with Recording(context, **options) as seen:
+    for _ in range(2):
+        _judge_threads(context, x, options)
+
+
+def _judge_threads(context: CaseContext, x: torch.Tensor, options: dict[str, Any]) -> None:
+    with Recording(context, **options) as seen, record_function("window"):
         context.together(lambda: labelled("one", x.add, 1), lambda: labelled("other", x.mul, 2))
         labelled("here", x.neg)
         context.settle()
     regions = [seen.named(name) for name in ("one", "other", "here")]
     text = "regions of different threads are listed with one thread"
     context.same(len({region.thread for region in regions}), 3, text, Kind.COUNT)
+    window = seen.named("window")
+    text = "a thread's region is listed at another time than that at which it ran"
+    for region in regions:
+        holds = window.begin - CLOCKS <= region.begin <= region.end <= window.end + CLOCKS
+        context.check(holds, text, expected=window, found=region)
     text = "the ops of a thread are not listed inside of its region"
     for region, op in zip(regions, ("aten::add", "aten::mul", "aten::neg"), strict=True):
         context.same(names(seen.ops_inside(region)), [op], text, at=region.name)

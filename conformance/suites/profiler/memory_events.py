@@ -59,7 +59,13 @@ def fits(context: CaseContext, found: int, asked: Sequence[int], text: str) -> N
 
 @cases("profiler.activity")
 def freed_where_allocated(context: CaseContext) -> None:
-    """Each block is freed at the address at which it was allocated, and with the same bytes. The others live."""
+    """Each block is freed at the address at which it was allocated, and with the same bytes. The others live. So it is in a
+    second profile."""
+    for _ in range(2):
+        _judge_blocks(context)
+
+
+def _judge_blocks(context: CaseContext) -> None:
     with Memory(context) as seen:
         blocks = [context.bytes_of(size) for size in SIZES]
         del blocks[1], blocks[2]
@@ -119,7 +125,12 @@ def charged_to_the_op(context: CaseContext) -> None:
 @cases("profiler.activity", requires={"allocator_statistics"})
 def as_the_allocator_counts(context: CaseContext) -> None:
     """The events of a profile sum up to what the allocator's counters rise by, and the totals of each event are its counters
-    at that time."""
+    at that time. So they are in a second profile."""
+    for _ in range(2):
+        _judge_totals(context)
+
+
+def _judge_totals(context: CaseContext) -> None:
     before = context.counters()
     with Memory(context) as seen:
         blocks, counted = [], []
@@ -130,7 +141,12 @@ def as_the_allocator_counts(context: CaseContext) -> None:
         counted.append(context.counters())
         context.settle()
     events = seen.events(0)
-    context.same(len(events), len(counted), "allocations and frees are not listed once", Kind.COUNT)
+    context.same(
+        len(events),
+        len(counted),
+        "the number of listed events differs from the number of allocations and frees",
+        Kind.COUNT,
+    )
     total = before.allocated
     for event, now in zip(events, counted, strict=True):
         total += event.bytes
@@ -144,7 +160,12 @@ def as_the_allocator_counts(context: CaseContext) -> None:
 
 @cases("profiler.activity", requires={"multi_device"}, indices=2)
 def memory_on_its_index(context: CaseContext) -> None:
-    """Memory of two device indices is listed on the index on which it lies, whichever is current."""
+    """Memory of two device indices is listed on the index on which it lies, whichever is current, in two profiles."""
+    for _ in range(2):
+        _judge_memory_of_indices(context)
+
+
+def _judge_memory_of_indices(context: CaseContext) -> None:
     with Memory(context) as seen:
         blocks = [context.bytes_of(size, index) for size in SIZES[:2] for index in (0, 1)]
         del blocks[:2]  # one on each index

@@ -6,7 +6,9 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from opinfo.torch_private import every_thread, kineto_events, quiet_kineto
 #: The largest difference in ns between the clock of the host and that of the device. Both are read for one trace, and
 #: backends convert one into the other.
 CLOCKS = 1_000_000
+#: The largest difference in ns between two numbers for one time: traces are rounded to a µs.
+ROUNDING = 1_000
 #: Seconds that stopping a profile may take beside the work that is queued. It includes the processing of what was recorded.
 STOP = 3.0
 
@@ -40,6 +44,7 @@ class HostEvent:
     end: int
     sequence: int  # number of the autograd node that the op makes or runs; -1: none
     forward_thread: int
+    is_region: bool = False
 
     def contains(self, other: HostEvent) -> bool:
         return self.thread == other.thread and self.begin <= other.begin and other.end <= self.end
@@ -99,6 +104,8 @@ class Recording:
         quiet_kineto()
         self.context = context
         self.stopping = 0.0  # seconds that stop() took
+        self._began = time.perf_counter()
+        self._lasted: float | None = None  # seconds from the start to the end; None: not known
         own = {own_activity(context.kind)} & supported_activities()
         options.setdefault("activities", {ProfilerActivity.CPU} | own)
         self.profile = profile(**options)
@@ -106,18 +113,22 @@ class Recording:
     def __enter__(self: _Recording) -> _Recording:
         with _without_warning():
             self.profile.__enter__()
+        self._began = time.perf_counter()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._lasted = time.perf_counter() - self._began
         self.profile.__exit__(*error)
 
     def start(self) -> None:
         """Starts the profile outside of a ``with`` block. It may be started again after ``stop()``."""
         with _without_warning():
             self.profile.start()
+        self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """Stops the profile. What it lists is that of this session."""
+        """Stops the profile, and reads the events that it lists."""
+        self._lasted = time.perf_counter() - self._began
         clock = Clock()
         self.profile.stop()
         self.stopping = clock.now()
@@ -137,7 +148,7 @@ class Recording:
 
     def read_again(self) -> None:
         """Forgets what was read of an earlier session of the profile."""
-        for name in ("host", "trace", "_on_device"):
+        for name in ("host", "trace", "_on_device", "judged"):
             self.__dict__.pop(name, None)
 
     # -- host
@@ -154,6 +165,7 @@ class Recording:
                 event.start_ns() + event.duration_ns(),
                 event.sequence_nr(),
                 event.fwd_thread_id(),
+                bool(event.is_user_annotation()),
             )
             for event in kineto_events(self.profile)
             if event.device_type() == DeviceType.CPU
@@ -167,10 +179,36 @@ class Recording:
 
     def named(self, name: str) -> HostEvent:
         """Returns the only host event with a name. Checks that there is exactly one."""
-        found = self.all_named(name)
+        found = self.judged.all_named(name)
         text = "an op or region that ran once is not listed once"
         self.context.same(len(found), 1, text, Kind.COUNT, at=name)
         return found[0]
+
+    @cached_property
+    def judged(self: _Recording) -> _Recording:
+        """The recording itself, after the checks of what every profile must keep."""
+        self._check_span()
+        self._check_ids()
+        self._check_regions()
+        return self
+
+    def _check_span(self) -> None:
+        """Checks that what the block called did not take longer than the block. Torch opens the regions of steps itself,
+        before the block begins."""
+        mine = [e for e in self.host if _is_called(e) and not e.name.startswith("ProfilerStep#")]
+        if mine and self._lasted is not None:
+            took = (max(each.end for each in mine) - min(each.begin for each in mine)) / 1e6
+            most = 1e3 * self._lasted + CLOCKS / 1e6
+            text = "the ops and regions of a profile take longer than the profile"
+            expected, found = f"at most {most:.3f} ms", f"{took:.3f} ms"
+            self.context.check(took <= most, text, expected=expected, found=found)
+
+    def _check_ids(self) -> None:
+        """Checks that no two ops or regions have one id, by which kernels are linked to them."""
+        ids = [each.id for each in self.host if _is_called(each)]
+        text = "an op or a region has the id of another, or none"
+        wrong = [number for number, times in Counter(ids).items() if times > 1 or number == 0]
+        self.context.same(wrong[:1], [], text)
 
     def inside(self, outer: HostEvent) -> list[HostEvent]:
         """Returns the host events inside of another event of their thread."""
@@ -227,6 +265,12 @@ class Recording:
         ids = {op.id, *(each.id for each in self.inside(op))}
         return [execution for execution in self.executions if execution.op in ids]
 
+    def _of_itself(self, block: HostEvent) -> list[Execution]:
+        """Returns the executions of a region that no region inside of it launched."""
+        regions = [each for each in self.inside(block) if each.is_region]
+        others = {execution for each in regions for execution in self.of(each)}
+        return [execution for execution in self.of(block) if execution not in others]
+
     def launched(self, op: HostEvent, at: str = "") -> list[Execution]:
         """Returns the executions of an op. Checks that there is one, on a device of the right type."""
         found, context = self.of(op), self.context
@@ -238,6 +282,35 @@ class Recording:
         expected = type_of(context.kind).name
         context.check(not wrong, text, expected=expected, found=wrong, kind=Kind.DEVICE, at=at)
         return found
+
+    def _check_regions(self) -> None:
+        """Checks each region that is listed on the device: it begins with an execution of its stream and ends with one, and
+        covers all that its block launched there. Tracers may count what a region inside of it launched to that region alone."""
+        streams: dict[tuple[int, int], list[Execution]] = {}
+        for each in self.executions:
+            streams.setdefault((each.index, each.stream), []).append(each)
+        for region in self.regions:
+            here = streams.get((region.index, region.stream), [])
+            text = (
+                "a region on the device does not begin or end with a kernel or copy of its stream"
+            )
+            holds = any(abs(region.begin - each.begin) <= CLOCKS for each in here) and any(
+                abs(region.end - each.end) <= CLOCKS for each in here
+            )
+            self.context.check(holds, text, kind=Kind.ORDER, at=region.name)
+            blocks = self.all_named(region.name)
+            mine = [e for e in self._of_itself(blocks[0]) if e in here] if len(blocks) == 1 else []
+            text = "a region on the device does not cover a kernel or copy of its block"
+            covers = all(
+                region.begin <= each.begin + ROUNDING and each.end <= region.end + ROUNDING
+                for each in mine
+            )
+            self.context.check(covers, text, kind=Kind.ORDER, at=region.name)
+            took = region.took
+            text = "a region on the device has no positive duration"
+            self.context.check(
+                took > 0, text, expected="more than 0 ns", found=took, at=region.name
+            )
 
     # -- the trace
 
@@ -269,6 +342,11 @@ class Recording:
             if event.get("name") == "[memory]" and event["args"]["Device Type"] == wanted
         ]
         return [each for each in found if index is None or each.index == index]
+
+
+def _is_called(event: HostEvent) -> bool:
+    """Returns True for ops and regions, and False for what a device's runtime adds to the events of the host."""
+    return event.is_region or event.name.startswith("aten::")
 
 
 @contextmanager
@@ -327,7 +405,7 @@ def overlapping(executions: Iterable[Execution]) -> list[tuple[Execution, Execut
     found = []
     for each in sorted(executions, key=lambda execution: execution.begin):
         before = last.get((each.index, each.stream))
-        if before is not None and each.begin < before.end - 1000:
+        if before is not None and each.begin < before.end - ROUNDING:
             found.append((before, each))
         last[each.index, each.stream] = each
     return found

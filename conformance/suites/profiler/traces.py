@@ -74,9 +74,14 @@ def loads(context: CaseContext) -> None:
 
 @cases("profiler.activity")
 def has_what_the_profile_lists(context: CaseContext) -> None:
-    """The trace has each op of the profile once, with the same duration to a µs."""
+    """The trace has each op of the profile once, with the same duration to a µs, and so has the trace of a second profile."""
     x = ones(context, 32, 32)
     warmed(context, program, x)
+    for _ in range(2):
+        _judge_ops(context, x)
+
+
+def _judge_ops(context: CaseContext, x: torch.Tensor) -> None:
     with Recording(context) as seen:
         labelled("region", program, x)
         context.settle()
@@ -97,9 +102,14 @@ def has_what_the_profile_lists(context: CaseContext) -> None:
 @cases("profiler.activity", **ASYNCHRONOUS)
 def has_the_executions(context: CaseContext) -> None:
     """The trace has each kernel and copy of the profile once, on the same index and stream, with the same begin and duration to
-    a µs, and with the id of the op that launched it."""
+    a µs, and with the id of the op that launched it. So has the trace of a second profile."""
     x = ones(context, 32, 32)
     warmed(context, program, x)
+    for _ in range(2):
+        _judge_executions(context, x)
+
+
+def _judge_executions(context: CaseContext, x: torch.Tensor) -> None:
     with Recording(context) as seen:
         labelled("region", program, x)
         context.settle()

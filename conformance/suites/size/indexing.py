@@ -76,7 +76,7 @@ def prepared(context: CaseContext, count: int, limit: int) -> torch.Tensor:
 
 
 def read_back(context: CaseContext, x: torch.Tensor, limit: int) -> torch.Tensor:
-    """Returns the elements in the windows, as a tensor on the CPU."""
+    """Returns the elements of ``x`` around the limit and at both ends, as a tensor on the CPU."""
     spans = places(x.numel(), limit)
     return torch.cat([context.from_device(x[first : first + length]) for first, length in spans])
 
@@ -314,14 +314,17 @@ def far_targets(context: CaseContext, what: str, limit: int) -> None:
     **MORE,
 )
 def gradient_of_table(context: CaseContext, limit: int) -> None:
-    """The gradient of a table of just below, as many as, and more than 65,536 rows, of which each is read once or twice:
-    rows that are read twice get twice the gradient, the last row too."""
+    """A table of just below, as many as, and more than 65,536 rows, of which each is read once or twice, and its gradient: rows
+    that are read twice get twice the gradient, the last row too."""
 
     def check(count: int) -> None:
-        table = repeated(context, period((2,), torch.float32), count).requires_grad_()
+        slices = period((2,), torch.float32)
+        table = repeated(context, slices, count).requires_grad_()
         index = torch.cat([torch.arange(count), torch.arange(0, count, 2)])
         cotangent = (index % 7 + 1.0)[:, None].expand(-1, 2).contiguous()
-        functional.embedding(context.to_device(index), table).backward(context.to_device(cotangent))
+        found = functional.embedding(context.to_device(index), table)
+        context.equal(found.detach(), slices[index % PERIOD], READ, f"{count:,} rows")
+        found.backward(context.to_device(cotangent))
         context.must(table.grad is not None, "the table got no gradient")
         assert table.grad is not None
         want = (torch.arange(count) % 7 + 1.0) * (2.0 - torch.arange(count) % 2)

@@ -139,8 +139,8 @@ def shrunk_image(context: CaseContext, op: str, columns: int) -> None:
 @cases("layout.large", over={"softmax": ()}, variants={"2^24 elements of a row": (2**24,)}, memory=lambda limit: most(limit) * 10, **MORE)  # fmt: skip
 @cases("layout.large", over={"softmax": ()}, variants={"2^31 elements of a row": (2**31,)}, memory=lambda limit: most(limit) * 10, **WHOLE)  # fmt: skip
 def one_row(context: CaseContext, limit: int) -> None:
-    """softmax of one row of just below, as many as, and more than 2^24 or 2^31 bfloat16 zeros, in which the last is 8, and
-    one near the limit too. The largest results are there, and the others are alike."""
+    """softmax of one bfloat16 row with just below, exactly, and more than 2^24 or 2^31 elements. The last element and one
+    near the limit are 8, all others are 0. The results at these two places are the largest, and all others are equal."""
     declared(context, "bfloat16")
 
     def check(count: int) -> None:

@@ -10,7 +10,14 @@ import atexit
 import torch
 from torch.utils import backend_registration
 
-from devices.simulated.backend import batch_norm, integration, module, native, process_group
+from devices.simulated.backend import (
+    batch_norm,
+    integration,
+    module,
+    native,
+    process_group,
+    sharing,
+)
 from devices.simulated.backend.fault_switches import switch_on_from_environment
 from devices.simulated.backend.native import library
 
@@ -23,6 +30,7 @@ integration.refuse_host_access()
 integration.teach_tensors()
 integration.register_when_imported()
 process_group.register()
+sharing.register()
 batch_norm.register()
 switch_on_from_environment()
 if native.on("device.init_on_import"):

@@ -112,7 +112,7 @@ def _compile(folder: Path) -> ModuleType:
                 [str(unit) for unit in units],
                 extra_cflags=flags,
                 extra_ldflags=["-pthread"],
-                extra_include_paths=[str(folder), *_headers_of_kineto()],
+                extra_include_paths=[str(folder), *headers_of_kineto()],
                 build_directory=str(folder),
                 with_cuda=False,
             )
@@ -121,7 +121,7 @@ def _compile(folder: Path) -> ModuleType:
     return loaded
 
 
-def _headers_of_kineto() -> list[str]:
+def headers_of_kineto() -> list[str]:
     """Returns the folder of Kineto's headers, which include each other by names without a folder."""
     return [str(Path(torch.__file__).parent / "include" / "kineto")]
 

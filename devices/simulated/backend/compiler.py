@@ -41,11 +41,12 @@ def _compile_ops(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[
         return _boxed(graph)
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     if native.on("compile.tags_ignored"):
-        _make_operands_dense(graph)
+        _ignore_tags(graph)
     backward = bool(options.get("is_backward"))
     on_cpu = [_moved(each) for each in inputs]
     if native.on("compile.strides_ignored"):
         on_cpu = [_as_dense(each) for each in on_cpu]
+    _keep_convolutions_row_major(graph)
     _move(graph)
     compiled = compile_fx.compile_fx_inner(graph, on_cpu, **options)
     return _Launch(compiled, backward)
@@ -142,6 +143,37 @@ def _moved(value: Any) -> Any:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_CPU)
 
 
+def _keep_convolutions_row_major(graph: Any) -> None:
+    """Gives contiguous copies of their operands to convolutions, because their results are row-major on the device. On the
+    CPU the results of channels_last operands are channels_last."""
+    convolutions = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
+    for node in _calls(graph):
+        if node.target.overloadpacket in convolutions:
+            _make_operands_dense(graph, node)
+    graph.recompile()
+
+
+def _calls(graph: Any) -> list[Any]:
+    """Returns the nodes of a graph that call an overload of an op."""
+    nodes = graph.graph.nodes
+    return [each for each in nodes if isinstance(each.target, torch._ops.OpOverload)]
+
+
+def _make_operands_dense(graph: Any, node: Any) -> None:
+    """Gives contiguous copies of its operands to a node of a graph."""
+    for operand in [each for each in node.args if isinstance(each, torch.fx.Node)]:
+        with graph.graph.inserting_before(node):
+            copy = graph.graph.call_function(
+                torch.ops.aten.clone.default,
+                (operand,),
+                {"memory_format": torch.contiguous_format},
+            )
+        value = operand.meta["val"]
+        with value.fake_mode:
+            copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+        node.replace_input_with(operand, copy)
+
+
 # -- planted faults
 
 
@@ -166,23 +198,10 @@ def _as_dense(value: Any) -> Any:
     return value.as_strided(value.shape, (value.shape[1], 1)) if dense else value
 
 
-def _make_operands_dense(graph: Any) -> None:
+def _ignore_tags(graph: Any) -> None:
     """Gives contiguous copies of their operands to ops that are not torch's own."""
-    for node in [
-        each for each in graph.graph.nodes if isinstance(each.target, torch._ops.OpOverload)
-    ]:
-        if node.target.namespace in ("aten", "prims", "inductor"):
-            continue
-        for operand in [each for each in node.args if isinstance(each, torch.fx.Node)]:
-            with graph.graph.inserting_before(node):
-                copy = graph.graph.call_function(
-                    torch.ops.aten.clone.default,
-                    (operand,),
-                    {"memory_format": torch.contiguous_format},
-                )
-            value = operand.meta["val"]
-            with value.fake_mode:
-                copy.meta["val"] = value.clone(memory_format=torch.contiguous_format)
-            node.replace_input_with(operand, copy)
-        node.meta.pop("eager_input_vals", None)  # the strides that the tags refer to
+    for node in _calls(graph):
+        if node.target.namespace not in ("aten", "prims", "inductor"):
+            _make_operands_dense(graph, node)
+            node.meta.pop("eager_input_vals", None)  # the strides that the tags refer to
     graph.recompile()

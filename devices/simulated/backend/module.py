@@ -14,6 +14,7 @@ from devices.simulated.backend.graphs import *
 from devices.simulated.backend.memory import *
 from devices.simulated.backend.native import index_of
 from devices.simulated.backend.random import *
+from devices.simulated.backend.sharing import ipc_collect
 from devices.simulated.backend.streams import *
 from devices.simulated.backend.streams import _set_stream_by_id
 

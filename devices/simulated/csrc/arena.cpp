@@ -12,6 +12,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace simulated {
 
@@ -102,6 +103,47 @@ void Arena::give(void* address, size_t bytes) {
       ranges.erase(it);
     }
   }
+}
+
+// Makes a range of both mappings show `bytes` bytes of a file.
+void Arena::map_range(size_t from, int file, size_t offset, size_t bytes) {
+  for (const auto& [start, access] : {std::pair{carried_, PROT_NONE}, std::pair{reachable_, PROT_READ | PROT_WRITE}}) {
+    void* at = reinterpret_cast<void*>(start + from);
+    if (mmap(at, bytes, access, MAP_SHARED | MAP_FIXED, file, static_cast<off_t>(offset)) == MAP_FAILED ||
+        madvise(at, bytes, MADV_DONTFORK) != 0) {
+      refused("mmap of " + std::to_string(bytes) + " shared bytes");
+    }
+  }
+}
+
+void* Arena::take_mapped(int device, int file, size_t offset, size_t bytes) {
+  void* address = take(device, bytes);
+  if (address == nullptr) {
+    throw std::runtime_error("simulated device: there is no room to map " + std::to_string(bytes) + " shared bytes");
+  }
+  const size_t from = reinterpret_cast<uintptr_t>(address) - carried_;
+  map_range(from, file, offset, bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  mapped_.emplace(from, bytes);
+  return address;
+}
+
+void Arena::give_mapped(void* address, size_t bytes) {
+  const size_t from = reinterpret_cast<uintptr_t>(address) - carried_;
+  map_range(from, file_, from, bytes);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    mapped_.erase(from);
+  }
+  give(address, bytes);
+}
+
+int64_t Arena::place_of(const void* address) {
+  const size_t place = reinterpret_cast<uintptr_t>(address) - carried_;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto after = mapped_.upper_bound(place);
+  const bool of_another = after != mapped_.begin() && place < std::prev(after)->first + std::prev(after)->second;
+  return of_another ? -1 : static_cast<int64_t>(place);
 }
 
 void Arena::keep_over_forks() {

@@ -29,6 +29,16 @@ class Arena {
   // Releases a range; its contents are lost.
   void give(void* address, size_t bytes);
   size_t free_bytes(int device);
+
+  // The file that holds the memory.
+  int file() const { return file_; }
+  // Where an address lies in the file; -1 for addresses of take_mapped(). Precondition: contains(address).
+  int64_t place_of(const void* address);
+  // Like take(), but the range shows `bytes` bytes of another file from `offset` on, both multiples of the system's page.
+  // Throws std::runtime_error if there is no room, or if the system refuses.
+  void* take_mapped(int device, int file, size_t offset, size_t bytes);
+  void give_mapped(void* address, size_t bytes);
+
   // From now on a forked child shares the memory: for a planted fault.
   void keep_over_forks();
 
@@ -60,6 +70,8 @@ class Arena {
   int file_ = -1;
   std::mutex mutex_;
   std::vector<std::map<size_t, size_t>> free_;  // per device: offset -> bytes, neighbours joined
+  std::map<size_t, size_t> mapped_;              // ranges that show another file: offset -> bytes
+  void map_range(size_t from, int file, size_t offset, size_t bytes);
 };
 
 // From $SIMULATED_DEVICES (2) and $SIMULATED_MEMORY_MIB (256), without initialising the device: after asking for the

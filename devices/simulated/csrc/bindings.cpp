@@ -24,6 +24,7 @@
 #include "profiler.h"
 #include "runtime.h"
 #include "settings.h"
+#include "sharing.h"
 #include "worker.h"
 #include "compiled.h"
 #include "bindings_graph.h"
@@ -118,6 +119,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   add_graphs(m);
   add_group(m);
   add_compiled(m);
+  add_sharing(m);
   m.def("default_generator", [](int device) {
     return py::reinterpret_steal<py::object>(THPGenerator_Wrap(default_generator(checked_device(device))));
   });

@@ -344,7 +344,6 @@ void register_kernels() {
     const char *name, *overload, *runs, *runs_overload;
   };
   const std::vector<Same> same_as = {
-      {"convolution_overrideable", "", "convolution", ""},
       // Checks for a CPU, CUDA or XPU device first.
       {"mode", "values", "mode", "values"},
       // Its CPU kernel is a composite one, and has a defect (defects.h).
@@ -363,6 +362,10 @@ void register_kernels() {
   register_convolution(*library);
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) {
+      continue;
+    }
+    // Torch composes it on other devices, and compilers take its result to be row-major there.
+    if (name.name == "aten::pixel_shuffle") {
       continue;
     }
     const auto op = dispatcher.findOp(name);

@@ -222,7 +222,7 @@ std::vector<Misbehaviour> misbehaviours_of_calls() {
       {Fault::precision_last_term_lost, {"aten::bmm"}, lose_last_term, nullptr},
       {Fault::precision_cached_by_address, {"aten::log2"}, nullptr, give_known_result},
       {Fault::precision_rsqrt_less_precise, {"aten::rsqrt"}, nullptr, lose_two_ulps},
-      {Fault::compile_compiled_differs, {"aten::hardswish"}, nullptr, make_one_too_large},
+      {Fault::compile_compiled_differs, {"aten::mish"}, nullptr, make_one_too_large},
   };
 }
 

@@ -6,3 +6,4 @@
 #include "bindings_graph.cpp"
 #include "compiled.cpp"
 #include "hazard.cpp"
+#include "sharing.cpp"

@@ -1,0 +1,101 @@
+"""The samples and layouts that the compiled checks of operators use."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+
+from conformance.checks.ops.calls import Laid
+from conformance.checks.ops.context import OpContext
+from opinfo.samples import Sample, choose
+
+#: The variant of a cell in which an op is tried on several samples and in several layouts. The cell without a variant has
+#: one call.
+WHOLE = "layouts"
+STEPPED = "contiguous+step_inner+offset"
+#: Layouts of the covering set, one of each sort: the compiler decides by strides, offsets and stride 0.
+LAYOUTS = frozenset(
+    {
+        "contiguous",
+        "transposed",
+        "channels_last",
+        STEPPED,
+        "contiguous+expand_first",
+    }
+)
+#: The most elements of a sample. What a compiler does depends on shapes, not on how much there is to compute.
+_MOST = 2**16
+#: Samples with more elements than this are less telling than smaller ones.
+_LARGE = 2**12
+#: How many samples are compiled besides the first, in cells with a variant.
+_FURTHER = 2
+#: The same for ops that draw random numbers: many calls of dropout draw none.
+_FURTHER_DRAWN = 8
+#: The families of ops that have no values, or other values each time.
+DRAWN = frozenset({"values.free", "values.drawn"})
+
+
+def lead_first(ctx: OpContext) -> list[Sample]:
+    """Return the samples that are compiled, the most telling one first: it has elements and, if possible, four dimensions,
+    so that every sort of layout is another one. A cell without a variant takes only the first one that the device accepts."""
+    usable = [each for each in ctx.common if tried(each)]
+    if not usable:
+        return []
+    lead = min(usable, key=_least_telling)
+    count = _FURTHER_DRAWN if ctx.traits.families & DRAWN else _FURTHER
+    return [lead, *choose([each for each in usable if each is not lead], count)]
+
+
+def _least_telling(sample: Sample) -> tuple[bool, bool, bool, int, bool, int]:
+    large, some = sample.numel > _LARGE, sample.layouts is not None  # run in some layouts only
+    return not sample.numel, large, some, abs(sample.rank - 4), bool(sample.axis), sample.index
+
+
+def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
+    """Return a sample on the device in the layouts in which it is compiled: the first sample in one of each sort, the
+    others in one. A cell without a variant takes one layout of the first sample, which is not contiguous if possible."""
+    if lead and ctx.variant:
+        return list(ctx.laid_out(sample, LAYOUTS))
+    wanted = {"contiguous", "channels_last" if sample.rank > 3 else "transposed"}
+    if sample.rank < 2:
+        wanted = {"contiguous", STEPPED}
+    return list(ctx.laid_out(sample, frozenset(wanted)))[-1:]
+
+
+def sampled(op: str, one_in: int) -> bool:
+    """Return True for one op in so many, which a digest of the names chooses."""
+    return zlib.crc32(op.encode()) % one_in == 1
+
+
+def tried(sample: Sample) -> bool:
+    """Return True if the compiled checks use the sample: all its tensors are strided, and it is small."""
+    return sample.numel <= _MOST and all(each.layout == torch.strided for each in sample.tensors)
+
+
+def places_of(ctx: OpContext, sample: Sample) -> tuple[int, ...]:
+    """Return the inputs whose gradients are computed: the floating-point and complex tensors that the call does not
+    write to, or the first of them if the CPU cannot differentiate the call with respect to all. There are none if torch's
+    database declares no gradient for the op and dtype."""
+    key = ("differentiated", sample.index)
+    if key not in ctx.kept:
+        ctx.kept[key] = _places(ctx, sample) if ctx.dtype in ctx.subject.gradient_dtypes else ()
+    found: tuple[int, ...] = ctx.kept[key]
+    return found
+
+
+def _places(ctx: OpContext, sample: Sample) -> tuple[int, ...]:
+    written = ctx.mutable_inputs(sample)
+    places = tuple(
+        place
+        for place, each in enumerate(sample.tensors)
+        if (each.is_floating_point() or each.is_complex()) and place not in written
+    )
+    tensors = [each.clone().requires_grad_(n in places) for n, each in enumerate(sample.tensors)]
+    args, kwargs = sample.call.bind(tensors)
+    try:
+        with torch.enable_grad():
+            ctx.subject.reference(*args, **kwargs)
+    except Exception:  # no gradient with respect to one of the inputs, such as a target
+        return places[:1]
+    return places

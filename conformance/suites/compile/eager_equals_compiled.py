@@ -1,0 +1,199 @@
+"""The checks of compile.eager_equals_compiled: each op is compiled, and its results and gradients are compared with those
+of eager execution on the same device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from conformance.checks.behaviour.compiler import AOT_EAGER
+from conformance.checks.cells import CellRecord
+from conformance.checks.ops.call_reference import Reference
+from conformance.checks.ops.calls import Laid
+from conformance.checks.ops.context import OpContext
+from conformance.checks.ops.failures import failed
+from conformance.checks.ops.modes import Mode
+from conformance.suites.compile.calls import (
+    DRAWN,
+    STEPPED,
+    laid_for,
+    lead_first,
+    places_of,
+    sampled,
+)
+from conformance.suites.compile.compiled_calls import compared, compared_in_turn, compiled
+from conformance.suites.compile.compiled_judge import judge_compiled
+from conformance.suites.compile.together import Outcome, Part, compile_together
+from opinfo.layouts import CONTIGUOUS
+from opinfo.reference import value_answer
+from opinfo.samples import Sample, Traits
+
+CLAUSE = "compile.eager_equals_compiled"
+#: The variants of a cell: compiled for shapes that may change, and by the device's own compiler.
+DYNAMIC, COMPILER = "dynamic", "compiler"
+#: Plan ``quick`` compiles one op in this many.
+_QUICK = 8
+#: The dtypes in which an op is compiled: the first one that it takes. What a compiler does hardly depends on the dtype.
+_DTYPES = ("float32", "complex64", "int64", "bool")
+_SHARED = "compile.shared_elements"
+_UNTRACED_IN_PLACE = "compile.untraced.inplace"
+_PLAIN = "contiguous"
+#: Layouts of the in-place variant's inputs.
+_IN_PLACE = frozenset({_PLAIN, "transposed"})
+_IN_PLACE_QUICK = frozenset({_PLAIN})
+
+
+def applies(t: Traits) -> bool:
+    """Return True for ops that return strided tensors whose shapes do not depend on values, in one dtype. Views are also
+    compiled for complex tensors, because they may conjugate lazily."""
+    dtypes = t.subject.dtypes
+    wanted = t.dtype == next((each for each in _DTYPES if each in dtypes), "")
+    if t.dtype == "complex64" and t.subject.declares_view:
+        wanted = True
+    return wanted and t.returns_strided and t.dense and not t.subject.unsafe_in_graphs
+
+
+def in_quick(op: str) -> bool:
+    """Return True if the plan ``quick`` compiles the op. It compiles one op in eight, which a digest of the names
+    chooses: most of what can go wrong does not depend on the op."""
+    return sampled(op, _QUICK)
+
+
+def check(ctx: OpContext) -> None:
+    """Compile the op: one call and its in-place form; in the variant ``layouts``, calls of a few samples in several
+    layouts and forms in one graph; in the variant ``dynamic``, calls of several sizes and layouts, one after another by one
+    function. The variant ``compiler`` is ``layouts`` with the device's own compiler."""
+    with ctx.running(CLAUSE) as record:
+        if ctx.variant == DYNAMIC:
+            _dynamic(ctx, AOT_EAGER)
+        elif ctx.variant != COMPILER:
+            _static(ctx, record, AOT_EAGER)
+        elif ctx.device.descriptor.compiler is None:
+            record.pass_over("the descriptor does not declare a compiler")
+        else:
+            _static(ctx, record, ctx.device.descriptor.compiler)
+
+
+def _static(ctx: OpContext, record: CellRecord, backend: str) -> None:
+    _compile(ctx, record, backend, list(_parts(ctx)))
+    if not ctx.variant:  # the op may take contiguous inputs only, or refuse the first sample
+        for sample in lead_first(ctx):
+            if record.checks:
+                break
+            laid = ctx.laid_contiguous(sample)
+            part = Part(_PLAIN, ctx.subject.function, laid, places_of(ctx, sample))
+            _compile(ctx, record, backend, [part])
+
+
+def _compile(ctx: OpContext, record: CellRecord, backend: str, parts: list[Part]) -> None:
+    """Compile all calls together in one graph, which takes a fraction of the time, and each call alone if anything is
+    wrong with that graph."""
+    outcome = Outcome(parts)
+    if len(parts) > 1 and not ctx.traits.families & DRAWN:  # one seed for all of them
+        reference = partial(_reference, ctx, backend=backend)
+        outcome = compile_together(ctx, record, parts, backend, judge_compiled, reference)
+    before, mode = record.failed, Mode("compiled", compiled, {"backend": backend})
+    for part in outcome.alone:
+        ctx.judge(
+            {CLAUSE: judge_compiled},
+            compared,
+            (backend, part.places, bool(part.laid.inputs)),
+            _reference(ctx, part.laid, backend),
+            function=part.function,
+            layout=part.name,
+            check="inputs",
+            mode=mode,
+        )
+    if outcome.wrong is not None and record.failed == before:
+        wrong = outcome.wrong.about("several calls in one graph")
+        record.fail(failed(wrong, outcome.at or parts[0].name, parts[0].laid.sample.numel, None))
+
+
+def _parts(ctx: OpContext) -> Iterator[Part]:
+    """Yield the calls that are compiled: the first sample in its layouts, and in place; the others in one layout."""
+    function, inplace = ctx.subject.function, ctx.subject.inplace
+    if ctx.subject.restrides_in_place or _UNTRACED_IN_PLACE in ctx.traits.families:
+        inplace = None
+    samples = lead_first(ctx)
+    for number, sample in enumerate(samples if ctx.variant else samples[:1]):
+        places = places_of(ctx, sample)
+        if not sample.tensors:
+            yield Part(_PLAIN, function, ctx.laid_contiguous(sample), places)
+            continue
+        lays = laid_for(ctx, sample, lead=not number)
+        if number and ctx.traits.families & DRAWN:  # numbers are compared in this layout only
+            lays = [ctx.laid_contiguous(sample)]
+        for laid in lays:
+            shares = laid.expands and _SHARED in ctx.traits.families
+            yield Part(laid.case.id, function, laid, () if shares else places)
+        if inplace is not None and not number:
+            for laid in ctx.laid_out(sample, _IN_PLACE if ctx.variant else _IN_PLACE_QUICK):
+                yield Part(f"inplace={laid.case.id}", inplace, laid, ())
+
+
+def _dynamic(ctx: OpContext, backend: str) -> None:
+    mode = Mode("compiled", compiled, {"backend": backend, "dynamic": True})
+    samples = [each for each in lead_first(ctx) if each.tensors]
+    if not samples:
+        return
+    sample = samples[0]
+    laid = ctx.laid_contiguous(sample)
+    layouts = frozenset({"transposed", STEPPED})
+    if ctx.traits.families & DRAWN:  # which element gets which number depends on the layout
+        layouts = frozenset()
+    others = [_call(each) for each in ctx.laid_out(sample, layouts)][:1]
+    others += grown(ctx, sample)
+    others += [_call(ctx.laid_contiguous(each)) for each in unlike(sample, samples)[:1]]
+    given = (backend, places_of(ctx, sample), tuple(others))
+    reference = _reference(ctx, laid, backend)
+    ctx.judge(
+        {CLAUSE: judge_compiled}, compared_in_turn, given, reference, layout="contiguous", mode=mode
+    )
+
+
+def _call(laid: Laid) -> tuple[Any, ...]:
+    call = laid.sample.call
+    return call.args, call.kwargs, laid.geometries
+
+
+def grown(ctx: OpContext, sample: Sample) -> list[tuple[Any, ...]]:
+    """Return a call with the same arguments and tensors of another size, as a list; an empty list if the CPU accepts none
+    that was tried. All tensors grow that are as long as the first one in its first dimension or, if the CPU refuses that,
+    in its last."""
+    for dim in (0, -1):
+        sizes = [each.shape[dim] for each in sample.tensors if each.dim()]
+        if not sizes or sizes[0] < 2:
+            continue
+        tensors = [
+            torch.cat([each, each], dim) if each.dim() and each.shape[dim] == sizes[0] else each
+            for each in sample.tensors
+        ]
+        args, kwargs = sample.call.bind(tensors)
+        if (
+            value_answer(ctx.subject.reference, sample.call.on, tensors, mutates=True).raises
+            is None
+        ):
+            return [(args, kwargs, tuple(CONTIGUOUS.geometry(each.shape) for each in tensors))]
+    return []
+
+
+def unlike(sample: Sample, samples: list[Sample]) -> list[Sample]:
+    """Return the samples with other shapes, those of another rank first."""
+    shapes = [each.shape for each in sample.tensors]
+    others = [each for each in samples if [t.shape for t in each.tensors] != shapes]
+    return sorted(others, key=lambda each: (not each.numel, each.rank == sample.rank, each.index))
+
+
+def _reference(ctx: OpContext, laid: Laid, backend: str = AOT_EAGER) -> Reference:
+    families = ctx.traits.families
+    # Which elements get which random numbers depends on the order of the elements in memory.
+    drawn = bool(families & DRAWN) and (backend != AOT_EAGER or laid.case.id != _PLAIN)
+    return Reference(
+        ctx,
+        laid,
+        unspecified=drawn or "values.uninitialized" in families,
+        cloned="compile.cloned" in families,
+    )

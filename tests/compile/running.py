@@ -1,0 +1,43 @@
+"""Runs the cells of the compile suite in this process."""
+
+from __future__ import annotations
+
+from conformance.checks.call_hooks import UNWATCHED, Guard
+from conformance.checks.cells import CellRecord, Recorder
+from conformance.checks.ops.context import OpContext, run_checks
+from conformance.suites.compile import SUITE
+from conformance.suites.compile.calls import WHOLE
+from devices import registry
+from opinfo.axes import samples_of
+from opinfo.database import DATABASE
+from opinfo.device import open_device
+from opinfo.exceptions import exceptions
+from opinfo.reference import StrideReference
+from opinfo.samples import choose, probe
+
+EQUAL, META = "compile.eager_equals_compiled", "compile.meta_agrees"
+
+
+def record_of(
+    clause: str,
+    op: str,
+    dtype: str = "float32",
+    *,
+    device: str = "cpu",
+    variant: str = WHOLE,
+    guard: Guard = UNWATCHED,
+) -> CellRecord:
+    """The cell of an op."""
+    descriptor, known = registry.get(device), exceptions()
+    subject = DATABASE.subjects()[op]
+    drawn = DATABASE.samples(subject, dtype)
+    traits = probe(subject, dtype, choose(drawn, 16), known)
+    chosen = samples_of(subject, dtype, 16, descriptor.dtypes, drawn)
+    assert clause in set(SUITE.applying(traits)), f"{clause} does not apply to {op}[{dtype}]"
+    recorder = Recorder(op, dtype, [clause], variant=variant)
+    device = open_device(descriptor)
+    strides = StrideReference(descriptor.torch_type, None)
+    about = (subject, dtype, traits, chosen, device, strides, recorder)
+    context = OpContext(*about, known, guard)
+    run_checks(context, SUITE.op_checks)
+    return recorder.cells[clause]

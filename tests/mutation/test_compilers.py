@@ -1,0 +1,51 @@
+"""Mutants of compilers are drawn from a seed, change what they say, and leave nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.mutation import compilers, families
+from tests.mutation.compilers import NAME, Spec, planted, register
+
+
+def test_mutants_are_drawn_from_the_seed_and_differ() -> None:
+    found = compilers.names(3, 60)
+    assert found == compilers.names(3, 60) != compilers.names(4, 60)
+    assert len({*found}) == 60
+    assert {Spec(*name.split("|")).kind for name in found} == {*compilers.KINDS}
+    assert families.module_of("compilers") is compilers
+
+
+def _left() -> list[float]:
+    """What a program leaves: its result, its input and the gradient of another input."""
+    torch._dynamo.reset()
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.mul_(3)
+        return torch.tanh(x) * y.t()
+
+    x, y = torch.arange(4.0).view(2, 2).requires_grad_(), torch.arange(1.0, 5).view(2, 2)
+    made = torch.compile(program, backend=NAME)(x, y)
+    made.sum().backward()
+    assert x.grad is not None
+    return [*made.flatten().tolist(), *y.flatten().tolist(), *x.grad.flatten().tolist()]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dropped|tanh|all|always",
+        "replaced|mul|all|always",
+        "outputs|zero|backward|always",
+        "run|written inputs are not written|forward|always",
+        "run|an input is overwritten|forward|always",
+    ],
+)
+def test_a_mutant_changes_what_a_program_leaves_and_is_gone_afterwards(name: str) -> None:
+    register()
+    right = _left()
+    with planted(Spec(*name.split("|"))) as state:
+        wrong = _left()
+    assert state.reached and wrong != right
+    assert _left() == right
