@@ -258,6 +258,7 @@ class Traits:
     returns_long: bool  # some sample returns a tensor with a dimension longer than 1
     samples: int  # samples that the database offers and the plan takes
     returns: bool  # the CPU accepts at least one of them; otherwise there is no reference
+    sole_sample: Sample | None = None  # the sample of a recorded call, which has no other
 
 
 def expand_rule(families: frozenset[str]) -> str:
@@ -339,6 +340,7 @@ def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> 
         returns_long=any(t[0].numel() and any(n > 1 for n in t[0].shape) for t in outputs),
         samples=len(samples),
         returns=bool(returned),
+        sole_sample=next((each for each in samples if each.geometries is not None), None),
     )
 
 

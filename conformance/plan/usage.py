@@ -14,10 +14,11 @@ from conformance.contract import Contract, load
 from conformance.contract.levels import levels
 from conformance.plan.options import Request, matching
 from conformance.plan.selection import Shard, find_descriptor
+from conformance.recordings.wire import read_recording
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor
 from devices.errors import ConformError
-from devices.files import cache_root, write_whole
+from devices.files import cache_root, file_name, write_whole
 from devices.manifest import Manifest
 from devices.pinned import read_pinned
 from opinfo.layouts import covering_set
@@ -52,7 +53,9 @@ def check(request: Request) -> Descriptor | None:
         descriptor = find_descriptor(request.device, request.descriptor)
         if request.expectations is not None:
             load_manifest(request, descriptor, contract)
-    if request.ops is not None and (names := known_ops()):
+    if request.recording is not None:
+        read_recording(request.recording)
+    elif request.ops is not None and (names := known_ops()):
         pins = () if descriptor is None else (pin.op for pin in read_pinned(descriptor.folder))
         matching("--ops", request.ops, names.union(pins))
     return descriptor
@@ -105,7 +108,8 @@ def results_folder(request: Request, device: str) -> Path:
 def whole_folder(request: Request, device: str) -> Path:
     """Returns the default results folder for a whole run of the plan, or of the shard, that the command line names."""
     shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
-    return _RESULTS / f"{device}-{request.plan}{shard}"
+    played = f"-{file_name(request.recording.stem)}" if request.recording is not None else ""
+    return _RESULTS / f"{device}-{request.plan}{played}{shard}"
 
 
 # -- the operators of the torch that is installed

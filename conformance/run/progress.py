@@ -283,6 +283,10 @@ def _lesser(folder: Path, request: Request) -> str | None:
     if request.shard is not None:
         return "a shard" if held.provenance.shard != request.shard else None
     plans = _plans()
+    if (request.plan in plans) != (held.provenance.plan in plans):
+        return f"a run of plan {request.plan} (the complete run is of plan {held.provenance.plan})"
+    if request.plan not in plans:
+        return None
     if plans.index(request.plan) < plans.index(held.provenance.plan):
         larger = held.provenance.plan
         return f"a run of the smaller plan {request.plan} (the complete run is of plan {larger})"

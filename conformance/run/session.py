@@ -48,6 +48,7 @@ from conformance.run.item_report import (
 from conformance.run.progress import Begun, Done, Finished, Identity, Pace, Progress
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
+from conformance.recordings.source import source_of
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import Unfinished, with_examples, with_repros, write_repro
 from conformance.suites import SEARCHED, suite_of
@@ -233,7 +234,7 @@ class Session:
     def _untried(self) -> Mapping[str, Mapping[str, str]]:
         ops = {cell.unit: None for cell in self.plan.cells if cell.dtype}
         clauses = {cell.clause for cell in self.selected}
-        return planner.untried(self.descriptor, self.contract, ops, clauses)
+        return planner.untried(self.descriptor, self.contract, ops, clauses, self.bench.source())
 
     def _never_tried(self) -> dict[str, dict[str, str]]:
         """Returns the reasons why cells were not tried on the device, by clause and then by op or case. Some reasons
@@ -373,7 +374,9 @@ class Session:
         """The device and the plan of the run, for processes that run cells or minimise failures."""
         path, spec = self.request.descriptor, self.plan.spec
         name = str(path.absolute()) if path else None
-        return Bench(self.descriptor.name, name, spec.samples, spec.name)
+        played = self.request.recording
+        recording = str(played.absolute()) if played is not None else None
+        return Bench(self.descriptor.name, name, spec.samples, spec.name, recording)
 
     def clean_up(self, *, complete: bool = True) -> None:
         """Deletes the files that are needed only during the run. The progress file is kept if the run is not
@@ -494,7 +497,9 @@ def prepare(
     descriptor, survey, device = collect_facts(descriptor, request.descriptor, server)
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
-    plan = planner.make_plan(spec, descriptor, contract, kept)
+    recording = request.recording
+    source = source_of(str(recording.absolute()) if recording is not None else None)
+    plan = planner.make_plan(spec, descriptor, contract, kept, source)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))
     for cell in plan.cells:  # finds contradicting blocks before an hour of running, not after it
