@@ -48,6 +48,9 @@ class Subject:
     #: whether second derivatives and forward-mode derivatives are implemented
     has_second_gradient: bool = False
     has_forward_gradient: bool = False
+    #: whether the function refuses tensors whose sizes do not fit each other. Tensors of a function that may read outside of
+    #: such tensors are never resized.
+    checks_sizes: bool = True
     #: whether the function accepts conjugated and negated views as inputs
     takes_conj_view: bool = False
     takes_neg_view: bool = False

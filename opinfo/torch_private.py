@@ -216,7 +216,7 @@ def load_forward_ad() -> None:
 def next_sequence_number() -> int:
     """Returns the number that autograd gives to the next node of this thread. The nodes of forward calls exist before
     the calls reach a dispatch mode."""
-    number: int = torch.autograd._get_sequence_nr()
+    number: int = torch._C._autograd._get_sequence_nr()
     return number
 
 

@@ -64,7 +64,7 @@ class CallRecorder(TorchDispatchMode):
     """
 
     def __init__(self, *, elements: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.elements = elements
         self.left_out: Counter[str] = Counter()  # the reasons why calls are not in the recording
         self._calls: dict[Any, _Seen] = {}
@@ -187,7 +187,7 @@ class CallRecorder(TorchDispatchMode):
     def _join_thread(self, *_: Any) -> None:
         """Makes a thread that begins record its calls. Python calls the function before the thread's first statement."""
         sys.setprofile(None)
-        self.__enter__()  # until the thread ends
+        self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
 
     def _step_begins(self, *_: Any) -> None:
         self._optimizing.steps = getattr(self._optimizing, "steps", 0) + 1
@@ -206,7 +206,7 @@ class CallRecorder(TorchDispatchMode):
             if len(given) == 2:
                 state.enabled = {**getattr(state, "enabled", {}), given[0]: given[1]}
 
-        torch.set_autocast_enabled = set_enabled
+        torch.set_autocast_enabled = set_enabled  # type: ignore[assignment]
         try:
             yield
         finally:
@@ -260,12 +260,12 @@ def values_of(tensor: torch.Tensor) -> Values:
         low, high = (int(each) for each in plain.to(torch.int64).aminmax())
         return Values(low, high, repeats=plain.unique().numel() < plain.numel())
     plain = plain if plain.dtype in (torch.float32, torch.float64) else plain.to(torch.float32)
-    low, high = (float(each) for each in plain.aminmax())
-    if isfinite(low) and isfinite(high):
-        return Values(low, high)
-    finite = plain[plain.isfinite()]
-    low_high = tuple(float(each) for each in finite.aminmax()) if finite.numel() else (None, None)
-    return Values(*low_high, nan=bool(plain.isnan().any()), infinite=bool(plain.isinf().any()))
+    finite = plain if bool(plain.isfinite().all()) else plain[plain.isfinite()]
+    nan, infinite = bool(plain.isnan().any()), bool(plain.isinf().any())
+    if finite.numel() == 0:
+        return Values(nan=nan, infinite=infinite)
+    smallest, largest = finite.aminmax()
+    return Values(float(smallest), float(largest), nan=nan, infinite=infinite)
 
 
 def _with_places(call: RecordedCall, places: Mapping[Place, int]) -> RecordedCall:

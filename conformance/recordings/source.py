@@ -57,6 +57,19 @@ class AtenCall(Subject):
         aliases = [each.alias_info for each in overload._schema.returns]
         self.declares_view = any(each is not None and not each.is_write for each in aliases)
 
+    @property
+    def checks_sizes(self) -> bool:  # type: ignore[override]
+        """False for an op that only torch calls, such as a backward op, and for an op of another library: such ops need
+        not refuse tensors whose sizes do not fit each other."""
+        packet = self.overload._schema.name.removeprefix("aten::")
+        return not (packet.startswith("_") or "backward" in packet or "::" in packet)
+
+    @property
+    def own_families(self) -> frozenset[str]:
+        """The families that follow from the schema, and those that keep the sizes of tensors."""
+        kept = () if self.checks_sizes else ("axes.keep_shapes", "explore.keeps_sizes")
+        return super().own_families.union(kept)
+
     @cached_property
     def unsafe_in_graphs(self) -> bool:
         """True if the op has a tag that excludes it from graphs (see torch.Tag)."""

@@ -32,6 +32,8 @@ from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
+from conformance.recordings.outcomes import judge_calls, lines_of, write_calls
+from conformance.recordings.source import open_recording, source_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
@@ -48,7 +50,6 @@ from conformance.run.item_report import (
 from conformance.run.progress import Begun, Done, Finished, Identity, Pace, Progress
 from conformance.run.worker import WorkerOrders
 from conformance.search.explore.exploration import drawing_cells, explore
-from conformance.recordings.source import source_of
 from conformance.search.minimise.tasks import Bench
 from conformance.search.repros import Unfinished, with_examples, with_repros, write_repro
 from conformance.suites import SEARCHED, suite_of
@@ -104,6 +105,7 @@ class Session:
     collected: set[CellKey] = field(default_factory=set)  # of the items that pytest kept
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
+    played: tuple[str, ...] = ()  # the outcomes of the recorded calls
     explored: str = ""  # what --explore tried and found
     failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
     _watched: Watchdog | None = None
@@ -281,9 +283,22 @@ class Session:
         result = gate(run, partial=self.partial or self.request.shard is not None)
         self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(result)
+        if self.request.recording is not None:
+            self.played = self._write_calls(results)
         if not self.cut_short:
             self.explored = self._explore(wanted, say)
         return result
+
+    def _write_calls(self, results: Mapping[CellKey, CellResult]) -> tuple[str, ...]:
+        """Writes the outcomes of the recorded calls into the results folder. Returns the lines about them for the end of
+        the run."""
+        source = open_recording(Path(str(self.bench.recording)))
+        left_out = dict(source.unknown)
+        for excluded in self.plan.excluded:
+            left_out |= {call: excluded.reason for call, _ in excluded.cells}
+        judged = judge_calls(source.recording, results, left_out)
+        write_calls(self.folder, judged)
+        return tuple(lines_of(judged))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
         """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step;

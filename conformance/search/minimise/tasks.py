@@ -22,6 +22,7 @@ from reports.model import Example
 if TYPE_CHECKING:
     from conformance.search.minimise.candidates import CandidateRunner
     from opinfo.device import Device
+    from opinfo.sample_source import SampleSource
 
 #: Seconds without a message after which the subprocess counts as hung.
 _SILENCE = 60.0
