@@ -146,6 +146,11 @@ class Subject:
         names = dict.fromkeys(schema.name for schema in self.schemas)
         return tuple(name + end for name in names for end in ("", "_"))
 
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        """Returns the positions of the tensors that a call writes to, as far as the subject knows. ``call`` is an
+        :class:`opinfo.compare.Arguments`. What ``exceptions.toml`` lists is added by the checks."""
+        return frozenset()
+
     def error_inputs(self, device: str) -> Iterator[Any]:
         """Yields calls that must raise, made on ``device``, with the type and message of the exception."""
         return iter(())

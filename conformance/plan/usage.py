@@ -86,11 +86,21 @@ def load_manifest(
     """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command
     line names, otherwise the device's own file. If there is neither, or with ``--expectations none``, returns an empty
     manifest without a path. Raises ManifestError."""
-    path = Path(request.expectations) if request.expectations else descriptor.expectations
+    own = descriptor.expectations
+    if request.recording is not None:
+        own = replay_manifest(descriptor)
+        own = own if own is not None and own.is_file() else None
+    path = Path(request.expectations) if request.expectations else own
     if path is None or request.expectations == "none":
         return Manifest(), None
     known = {"clause": contract.clauses, "layouts": known_layouts(descriptor)}
     return Manifest.load(path, known), path.absolute()
+
+
+def replay_manifest(descriptor: Descriptor) -> Path | None:
+    """Returns the path of the manifest of a device for replayed recordings, which need not exist; None if the device has
+    no folder. The cells of a recording are named by its calls, so the manifest of the plans has no blocks for them."""
+    return descriptor.folder / "replay.toml" if descriptor.folder is not None else None
 
 
 # -- where the results go

@@ -53,6 +53,17 @@ def geometries_of(call: RecordedCall) -> tuple[Geometry, ...]:
     )
 
 
+def repeat_elements(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """Returns the tensor with equal elements along each dimension of stride 0, as a tensor with these strides has."""
+    repeats = [dim for dim, step in enumerate(stride) if step == 0 and tensor.shape[dim] > 1]
+    if not repeats:
+        return tensor
+    one = tensor
+    for dim in repeats:
+        one = one.narrow(dim, 0, 1)
+    return one.expand(tensor.shape).contiguous()
+
+
 def draw_tensor(recorded: RecordedTensor, generator: torch.Generator) -> torch.Tensor:
     """Returns a contiguous CPU tensor with elements of the recorded kind. Raises AttributeError for an unknown dtype."""
     if recorded.elements is not None:

@@ -10,17 +10,18 @@ from typing import Any, Final
 
 import torch
 
-from conformance.recordings.operands import arguments_of, geometries_of
+from conformance.recordings.operands import arguments_of, geometries_of, repeat_elements
 from conformance.recordings.wire import (
     RecordedCall,
     Recording,
     RecordingError,
     read_recording,
 )
+from opinfo.compare import Arguments, tensors_of
 from opinfo.database import DATABASE
 from opinfo.sample_source import SampleSource
 from opinfo.samples import SEED, Sample
-from opinfo.subject import Subject, names_of_packet
+from opinfo.subject import Function, Source, Subject, names_of_packet
 
 #: Up to this number of elements, a call runs in every layout; a larger one only in the neighbours of its own geometry.
 _EVERY_LAYOUT: Final = 2**16
@@ -34,8 +35,30 @@ NEIGHBOURS: Final = (
 )
 
 
-class UnknownOp(RecordingError):
-    """The error for a recorded op that is not registered with torch."""
+#: The layouts of an op that only torch calls, besides the recorded one: in others torch need not call it.
+_OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
+
+
+class NotReplayed(RecordingError):
+    """The error for a recorded call that cannot be made alone, or whose op is not registered with torch."""
+
+
+class WrittenArguments:
+    """An op that returns nothing and writes to lists of tensors, such as ``_foreach_mul_``, as a function that returns the
+    tensors that it wrote to."""
+
+    def __init__(self, overload: Any) -> None:
+        self.overload = overload
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.overload(*args, **kwargs)
+        given = dict(zip((each.name for each in self.overload._schema.arguments), args)) | kwargs
+        return tuple(
+            each
+            for argument in self.overload._schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for each in given.get(argument.name) or ()
+        )
 
 
 class AtenCall(Subject):
@@ -48,27 +71,58 @@ class AtenCall(Subject):
 
     def __init__(self, call: RecordedCall) -> None:
         overload = overload_of(call.op)
+        if torch.Tag.inplace_view in overload.tags:
+            raise NotReplayed("the op changes the sizes or strides of its operand in place")
         self.call, self.overload = call, overload
-        self.id, self.function, self.reference = call.name, overload, overload
+        schema = overload._schema
+        function = overload if schema.returns else WrittenArguments(overload)
+        self.id, self.function, self.reference = call.name, function, function
         self.dtypes = frozenset({call.dtype})
-        self.schemas = (overload._schema,)
-        space, _, packet = overload._schema.name.partition("::")
-        self.names = names_of_packet(packet) if space == "aten" else (f"{space}.{packet}",)
-        aliases = [each.alias_info for each in overload._schema.returns]
+        self.schemas = (schema,)
+        space, _, packet = schema.name.partition("::")
+        own = (packet, packet.removeprefix("_foreach_")) if space == "aten" else ()
+        names = (name for each in own for name in names_of_packet(each))
+        self.names = tuple(dict.fromkeys(names)) or (f"{space}.{packet}",)
+        aliases = [each.alias_info for each in schema.returns]
         self.declares_view = any(each is not None and not each.is_write for each in aliases)
-
-    @property
-    def checks_sizes(self) -> bool:  # type: ignore[override]
-        """False for an op that only torch calls, such as a backward op, and for an op of another library: such ops need
-        not refuse tensors whose sizes do not fit each other."""
-        packet = self.overload._schema.name.removeprefix("aten::")
-        return not (packet.startswith("_") or "backward" in packet or "::" in packet)
+        # an op that only torch calls need not refuse what torch never passes to it
+        self.is_internal = space == "aten" and (
+            packet.startswith(("_", "native_")) or "backward" in packet
+        )
+        self.checks_sizes = space == "aten" and not self.is_internal
 
     @property
     def own_families(self) -> frozenset[str]:
         """The families that follow from the schema, and those that keep the sizes of tensors."""
-        kept = () if self.checks_sizes else ("axes.keep_shapes", "explore.keeps_sizes")
-        return super().own_families.union(kept)
+        found = set(super().own_families)
+        if any(
+            each.alias_info is not None and each.alias_info.is_write for each in self._arguments
+        ):
+            found.add("mutates.arguments")
+        if not self.checks_sizes:
+            found |= {"axes.keep_shapes", "explore.keeps_sizes"}
+        return frozenset(found)
+
+    @property
+    def _arguments(self) -> Any:
+        return self.overload._schema.arguments
+
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        """Returns the positions of the tensors to which the op writes by its schema."""
+        given = dict(zip((each.name for each in self._arguments), call.args)) | call.kwargs
+        written = {
+            id(tensor)
+            for each in self._arguments
+            if each.alias_info is not None and each.alias_info.is_write
+            for tensor in tensors_of(given.get(each.name))
+        }
+        return frozenset(n for n, each in enumerate(call.tensors) if id(each) in written)
+
+    def source_of(self, function: Function) -> Source:
+        """Returns the expression by which a repro script refers to the op."""
+        if isinstance(function, WrittenArguments):
+            return f"WrittenArguments(torch.ops.{function.overload})", (WrittenArguments,)
+        return super().source_of(function)
 
     @cached_property
     def unsafe_in_graphs(self) -> bool:
@@ -87,18 +141,18 @@ class AtenCall(Subject):
 
 
 class RecordedSource:
-    """A recording as a :class:`opinfo.sample_source.SampleSource`. Calls of ops that torch does not know are in
-    ``unknown``, with the reasons."""
+    """A recording as a :class:`opinfo.sample_source.SampleSource`. Calls that cannot be replayed are in
+    ``left_out``, with the reasons."""
 
     def __init__(self, recording: Recording, digest: str) -> None:
         self.recording, self.digest = recording, digest
-        self.unknown: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self._subjects: dict[str, Subject] = {}
         for name, call in recording.named().items():
             try:
                 self._subjects[name] = AtenCall(call)
-            except UnknownOp as error:
-                self.unknown[name] = str(error)
+            except NotReplayed as error:
+                self.left_out[name] = str(error)
 
     def subjects(self) -> Mapping[str, Subject]:
         """Returns the distinct calls by name, in the order of their first occurrence."""
@@ -110,23 +164,32 @@ class RecordedSource:
         assert isinstance(subject, AtenCall), f"{subject.id} is not of this recording"
         call = subject.call
         arguments = arguments_of(call, seed + int(call.digest, 16))
-        numel = sum(each.numel() for each in arguments.tensors)
-        layouts = None if numel <= _EVERY_LAYOUT else NEIGHBOURS
-        return [Sample(0, arguments, None, layouts=layouts, geometries=geometries_of(call))]
+        geometries = geometries_of(call)
+        tensors = [
+            repeat_elements(each, place.stride)
+            for each, place in zip(arguments.tensors, geometries, strict=True)
+        ]
+        arguments = Arguments(*arguments.bind(tensors))
+        layouts = None
+        if subject.is_internal:
+            layouts = _OF_INTERNAL
+        elif sum(each.numel() for each in tensors) > _EVERY_LAYOUT:
+            layouts = NEIGHBOURS
+        return [Sample(0, arguments, None, layouts=layouts, geometries=geometries)]
 
     def describe(self) -> str:
         return f"a recording of {len(self._subjects)} distinct calls, {self.digest}"
 
 
 def overload_of(op: str) -> Any:
-    """Returns the overload of an op by its name, such as ``aten.addmm.default``. Raises UnknownOp if no library has
+    """Returns the overload of an op by its name, such as ``aten.addmm.default``. Raises NotReplayed if no library has
     registered it."""
     space, _, rest = op.partition(".")
     packet, _, overload = rest.rpartition(".")
     try:
         return getattr(getattr(getattr(torch.ops, space), packet), overload)
     except (AttributeError, RuntimeError):
-        raise UnknownOp(
+        raise NotReplayed(
             f"torch {torch.__version__} has no op {op}; import the module that registers it"
         ) from None
 

@@ -293,7 +293,7 @@ class Session:
         """Writes the outcomes of the recorded calls into the results folder. Returns the lines about them for the end of
         the run."""
         source = open_recording(Path(str(self.bench.recording)))
-        left_out = dict(source.unknown)
+        left_out = dict(source.left_out)
         for excluded in self.plan.excluded:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
         judged = judge_calls(source.recording, results, left_out)
