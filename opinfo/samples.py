@@ -288,6 +288,8 @@ def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> 
     """Returns the traits of an op, found from the database's samples and from the CPU's results for them."""
     samples = [sample for sample in samples if not sample.axis]
     families = known.families_of(*op.names) | op.own_families
+    if op.unwanted_families:
+        families = frozenset(f for f in families if not f.startswith(op.unwanted_families))
     rule = expand_rule(families)
     first_read = 1 if "mutates.self" in families else 0
     expands = any(

@@ -51,6 +51,10 @@ class Subject:
     #: whether the function refuses tensors whose sizes do not fit each other. Tensors of a function that may read outside of
     #: such tensors are never resized.
     checks_sizes: bool = True
+    #: the ids of the layouts in which the function may be called; None means all
+    layouts: tuple[str, ...] | None = None
+    #: the prefixes of families of ``exceptions.toml`` that say nothing about the function, although they list its name
+    unwanted_families: tuple[str, ...] = ()
     #: whether the function accepts conjugated and negated views as inputs
     takes_conj_view: bool = False
     takes_neg_view: bool = False

@@ -68,6 +68,8 @@ class AtenCall(Subject):
     names: tuple[str, ...] = ()
     declares_view: bool = False
     dtypes: frozenset[str] = frozenset()
+    #: the rules for special values make calls of their own, which an overload need not take
+    unwanted_families = ("special.",)
 
     def __init__(self, call: RecordedCall) -> None:
         overload = overload_of(call.op)
@@ -90,6 +92,7 @@ class AtenCall(Subject):
             packet.startswith(("_", "native_")) or "backward" in packet
         )
         self.checks_sizes = space == "aten" and not self.is_internal
+        self.layouts = _OF_INTERNAL if self.is_internal else None
 
     @property
     def own_families(self) -> frozenset[str]:
@@ -99,6 +102,8 @@ class AtenCall(Subject):
             each.alias_info is not None and each.alias_info.is_write for each in self._arguments
         ):
             found.add("mutates.arguments")
+        if torch.Tag.nondeterministic_seeded in self.overload.tags:
+            found.add("values.free")
         if not self.checks_sizes:
             found |= {"axes.keep_shapes", "explore.keeps_sizes"}
         return frozenset(found)
@@ -106,6 +111,18 @@ class AtenCall(Subject):
     @property
     def _arguments(self) -> Any:
         return self.overload._schema.arguments
+
+    def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
+        """Returns the largest tolerance that torch's database has for an op with a kernel of this name."""
+        found = [
+            each.tolerance(dtype, torch_type) for each in _entries_by_packet().get(self._packet, ())
+        ]
+        return max((each for each in found if each is not None), default=None)
+
+    @property
+    def _packet(self) -> str:
+        name: str = self.overload._schema.name
+        return name.replace("aten::_foreach_", "aten::").rstrip("_")
 
     def written_tensors(self, call: Any) -> frozenset[int]:
         """Returns the positions of the tensors to which the op writes by its schema."""
@@ -170,15 +187,23 @@ class RecordedSource:
             for each, place in zip(arguments.tensors, geometries, strict=True)
         ]
         arguments = Arguments(*arguments.bind(tensors))
-        layouts = None
-        if subject.is_internal:
-            layouts = _OF_INTERNAL
-        elif sum(each.numel() for each in tensors) > _EVERY_LAYOUT:
+        layouts = subject.layouts
+        if layouts is None and sum(each.numel() for each in tensors) > _EVERY_LAYOUT:
             layouts = NEIGHBOURS
         return [Sample(0, arguments, None, layouts=layouts, geometries=geometries)]
 
     def describe(self) -> str:
         return f"a recording of {len(self._subjects)} distinct calls, {self.digest}"
+
+
+@cache
+def _entries_by_packet() -> Mapping[str, list[Subject]]:
+    """Returns the entries of torch's database by the name of an aten op without the underscore of in-place ops."""
+    found: dict[str, list[Subject]] = {}
+    for entry in DATABASE.subjects().values():
+        for packet in {each.rstrip("_") for each in entry.packets}:
+            found.setdefault(packet, []).append(entry)
+    return found
 
 
 def overload_of(op: str) -> Any:

@@ -32,6 +32,7 @@ from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
+from conformance.recordings.fidelity import fidelity_of
 from conformance.recordings.outcomes import judge_calls, lines_of, write_calls
 from conformance.recordings.source import open_recording, source_of
 from conformance.run import progress
@@ -298,7 +299,7 @@ class Session:
             left_out |= {call: excluded.reason for call, _ in excluded.cells}
         judged = judge_calls(source.recording, results, left_out)
         write_calls(self.folder, judged)
-        return tuple(lines_of(judged))
+        return (*lines_of(judged), str(fidelity_of(source)))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
         """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step;

@@ -308,6 +308,9 @@ class Worker:
         about = (op, dtype, traits, samples, self.device, strides)
         context = OpContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks, self._budget)
+        if traits.sole_sample is not None:
+            for record in recorder.cells.values():
+                record.pass_over_unless_checked("the recorded call does not suit the clause")
         if pins:
             run_pins(context, pins)
         forget_dispatches()

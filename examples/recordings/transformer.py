@@ -69,10 +69,9 @@ def main() -> None:
         optimizer.step()
     with torch.no_grad():
         caches: list[list[torch.Tensor]] = [[], []]
-        word, start = torch.tensor([[3]]), 0
-        for _ in range(4):
-            word = model(word, caches, start)[:, -1].argmax(-1, keepdim=True)
-            start += 1
+        word = torch.tensor([[3]])
+        for place in range(4):
+            word = model(word, caches, place)[:, -1].argmax(-1, keepdim=True)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,19 @@ def samples_of(
     except Changed:
         made = _axis_samples(op, dtype, drawn, declared, decisions.anew())
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
-    return [*thinned(choose(drawn, count), whole), *made]
+    chosen = choose(drawn, count)
+    if all(sample.geometries is None for sample in chosen):  # recorded calls keep their layouts
+        chosen = thinned(chosen, whole)
+    if op.layouts is None:
+        return [*chosen, *made]
+    return [replace(each, layouts=_within(each.layouts, op.layouts)) for each in (*chosen, *made)]
+
+
+def _within(layouts: Sequence[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the layouts that are allowed; the first allowed layout if none is."""
+    if layouts is None:
+        return allowed
+    return tuple(each for each in layouts if each in allowed) or allowed[:1]
 
 
 def _axis_samples(
