@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+import torch
+
 from opinfo.axes.acceptance_cache import Changed, Decisions
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.axis_context import Basis, asking
@@ -69,6 +71,9 @@ def samples_of(
         made = _axis_samples(op, dtype, drawn, declared, decisions)
     except Changed:
         made = _axis_samples(op, dtype, drawn, declared, decisions.anew())
+    if not op.checks_sizes:
+        sizes = {_sizes(each) for each in drawn}
+        made = [each for each in made if _sizes(each) in sizes]
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
     chosen = choose(drawn, count)
     if all(sample.geometries is None for sample in chosen):  # recorded calls keep their layouts
@@ -76,6 +81,10 @@ def samples_of(
     if op.layouts is None:
         return [*chosen, *made]
     return [replace(each, layouts=_within(each.layouts, op.layouts)) for each in (*chosen, *made)]
+
+
+def _sizes(sample: Sample) -> tuple[torch.Size, ...]:
+    return tuple(each.shape for each in sample.tensors)
 
 
 def _within(layouts: Sequence[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
