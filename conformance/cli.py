@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -24,6 +25,7 @@ from conformance.commands.examples import minimise, pin
 from conformance.commands.kernels import kernels
 from conformance.commands.manifest import manifest
 from conformance.commands.precision import precision
+from conformance.commands.recordings import record
 from conformance.commands.runs import crcr, dashboard, diff, gate, merge, results
 from conformance.version import VERSION
 from devices import autoload
@@ -123,6 +125,24 @@ def run(arguments: tuple[str, ...]) -> int:
 
     The command runs `pytest -p conformance.plugin --pyargs conformance ARGUMENTS` and has the same exit code.
     """
+    return _run_pytest(arguments)
+
+
+@conform.command(context_settings={"ignore_unknown_options": True})
+@click.argument("recording", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def replay(recording: Path, arguments: tuple[str, ...]) -> int:
+    """Judge the recorded calls of a program on a device: conform replay calls.jsonl --device NAME.
+
+    RECORDING is a file that `conform record` wrote. Each call is made with the recorded shapes, strides and offsets, and in
+    other layouts. ARGUMENTS are those of `conform run`. At the end, the calls that are not right are listed with their
+    places in the program. The command has the exit code of `conform run`.
+    """
+    return _run_pytest((f"--recording={recording}", *arguments))
+
+
+def _run_pytest(arguments: tuple[str, ...]) -> int:
+    """Runs the suite with the given options. Returns the exit code."""
     import pytest
 
     from conformance.plan.options import joined
@@ -145,7 +165,7 @@ def _kept_in_the_cache(arguments: Iterable[str]) -> Iterator[str]:
 
 for command in (
     *(contract, crcr, dashboard, devices, diff, freeze_levels, gate, init, kernels),
-    *(manifest, merge, minimise, pin, precision, results),
+    *(manifest, merge, minimise, pin, precision, record, results),
 ):
     conform.add_command(command)
 

@@ -407,6 +407,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         pytest_.stop_run(error)
     if ours.explored:  # a result, so -q shows it too
         lines = (*lines, ours.explored)
+    lines = (*lines, *ours.played)
     code = result.exit_code or (pytest.ExitCode.TESTS_FAILED if run.foreign else 0)
     if ours.cut_short:
         lines = (

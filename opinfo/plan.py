@@ -31,22 +31,28 @@ class PlanSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: int
     more_cases: bool = False  # whether it has the additional cases that small plans leave out
     whole: bool = False  # whether checks with a budget take all samples
+    recorded: bool = False  # whether it replays a recording, and has no cases
 
     def takes(self, dtype: str) -> bool:
         return "*" in self.dtypes or dtype in self.dtypes
 
 
 @cache
-def plan_specs() -> dict[str, PlanSpec]:
+def _all_specs() -> dict[str, PlanSpec]:
     data = tomllib.loads(Path(__file__).with_name("plans.toml").read_text(encoding="utf-8"))
     return {name: msgspec.convert({"name": name, **data[name]}, PlanSpec) for name in data}
 
 
+def plan_specs() -> dict[str, PlanSpec]:
+    """Returns the settings of the plans over torch's database, from the smallest plan to the largest."""
+    return {name: spec for name, spec in _all_specs().items() if not spec.recorded}
+
+
 def plan_spec(name: str) -> PlanSpec:
     """Returns the settings of the plan with the given name. Raises UnknownPlan."""
-    if name not in plan_specs():
+    if name not in _all_specs():
         raise UnknownPlan(f"unknown plan {name!r}: expected one of {', '.join(plan_specs())}")
-    return plan_specs()[name]
+    return _all_specs()[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,14 @@ def build(
     cells: list[CellKey] = []
     left_out: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for subject in subjects:
-        about = known.about(subject.op)
+        names = getattr(subject, "names", ()) or (subject.op,)
+        about = [(name, known.about(name)) for name in names]
         for clause in applies(subject):
-            entry = about.excluded(clause, subject.op, subject.dtype, fake_only=fake_only)
+            found = (
+                each.excluded(clause, name, subject.dtype, fake_only=fake_only)
+                for name, each in about
+            )
+            entry = next((each for each in found if each is not None), None)
             if entry is None:
                 cells += (
                     CellKey(clause, subject.op, subject.dtype, variant)

@@ -258,6 +258,7 @@ class Traits:
     returns_long: bool  # some sample returns a tensor with a dimension longer than 1
     samples: int  # samples that the database offers and the plan takes
     returns: bool  # the CPU accepts at least one of them; otherwise there is no reference
+    sole_sample: Sample | None = None  # the sample of a recorded call, which has no other
 
 
 def expand_rule(families: frozenset[str]) -> str:
@@ -287,6 +288,8 @@ def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> 
     """Returns the traits of an op, found from the database's samples and from the CPU's results for them."""
     samples = [sample for sample in samples if not sample.axis]
     families = known.families_of(*op.names) | op.own_families
+    if op.unwanted_families:
+        families = frozenset(f for f in families if not f.startswith(op.unwanted_families))
     rule = expand_rule(families)
     first_read = 1 if "mutates.self" in families else 0
     expands = any(
@@ -339,6 +342,7 @@ def probe(op: Subject, dtype: str, samples: list[Sample], known: Exceptions) -> 
         returns_long=any(t[0].numel() and any(n > 1 for n in t[0].shape) for t in outputs),
         samples=len(samples),
         returns=bool(returned),
+        sole_sample=next((each for each in samples if each.geometries is not None), None),
     )
 
 

@@ -48,6 +48,13 @@ class Subject:
     #: whether second derivatives and forward-mode derivatives are implemented
     has_second_gradient: bool = False
     has_forward_gradient: bool = False
+    #: whether the function refuses tensors whose sizes do not fit each other. Tensors of a function that may read outside of
+    #: such tensors are never resized.
+    checks_sizes: bool = True
+    #: the ids of the layouts in which the function may be called; None means all
+    layouts: tuple[str, ...] | None = None
+    #: the prefixes of families of ``exceptions.toml`` that say nothing about the function, although they list its name
+    unwanted_families: tuple[str, ...] = ()
     #: whether the function accepts conjugated and negated views as inputs
     takes_conj_view: bool = False
     takes_neg_view: bool = False
@@ -142,6 +149,11 @@ class Subject:
         ``aten::add_``."""
         names = dict.fromkeys(schema.name for schema in self.schemas)
         return tuple(name + end for name in names for end in ("", "_"))
+
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        """Returns the positions of the tensors that a call writes to, as far as the subject knows. ``call`` is an
+        :class:`opinfo.compare.Arguments`. What ``exceptions.toml`` lists is added by the checks."""
+        return frozenset()
 
     def error_inputs(self, device: str) -> Iterator[Any]:
         """Yields calls that must raise, made on ``device``, with the type and message of the exception."""

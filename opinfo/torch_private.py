@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 
 # FakeTensor logs a traceback for each call that it rejects. A rejection is a normal answer here, so logging is off.
@@ -222,3 +223,16 @@ def load_compiler() -> None:
     of this process do not need to spend again."""
     for name in ("torch._dynamo", "torch._dynamo.backends.debugging", "functorch.compile"):
         importlib.import_module(name)
+
+
+def next_sequence_number() -> int:
+    """Returns the number that autograd gives to the next node of this thread. The nodes of forward calls exist before
+    the calls reach a dispatch mode."""
+    number: int = torch._C._autograd._get_sequence_nr()
+    return number
+
+
+def running_sequence_number() -> int | None:
+    """Returns the number of the node that backward runs in this thread; None outside backward."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else node._sequence_nr()

@@ -132,6 +132,12 @@ class CellRecord:
         else:
             self.untried = f"by declaration: {why}"
 
+    def pass_over_unless_checked(self, why: str) -> None:
+        """Makes the cell unsupported by declaration if nothing was checked and nothing went wrong."""
+        found = self.checks or self.failures or self.unsupported or self.blocked or self.errors
+        if not (found or self.unbuilt or self.ambiguous):
+            self.pass_over(why)
+
     def block(self, by: str, text: str, exc: tuple[str, str] | None = None) -> None:
         """Records that the check could not be made because the device broke the clause ``by``. ``exc`` is the type and
         the text of the exception that the device raised. If ``by`` is the clause of this cell, the cell fails instead.

@@ -15,6 +15,7 @@ import click
 from conformance.commands import PATH, globs_of, known_cell, options, print_first, print_json
 from conformance.contract import load
 from conformance.plan.selection import find_descriptor
+from conformance.plan.usage import replay_manifest
 from devices import registry, torch_version
 from devices.cell import CellKey, Verdict
 from devices.descriptor import DTYPES, Descriptor, common_facts
@@ -23,6 +24,7 @@ from devices.manifest import CauseKind, Known, Manifest
 from devices.pinned import read_pinned
 from devices.torch_version import require_torch
 from opinfo.layouts import covering_set
+from opinfo.plan import plan_spec
 from reports.advice import TRIAGE, drafts
 from reports.causes import causes_of
 from reports.gate import ExitCode, number
@@ -97,15 +99,23 @@ class Given:
         pinned = {pin.layout for each in folders for pin in read_pinned(each)}
         return {"clause": self.contract.clauses, "layouts": covering_set().ids | pinned}
 
+    @property
+    def _of_a_replay(self) -> bool:
+        return self.last is not None and plan_spec(self.last.provenance.plan).recorded
+
     def _path(self, *, may_be_new: bool) -> Path:
         if self.path is not None:
             return self.path
         if self.recorded is not None and self.recorded.is_file():
             return self.recorded
         device = self.descriptor
-        if device is not None and device.expectations is not None:
+        if device is not None and self._of_a_replay:
+            path = replay_manifest(device)
+            if path is not None and (may_be_new or path.is_file()):
+                return path
+        elif device is not None and device.expectations is not None:
             return device.expectations
-        if device is not None and device.folder is not None and may_be_new:
+        elif device is not None and device.folder is not None and may_be_new:
             return device.folder / "expected.toml"
         whose = f"device '{device.name}' has no manifest" if device else "no manifest is known"
         raise ConformError(f"{whose}: name the file with --manifest PATH")
@@ -129,8 +139,6 @@ class Given:
         """Returns the cells of the runs. Without runs, makes the named plan and returns its cells."""
         if self.evidence:
             return dict.fromkeys(key for run in self.evidence for key in run.planned)
-        from opinfo.plan import plan_spec
-
         spec = plan_spec(plan)
         device = self.descriptor or find_descriptor(None, None)
         if (why := device.unavailable()) is not None:

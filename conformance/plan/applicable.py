@@ -45,13 +45,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 class SubjectClauses(msgspec.Struct, frozen=True):
     """An op and dtype of the plan, with the number of samples and the clauses that apply. ``returns`` is True if the
-    CPU accepts at least one of the samples."""
+    CPU accepts at least one of the samples. ``names`` are the names under which ``exceptions.toml`` may list the op, if
+    they are others than ``op``."""
 
     op: str
     dtype: str
     samples: int
     returns: bool
     clauses: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 class _File(msgspec.Struct):
@@ -104,7 +106,8 @@ class ApplicableClauses:
         samples = choose(self._source.samples(op, dtype), self._samples)
         traits = probe(op, dtype, samples, exceptions())
         clauses = tuple(self._applicable(traits)) if traits.returns else ()
-        return SubjectClauses(op.id, dtype, traits.samples, traits.returns, clauses)
+        names = () if op.names == (op.id,) else op.names
+        return SubjectClauses(op.id, dtype, traits.samples, traits.returns, clauses, names)
 
     def save(self) -> None:
         """Writes new entries to the cache file, and deletes old cache files. Errors are ignored, because without the

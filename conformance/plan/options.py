@@ -16,6 +16,12 @@ from devices.errors import ConformError, suggestion
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+_DEFAULT_PLAN: Final = "quick"
+
+#: The plan of a run that replays a recording.
+REPLAY: Final = "replay"
+
+
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An option of the suite for pytest."""
 
@@ -63,6 +69,7 @@ class Request:
     device: str | None
     descriptor: Path | None
     plan: str
+    recording: Path | None
     ops: tuple[str, ...] | None
     dtypes: tuple[str, ...] | None
     clauses: tuple[str, ...] | None
@@ -91,6 +98,16 @@ class Request:
         read = {option.key: option.convert(values[option.dest]) for option in OPTIONS}
         if read["resume"] and read["no_resume"]:
             raise ConformError("--resume and --no-resume exclude each other: give one of them")
+        if read["recording"] is not None:
+            if read["plan"] not in (_DEFAULT_PLAN, REPLAY):
+                raise ConformError(
+                    f"--plan {read['plan']} and --recording exclude each other: a recording is a plan of its own"
+                )
+            read["plan"] = REPLAY
+        elif read["plan"] == REPLAY:
+            raise ConformError(
+                f"--plan {REPLAY} needs --recording FILE, a file of `conform record`"
+            )
         return cls(**read, collect_only=collect_only, deselects=tuple(deselects))
 
     @property

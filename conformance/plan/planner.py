@@ -31,6 +31,10 @@ from reports.model import Capability
 
 # Why an op and dtype is left out.
 _RAISES: Final = "the CPU, which is the reference, raises for every sample"
+_RAISES_RECORDED: Final = (
+    "the CPU, which is the reference, raises for the recorded call with elements drawn from the recorded range; "
+    "record with --values to keep the elements"
+)
 _NO_SAMPLES: Final = "torch's database has no samples for this op and dtype"
 _WITHHELD: Final = "the descriptor declares that the device does not support this op for this dtype"
 
@@ -89,7 +93,7 @@ def make_plan(
         return (check.clause for check in op_checks if check.applies(traits))
 
     kind, path = descriptor.torch_type, None
-    if kept is not None:
+    if kept is not None and not spec.recorded:
         path = file_of(kept, kind, spec.samples, Machine.of(descriptor.facts()))
     subjects = ApplicableClauses(source, kind, spec.samples, applicable, path)
 
@@ -102,8 +106,10 @@ def make_plan(
                     yield subject
                     continue
                 reason = _RAISES if subject.samples else _NO_SAMPLES
+                if spec.recorded:
+                    reason = _RAISES_RECORDED
                 left_out.setdefault(reason, []).append((op.id, dtype))
-            for dtype, clauses in _always(op, op_checks).items():
+            for dtype, clauses in ({} if spec.recorded else _always(op, op_checks)).items():
                 if dtype in descriptor.dtypes_of(op.id) and not spec.takes(dtype):
                     subject = subjects.of(op.id, dtype)
                     wanted = tuple(each for each in subject.clauses if each in clauses)
@@ -112,6 +118,8 @@ def make_plan(
                 left_out.setdefault(_WITHHELD, []).append((op.id, dtype))
 
     pins = [pin for pin in read_pinned(descriptor.folder) if not pin.dtype or spec.takes(pin.dtype)]
+    if spec.recorded:
+        pins = []
     recipe: dict[str, str | int] = {
         **{
             "suite": VERSION,
@@ -140,10 +148,10 @@ def make_plan(
         pinned=(pin.cell for pin in pins if pin.dtype and pin.clause in contract.clauses),
     )
     subjects.save()
-    if kept is not None:
+    if kept is not None and not spec.recorded:
         keep_ops(op.id for op in subjects.ops)
     wanted = planned_cases(contract, more=spec.more_cases, whole=spec.whole)
-    cases = [case.cell for case in wanted]
+    cases = [] if spec.recorded else [case.cell for case in wanted]
     programs = (pin.cell for pin in pins if not pin.dtype and pin.clause in contract.clauses)
     cells = tuple(dict.fromkeys((*plan.cells, *cases, *programs)))
     ops = {cell.unit for cell in plan.cells}
@@ -198,17 +206,18 @@ def untried(
     contract: Contract,
     ops: Iterable[str] = (),
     clauses: Container[str] | None = None,
+    source: SampleSource = DATABASE,
 ) -> Mapping[str, Mapping[str, str]]:
     """Returns, by clause and then by case or op, the reasons why clauses are not tried on the device although it
     declares their capabilities. If ``clauses`` is given, only these clauses are included."""
     undeclared, indices = undeclared_clauses(descriptor, contract), descriptor.device_count()
     shared = descriptor.ranks_share_indices
     found: dict[str, dict[str, str]] = {}
-    for case in planned_cases(contract):
+    for case in () if source is not DATABASE else planned_cases(contract):
         wanted = case.clause not in undeclared and (clauses is None or case.clause in clauses)
         if wanted and (why := not_here(case, descriptor.capabilities, indices, shared=shared)):
             found.setdefault(case.clause, {})[case.cell.name] = why
-    for op, of_op in untried_with(ops, descriptor, contract, clauses).items():
+    for op, of_op in untried_with(ops, descriptor, contract, clauses, source).items():
         for clause, why in of_op.items():
             found.setdefault(clause, {})[op] = why
     return found

@@ -14,10 +14,11 @@ from conformance.contract import Contract, load
 from conformance.contract.levels import levels
 from conformance.plan.options import Request, matching
 from conformance.plan.selection import Shard, find_descriptor
+from conformance.recordings.wire import read_recording
 from devices import registry
 from devices.descriptor import DTYPES, Descriptor
 from devices.errors import ConformError
-from devices.files import cache_root, write_whole
+from devices.files import cache_root, file_name, write_whole
 from devices.manifest import Manifest
 from devices.pinned import read_pinned
 from opinfo.layouts import covering_set
@@ -52,7 +53,9 @@ def check(request: Request) -> Descriptor | None:
         descriptor = find_descriptor(request.device, request.descriptor)
         if request.expectations is not None:
             load_manifest(request, descriptor, contract)
-    if request.ops is not None and (names := known_ops()):
+    if request.recording is not None:
+        read_recording(request.recording)
+    elif request.ops is not None and (names := known_ops()):
         pins = () if descriptor is None else (pin.op for pin in read_pinned(descriptor.folder))
         matching("--ops", request.ops, names.union(pins))
     return descriptor
@@ -83,11 +86,21 @@ def load_manifest(
     """Returns the manifest, which lists the expected failures, and its path. The manifest is the file that the command
     line names, otherwise the device's own file. If there is neither, or with ``--expectations none``, returns an empty
     manifest without a path. Raises ManifestError."""
-    path = Path(request.expectations) if request.expectations else descriptor.expectations
+    own = descriptor.expectations
+    if request.recording is not None:
+        own = replay_manifest(descriptor)
+        own = own if own is not None and own.is_file() else None
+    path = Path(request.expectations) if request.expectations else own
     if path is None or request.expectations == "none":
         return Manifest(), None
     known = {"clause": contract.clauses, "layouts": known_layouts(descriptor)}
     return Manifest.load(path, known), path.absolute()
+
+
+def replay_manifest(descriptor: Descriptor) -> Path | None:
+    """Returns the path of the manifest of a device for replayed recordings, which need not exist; None if the device has
+    no folder. The cells of a recording are named by its calls, so the manifest of the plans has no blocks for them."""
+    return descriptor.folder / "replay.toml" if descriptor.folder is not None else None
 
 
 # -- where the results go
@@ -105,7 +118,8 @@ def results_folder(request: Request, device: str) -> Path:
 def whole_folder(request: Request, device: str) -> Path:
     """Returns the default results folder for a whole run of the plan, or of the shard, that the command line names."""
     shard = f"-shard-{request.shard.replace('/', '-of-')}" if request.shard else ""
-    return _RESULTS / f"{device}-{request.plan}{shard}"
+    played = f"-{file_name(request.recording.stem)}" if request.recording is not None else ""
+    return _RESULTS / f"{device}-{request.plan}{played}{shard}"
 
 
 # -- the operators of the torch that is installed

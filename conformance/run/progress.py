@@ -30,7 +30,7 @@ from devices.cell import CellKey, Outcome
 from devices.errors import ConformError
 from opinfo.plan import plan_specs
 from reports import folder as folders
-from reports.folder import EARLIER_FILE, RECORD_FILE, interrupted_run
+from reports.folder import CALLS_FILE, EARLIER_FILE, RECORD_FILE, interrupted_run
 from reports.folder import PROGRESS_FILE as FILE
 from reports.model import Run, RunError
 from reports.run import load_run
@@ -39,7 +39,7 @@ _FORMAT: Final = 3
 _DAMAGED: Final = "--resume: {path}:{number} is damaged, or from another version of the suite: start again without --resume"
 #: What an earlier run may have left in a results folder.
 _STALE: Final = (
-    *("junit-*.xml", RECORD_FILE, "failures.json", "failures.md"),
+    *("junit-*.xml", RECORD_FILE, "failures.json", "failures.md", CALLS_FILE),
     *("explore.json", "explore.jsonl", "explore/*/*.py"),
 )
 _STALE_UNLESS_RESUMED: Final = (FILE, "repro/*/*.py")
@@ -283,6 +283,10 @@ def _lesser(folder: Path, request: Request) -> str | None:
     if request.shard is not None:
         return "a shard" if held.provenance.shard != request.shard else None
     plans = _plans()
+    if (request.plan in plans) != (held.provenance.plan in plans):
+        return f"a run of plan {request.plan} (the complete run is of plan {held.provenance.plan})"
+    if request.plan not in plans:
+        return None
     if plans.index(request.plan) < plans.index(held.provenance.plan):
         larger = held.provenance.plan
         return f"a run of the smaller plan {request.plan} (the complete run is of plan {larger})"

@@ -32,6 +32,9 @@ from conformance.onboarding.questions import Question, ask
 from conformance.plan import planner, selection, usage
 from conformance.plan.options import Request
 from conformance.plan.selection import Item, Machine, item_of, items_of
+from conformance.recordings.fidelity import fidelity_of
+from conformance.recordings.outcomes import judge_calls, lines_of, write_calls
+from conformance.recordings.source import open_recording, source_of
 from conformance.run import progress
 from conformance.run.device_survey import surveyed
 from conformance.run.fork_client import ForkServer
@@ -103,6 +106,7 @@ class Session:
     collected: set[CellKey] | None = None  # of the items that pytest kept; None: not known yet
     hosts: set[str] = field(default_factory=set)  # other machines with workers
     cut_short: str = ""  # why the run ended early, if it did
+    played: tuple[str, ...] = ()  # the outcomes of the recorded calls
     explored: str = ""  # what --explore tried and found
     failing: set[CellKey] = field(default_factory=set)  # cells so far that fail unexpectedly
     _watched: Watchdog | None = None
@@ -234,7 +238,7 @@ class Session:
     def _untried(self) -> Mapping[str, Mapping[str, str]]:
         ops = {cell.unit: None for cell in self.plan.cells if cell.dtype}
         clauses = {cell.clause for cell in self.selected}
-        return planner.untried(self.descriptor, self.contract, ops, clauses)
+        return planner.untried(self.descriptor, self.contract, ops, clauses, self.bench.source())
 
     def _never_tried(self) -> dict[str, dict[str, str]]:
         """Returns the reasons why cells were not tried on the device, by clause and then by op or case. Some reasons
@@ -281,9 +285,22 @@ class Session:
         result = gate(run, partial=self.partial or self.request.shard is not None)
         self.clean_up(complete=not self.cut_short and all(c in results for c in wanted))
         write_failures(result)
+        if self.request.recording is not None:
+            self.played = self._write_calls(results)
         if not self.cut_short:
             self.explored = self._explore(wanted, say)
         return result
+
+    def _write_calls(self, results: Mapping[CellKey, CellResult]) -> tuple[str, ...]:
+        """Writes the outcomes of the recorded calls into the results folder. Returns the lines about them for the end of
+        the run."""
+        source = open_recording(Path(str(self.bench.recording)))
+        left_out = dict(source.left_out)
+        for excluded in self.plan.excluded:
+            left_out |= {call: excluded.reason for call, _ in excluded.cells}
+        judged = judge_calls(source.recording, results, left_out)
+        write_calls(self.folder, judged)
+        return (*lines_of(judged), str(fidelity_of(source)))
 
     def _explained(self, results: dict[CellKey, CellResult], say: Say) -> dict[CellKey, CellResult]:
         """Returns the results with minimal examples, repro scripts and known bugs added. Ctrl-C ends only this step;
@@ -376,7 +393,9 @@ class Session:
         """The device and the plan of the run, for processes that run cells or minimise failures."""
         path, spec = self.request.descriptor, self.plan.spec
         name = str(path.absolute()) if path else None
-        return Bench(self.descriptor.name, name, spec.samples, spec.name)
+        played = self.request.recording
+        recording = str(played.absolute()) if played is not None else None
+        return Bench(self.descriptor.name, name, spec.samples, spec.name, recording)
 
     def clean_up(self, *, complete: bool = True) -> None:
         """Deletes the files that are needed only during the run. The progress file is kept if the run is not
@@ -497,7 +516,9 @@ def prepare(
     descriptor, survey, device = collect_facts(descriptor, request.descriptor, server)
     facts = descriptor.facts()
     kept = None if request.no_reference_cache else cache_root()
-    plan = planner.make_plan(spec, descriptor, contract, kept)
+    recording = request.recording
+    source = source_of(str(recording.absolute()) if recording is not None else None)
+    plan = planner.make_plan(spec, descriptor, contract, kept, source)
     selected = selection.shard_of(selection.select(plan, request, clauses), request)
     matcher = Matcher(manifest.active(facts))
     for cell in plan.cells:  # finds contradicting blocks before an hour of running, not after it

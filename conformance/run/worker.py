@@ -48,7 +48,6 @@ from devices.pinned import Pinned, by_item, read_pinned
 from devices.verdicts import Matcher
 from opinfo.axes import samples_of
 from opinfo.axes.acceptance_cache import kept_in
-from opinfo.database import DATABASE
 from opinfo.device import Device, first_index, open_device, preflight
 from opinfo.exceptions import exceptions
 from opinfo.plan import plan_spec
@@ -143,7 +142,7 @@ def manifest_of(orders: WorkerOrders) -> Manifest:
 def prepare(orders: WorkerOrders) -> None:
     """Loads the data that all forks of this process need and for which no device is needed: the op database and the
     manifest. Raises ConformError if the manifest is not valid."""
-    DATABASE.subjects()
+    orders.bench.source().subjects()
     manifest_of(orders)
     wanted = {clause for item in orders.items for clause in item.clauses}
     for check in planned_op_checks(load()):
@@ -161,10 +160,11 @@ class Worker:
         place: Place,
         results: Path,
         device: Device | None = None,
-        source: SampleSource = DATABASE,
+        source: SampleSource | None = None,
     ) -> None:
         gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
-        self.orders, self.place, self.source = orders, place, source
+        self.orders, self.place = orders, place
+        self.source = orders.bench.source() if source is None else source
         self.items = orders.items_by_id()
         self.alone = frozenset(named((), orders.last))
         self.deadly: dict[tuple[str, ...], list[str]] = {}
@@ -297,7 +297,8 @@ class Worker:
         count, declared = self.orders.bench.samples, frozenset(self.device.descriptor.dtypes)
         samples, traits = _upstream(self.source, op, dtype, count)
         if any(check.axes and recorder.get(check.clause) for check in self.op_checks):
-            kept = self.orders.reference_cache
+            # The samples of a recording are not those of the cached decisions.
+            kept = self.orders.reference_cache and not self.spec.recorded
             samples = _with_axes(self.source, op, dtype, count, declared, kept)
         cache = None
         if self.orders.reference_cache:
@@ -307,6 +308,9 @@ class Worker:
         about = (op, dtype, traits, samples, self.device, strides)
         context = OpContext(*about, recorder, known, self.watch)
         run_checks(context, self.op_checks, self._budget)
+        if traits.sole_sample is not None:
+            for record in recorder.cells.values():
+                record.pass_over_unless_checked("the recorded call does not suit the clause")
         if pins:
             run_pins(context, pins)
         forget_dispatches()

@@ -193,6 +193,7 @@ def serve(given: object, tell: Tell) -> None:
                     each.cell.dtype,
                     device,
                     orders.bench.samples,
+                    orders.bench.source(),
                     variant=each.cell.variant,
                 )
                 given = each.cell.clause, each.call, each.seconds

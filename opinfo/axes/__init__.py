@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+import torch
+
 from opinfo.axes.acceptance_cache import Changed, Decisions
 from opinfo.axes.arguments import COUNTS, ENDS, OPERANDS, REFUSED
 from opinfo.axes.axis_context import Basis, asking
@@ -69,8 +71,27 @@ def samples_of(
         made = _axis_samples(op, dtype, drawn, declared, decisions)
     except Changed:
         made = _axis_samples(op, dtype, drawn, declared, decisions.anew())
+    if not op.checks_sizes:
+        sizes = {_sizes(each) for each in drawn}
+        made = [each for each in made if _sizes(each) in sizes]
     whole = 0 if any(sample.layouts is None for sample in made) else _WHOLE
-    return [*thinned(choose(drawn, count), whole), *made]
+    chosen = choose(drawn, count)
+    if all(sample.geometries is None for sample in chosen):  # recorded calls keep their layouts
+        chosen = thinned(chosen, whole)
+    if op.layouts is None:
+        return [*chosen, *made]
+    return [replace(each, layouts=_within(each.layouts, op.layouts)) for each in (*chosen, *made)]
+
+
+def _sizes(sample: Sample) -> tuple[torch.Size, ...]:
+    return tuple(each.shape for each in sample.tensors)
+
+
+def _within(layouts: Sequence[str] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the layouts that are allowed; the first allowed layout if none is."""
+    if layouts is None:
+        return allowed
+    return tuple(each for each in layouts if each in allowed) or allowed[:1]
 
 
 def _axis_samples(

@@ -236,6 +236,8 @@ class OpContext:
         """Returns the positions of the tensors that the call may change: self of an in-place op, running statistics in
         training, and the weight of embedding with ``max_norm``."""
         families = self.traits.families
+        if written := self.subject.written_tensors(sample.call):
+            return written
         if "mutates.self" in families:
             return frozenset({0})
         if "mutates.running_stats" in families:

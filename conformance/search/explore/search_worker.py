@@ -38,7 +38,6 @@ from conformance.suites import case_of, find_case
 from conformance.suites.layout import SUITE
 from devices.cell import CellKey
 from devices.failure import Failure
-from opinfo.database import DATABASE
 from opinfo.device import Device, first_index
 from opinfo.encoding import NotEncodable
 from opinfo.layouts import CONTIGUOUS, AnyLayout, FreeLayout, forget_geometries
@@ -68,7 +67,7 @@ def serve(given: object, tell: Tell) -> None:
     turns = Turns(orders.items, orders.seed)
     # Load the ops and suites first, so that the seconds it takes do not count for the first item.
     if turns.ops:
-        DATABASE.subjects()
+        orders.bench.source().subjects()
     for item in turns.cases:
         find_case(item.cells[0])
     hunt = Hunt(orders, device, tell)
@@ -108,6 +107,7 @@ class Hunt:
     def __init__(self, orders: Orders, device: Device, tell: Tell) -> None:
         self.device, self.tell = device, tell
         self.samples, self.seed = orders.bench.samples, orders.seed
+        self.source = orders.bench.source()
         self.end = time.time() + orders.seconds
         self.where = DeviceLocator(device=orders.bench.device, path=orders.bench.descriptor or "")
         self.seen = set(orders.seen)
@@ -124,7 +124,9 @@ class Hunt:
         op, dtype = item.unit, item.dtype
         self.littered = True
         counts = Counts()
-        runner = CandidateRunner.of(op, dtype, self.device, self.samples, variant=item.variant)
+        runner = CandidateRunner.of(
+            op, dtype, self.device, self.samples, self.source, variant=item.variant
+        )
         drawn = Random(f"{self.seed}:{visit}:{op}:{dtype}").getrandbits(31)
         pool = runner.source.samples(runner.subject, dtype, seed=drawn) or runner.source_samples
         if not pool:

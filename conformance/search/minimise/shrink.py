@@ -23,7 +23,14 @@ from conformance.checks.ops.call_script import CallScript
 from conformance.checks.ops.standalone_checks import DirectedScript
 from conformance.checks.programs.trials import pinned
 from conformance.search.minimise.candidates import Candidate, CandidateRunner, Sign
-from conformance.search.minimise.simplify import ASPECTS, Aspect, Space, Vector, other_samples
+from conformance.search.minimise.simplify import (
+    ASPECTS,
+    KEEPING_SIZES,
+    Aspect,
+    Space,
+    Vector,
+    other_samples,
+)
 from devices.failure import Failure
 from opinfo.catalog import dtype_name
 from opinfo.layouts import CONTIGUOUS, Geometry, parse_layout
@@ -99,7 +106,9 @@ class Search:
         self._latest = time.monotonic() + max(self.seconds, _MOST_WAITED)
         self._sign = Sign.of(self.failure.failure)
         self._defined = self.runner.is_defined(self.candidate.sample)
-        aspects: tuple[Aspect, ...] = (partial(other_samples, self.runner.source_samples), *ASPECTS)
+        others = partial(other_samples, self.runner.source_samples)
+        sized = self.runner.subject.checks_sizes
+        aspects: tuple[Aspect, ...] = (others, *(ASPECTS if sized else KEEPING_SIZES))
         idle = 0
         for aspect in cycle(aspects):
             idle = 0 if self._simplify(aspect) else idle + 1

@@ -313,6 +313,9 @@ ASPECTS: Final[tuple[Aspect, ...]] = (
     simpler_values,
 )
 
+#: The aspects that keep the sizes of tensors, and the arguments that may have to fit them.
+KEEPING_SIZES: Final[tuple[Aspect, ...]] = (simpler_layouts, simpler_values)
+
 
 def with_tensors(current: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
     """Returns the candidate with the given tensors in place of its own. Given tensors that are strided are copied to

@@ -22,6 +22,7 @@ from reports.model import Example
 if TYPE_CHECKING:
     from conformance.search.minimise.candidates import CandidateRunner
     from opinfo.device import Device
+    from opinfo.sample_source import SampleSource
 
 #: Seconds without a message after which the subprocess counts as hung.
 _SILENCE = 60.0
@@ -32,12 +33,21 @@ _TARGET = "conformance.search.minimise.tasks:serve"
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The setup of a search: the device, the plan, and the number of samples for an op and dtype in the plan."""
+    """The setup of a search: the device, the plan, the number of samples for an op and dtype in the plan, and the path of
+    the recording that the plan replays, if it replays one."""
 
     device: str
     descriptor: str | None  # the path of a descriptor that is not registered
     samples: int
     plan: str = "quick"
+    recording: str | None = None
+
+    def source(self) -> SampleSource:
+        """Returns the source of the subjects and samples. The first call may take seconds. Raises RecordingError if the
+        recording cannot be read."""
+        from conformance.recordings.source import source_of
+
+        return source_of(self.recording)
 
     def open(self) -> Device:
         """Opens the device in this process and limits the process to one thread. Returns the device. Raises
@@ -116,18 +126,19 @@ def minimised(bench: Bench, tasks: Sequence[Task]) -> Iterator[Answer]:
 
 def serve(orders: object, tell: Tell) -> None:
     from conformance.search.minimise.candidates import CandidateRunner
-    from opinfo.database import DATABASE
     from opinfo.layouts import forget_geometries
 
     given = msgspec.convert(orders, Orders[Task])
     device = given.bench.open()
-    DATABASE.subjects()  # takes seconds, which must not count for the first task
+    source = given.bench.source()
+    source.subjects()  # takes seconds, which must not count for the first task
     tell.ready()
 
     @lru_cache(maxsize=4)
     def runner_of(op: str, dtype: str, variant: str) -> CandidateRunner:
         forget_geometries()
-        return CandidateRunner.of(op, dtype, device, given.bench.samples, variant=variant)
+        count = given.bench.samples
+        return CandidateRunner.of(op, dtype, device, count, source, variant=variant)
 
     for task in given.tasks:
         faulthandler.dump_traceback_later(_SILENCE / 2, exit=True)

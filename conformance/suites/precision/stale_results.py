@@ -12,9 +12,17 @@ from conformance.checks.ops import standalone_checks
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.roundings import as_exact, exact_answer
 from conformance.checks.ops.script import NotApplicable, NotReturned, WrongAlready
-from opinfo.compare import SUM_ROUNDINGS, Wrong, difference, outputs_of, replace_tensors, tensors_of
+from opinfo.compare import (
+    SUM_ROUNDINGS,
+    Tolerances,
+    Wrong,
+    difference,
+    outputs_of,
+    replace_tensors,
+    tensors_of,
+)
 from opinfo.reference import value_answer
-from opinfo.samples import Sample
+from opinfo.samples import Sample, Traits
 
 TRUST = "precision.trust"
 
@@ -29,11 +37,11 @@ def check_stale_results(ctx: OpContext) -> None:
     with ctx.running(TRUST):
         chosen: list[Sample] = []
         for sample in sorted(ctx.samples, key=lambda s: (s.numel > 2**16, s.index)):
-            if len(chosen) < _SAMPLES and not impostors(ctx, sample):
+            if len(chosen) < _SAMPLES and not impostors(ctx.traits, ctx.tolerances, sample):
                 chosen.append(sample)
         given: dict[str, Any] = {"dtype": ctx.dtype, "tolerances": ctx.tolerances}
         for turn, sample in enumerate([*chosen, *chosen[:1]]):
-            given |= {"turn": turn, "roundings": roundings(ctx), "strided": ""}
+            given |= {"turn": turn, "roundings": roundings(ctx.traits), "strided": ""}
             standalone_checks.run(ctx, TRUST, "", fresh_answers, sample=sample, **given)
         for turn, how in enumerate(("step", "transposed", "into"), len(chosen) + 1):
             takes = _takes_out if how == "into" else _takes_strided
@@ -84,23 +92,26 @@ def _agrees(
     want = value_answer(ctx.subject.reference, sample.call.on, sample.tensors)
     if found.raises is not None or want.raises is not None:
         return False
-    return difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx)) is None
+    return (
+        difference(found.result, want.result, ctx.tolerances, roundings=roundings(ctx.traits))
+        is None
+    )
 
 
-def roundings(ctx: OpContext) -> float:
+def roundings(traits: Traits) -> float:
     """Return the number of extra roundings by which a result may differ. The number is the same as for
     layout.values."""
-    return SUM_ROUNDINGS if "values.sums" in ctx.traits.families else 0.0
+    return SUM_ROUNDINGS if "values.sums" in traits.families else 0.0
 
 
-def impostors(ctx: OpContext, sample: Sample) -> list[str]:
+def impostors(traits: Traits, tolerances: Tolerances, sample: Sample) -> list[str]:
     """Return the names of wrong results (zeros, the last result, a constant, an operand) that the comparison would
     accept for the sample. A sample with such a result is not used. "an operand" is not tried for an op that is
     documented to return its operand."""
-    kind = getattr(torch, ctx.dtype)
+    kind = getattr(torch, traits.dtype)
     values, more = sample.tensors, others(sample.tensors, kind)
-    stale = value_answer(ctx.subject.reference, sample.call.on, values)
-    answer = value_answer(ctx.subject.reference, sample.call.on, more)
+    stale = value_answer(traits.subject.reference, sample.call.on, values)
+    answer = value_answer(traits.subject.reference, sample.call.on, more)
     want = outputs_of(answer.result) if answer.raises is None and stale.raises is None else None
     if not want or not any(each.numel() for each in want):
         return ["no result"]
@@ -112,12 +123,12 @@ def impostors(ctx: OpContext, sample: Sample) -> list[str]:
     if first.numel() > 1:
         constant = first.flatten()[0].item()
         wrong["a constant"] = [torch.full_like(each, constant) for each in want]
-    if more_values and "returns_input" not in ctx.traits.families:
+    if more_values and "returns_input" not in traits.families:
         wrong["an operand"] = [*more_values, *want[1:]]
     return [
         name
         for name, found in wrong.items()
-        if difference(found, want, ctx.tolerances, roundings=roundings(ctx)) is None
+        if difference(found, want, tolerances, roundings=roundings(traits)) is None
     ]
 
 

@@ -1,0 +1,132 @@
+"""Draws the tensors of a recorded call: with the recorded dtypes and shapes, and with elements from the recorded range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import frexp
+from typing import Any
+
+import torch
+
+from conformance.recordings.wire import RecordedCall, RecordedTensor, RecordingError, Values
+from opinfo.compare import Arguments
+from opinfo.encoding import ARGUMENTS, read_value
+from opinfo.layouts import Geometry, Layout, recorded_geometry
+
+#: What the elements of a tensor are drawn from if their range was not recorded.
+_UNKNOWN = Values(-2.0, 2.0)
+#: A range whose largest number is smaller is multiplied.
+_LARGE_ENOUGH = 0.25
+_CONTIGUOUS = Layout("contiguous")
+
+
+def arguments_of(call: RecordedCall, seed: int) -> Arguments:
+    """Returns the arguments of a recorded call with contiguous CPU tensors. The elements are the recorded ones, or drawn
+    from the recorded range; the same seed gives the same elements. Raises RecordingError if the call cannot be made from
+    the recording."""
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        tensors = [draw_tensor(each, generator) for each in call.tensors]
+        return bind(call, tensors)
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise RecordingError(f"{call.name}: {error}") from None
+
+
+def bind(call: RecordedCall, tensors: Sequence[torch.Tensor]) -> Arguments:
+    """Returns the arguments of a recorded call with the given tensors. Raises the errors of
+    :func:`opinfo.encoding.read_value`."""
+
+    def read(document: Any) -> Any:
+        return read_value(document, ARGUMENTS, lambda number: tensors[number])
+
+    args = tuple(read(each) for each in call.args)
+    return Arguments(args, {name: read(each) for name, each in call.kwargs.items()})
+
+
+def geometries_of(call: RecordedCall) -> tuple[Geometry, ...]:
+    """Returns the geometries that the tensors of a call had. A tensor without recorded strides is contiguous."""
+    return tuple(
+        _CONTIGUOUS.geometry(each.shape)
+        if each.stride is None
+        else recorded_geometry(each.shape, each.stride, each.offset)
+        for each in call.tensors
+    )
+
+
+def repeat_elements(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """Returns the tensor with equal elements along each dimension of stride 0, as a tensor with these strides has."""
+    repeats = [dim for dim, step in enumerate(stride) if step == 0 and tensor.shape[dim] > 1]
+    if not repeats:
+        return tensor
+    one = tensor
+    for dim in repeats:
+        one = one.narrow(dim, 0, 1)
+    return one.expand(tensor.shape).contiguous()
+
+
+def draw_tensor(recorded: RecordedTensor, generator: torch.Generator) -> torch.Tensor:
+    """Returns a contiguous CPU tensor with elements of the recorded kind. Raises AttributeError for an unknown dtype."""
+    if recorded.elements is not None:
+        tensor: torch.Tensor = read_value({"tensor": recorded.elements})
+        return tensor.contiguous()
+    dtype: torch.dtype = getattr(torch, recorded.dtype)
+    shape, values = recorded.shape, recorded.values
+    if dtype.is_complex:
+        parts = _floats((*shape, 2), values, generator, torch.float64)
+        return torch.view_as_complex(parts).to(dtype)
+    if dtype.is_floating_point:
+        return _floats(shape, values, generator, torch.float64).to(dtype)
+    return _integers(shape, values, generator).to(dtype)
+
+
+def _floats(
+    shape: tuple[int, ...], values: Values, generator: torch.Generator, dtype: torch.dtype
+) -> torch.Tensor:
+    low, high = values.low, values.high
+    if low is None or high is None:
+        low, high = _UNKNOWN.low or 0.0, _UNKNOWN.high or 0.0
+    low, high = _enlarged(low, high)
+    drawn = torch.rand(shape, generator=generator, dtype=dtype) * (high - low) + low
+    flat = drawn.view(-1)
+    special = [float("nan")] * values.nan + [float("inf")] * values.infinite
+    for number, each in enumerate(special[: flat.numel()]):
+        flat[-1 - number] = each
+    if flat.numel() > len(special) and values.low is not None:
+        flat[0] = low  # the range is met at both ends
+        if flat.numel() > len(special) + 1:
+            flat[1] = high
+    return drawn
+
+
+def _enlarged(low: float, high: float) -> tuple[float, float]:
+    """Returns the range, multiplied by a power of 2 if all its numbers are small. Gradients and moments of an optimizer are
+    often smaller than the absolute tolerance of a comparison, so that wrong results would pass."""
+    largest = max(abs(low), abs(high))
+    if largest == 0 or largest >= _LARGE_ENOUGH:
+        return low, high
+    factor = 2.0 ** -frexp(largest)[1]
+    return low * factor, high * factor
+
+
+def _integers(shape: tuple[int, ...], values: Values, generator: torch.Generator) -> torch.Tensor:
+    count = 1
+    for size in shape:
+        count *= size
+    low = 0 if values.low is None else int(values.low)
+    high = 1 if values.high is None else int(values.high)
+    if not values.repeats and high - low + 1 >= count:
+        drawn = _distinct(low, high, count, generator)
+    else:
+        drawn = torch.randint(low, high + 1, (count,), generator=generator)
+        if count > 1:
+            drawn[0], drawn[1] = low, high
+    return drawn.view(shape)
+
+
+def _distinct(low: int, high: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Returns ``count`` different integers from ``low`` to ``high``, both included if there are two or more."""
+    if count <= 1:
+        return torch.full((count,), low)
+    # one integer from each of ``count`` equal parts of the range, in random order
+    edges = torch.linspace(low, high, count, dtype=torch.float64).round().to(torch.int64)
+    return edges[torch.randperm(count, generator=generator)]

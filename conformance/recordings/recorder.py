@@ -1,0 +1,320 @@
+"""Records the aten calls that a program makes: each distinct call once, with the number of times that it was made."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from math import frexp, isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.recordings.places import Found, Places
+from conformance.recordings.wire import (
+    FORMAT,
+    VERSION,
+    Header,
+    Place,
+    RecordedCall,
+    RecordedTensor,
+    Recording,
+    Values,
+    write_recording,
+)
+from opinfo.catalog import dtype_name
+from opinfo.encoding import ARGUMENTS, NotEncodable, write_value
+from opinfo.torch_private import FakeTensor, storage_id
+
+#: The classes of tensors whose calls are recorded. The calls of other subclasses reach the recorder again with the plain
+#: tensors that they hold.
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+#: The namespaces of ops that compute nothing: markers of the profiler.
+_NOT_RECORDED: Final = frozenset({"profiler"})
+
+
+class _Seen:
+    """A distinct call: what is written of it, and the number of calls at each place."""
+
+    __slots__ = ("call", "places")
+
+    def __init__(self, call: RecordedCall) -> None:
+        self.call = call
+        self.places: Counter[Found] = Counter()
+
+
+class CallRecorder(TorchDispatchMode):
+    """Records the calls that are made while the mode is active.
+
+    Calls are distinct if they differ in the overload, in an argument, or in the dtype, shape, strides, offset, shared
+    storage or requires_grad of a tensor. Numbers of floating point are compared by their order of magnitude alone, because
+    an optimizer passes another step size in each step. The values of tensors are those of the first of equal calls.
+    """
+
+    def __init__(self, *, elements: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = elements
+        self.left_out: Counter[str] = Counter()  # the reasons why calls are not in the recording
+        self._calls: dict[Any, _Seen] = {}
+        self._places = Places()
+        self._optimizing = threading.local()
+        self._autocast = threading.local()
+
+    # -- the calls
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func.namespace in _NOT_RECORDED:
+            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        tensors: list[torch.Tensor] = []
+        form = (
+            (_form(args, tensors), _form(tuple(kwargs.items()), tensors))
+            if kwargs
+            else _form(args, tensors)
+        )
+        place, backward = self._places.find()
+        phase = "backward" if backward else self._phase()
+        key = (func, form, *_geometries(tensors), phase, self._autocast_of(tensors))
+        try:
+            seen = self._calls.get(key)
+            if seen is None:
+                seen = self._first(key, func, args, kwargs, tensors)
+        except NotEncodable as reason:
+            self.left_out[f"{func}: {reason}"] += 1
+        else:
+            if seen is not None:
+                seen.places[place] += 1
+        return func(*args, **kwargs)
+
+    def _phase(self) -> str:
+        return "optimizer" if getattr(self._optimizing, "steps", 0) else "forward"
+
+    def _autocast_of(self, tensors: list[torch.Tensor]) -> str:
+        enabled: Mapping[str, bool] = getattr(self._autocast, "enabled", {})
+        for tensor in tensors:
+            kind = tensor.device.type
+            if enabled.get(kind):
+                return dtype_name(torch.get_autocast_dtype(kind))
+        return ""
+
+    def _first(
+        self,
+        key: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+    ) -> _Seen | None:
+        """Adds a call that is made for the first time. Returns None for a call of a compiler on fake tensors. Raises
+        NotEncodable if an argument cannot be written."""
+        if any(isinstance(each, FakeTensor) or each.is_meta for each in tensors):
+            return None
+        for each in tensors:
+            if each.layout is not torch.strided:
+                raise NotEncodable(f"a tensor of layout {str(each.layout)[6:]} is not recorded")
+            if each.is_quantized:
+                raise NotEncodable("a quantized tensor is not recorded")
+        numbers = iter(range(len(tensors)))
+        write = partial(write_value, codecs=ARGUMENTS, tensor=lambda _: next(numbers))
+        storages: dict[int, int] = {}
+        described = tuple(
+            describe_tensor(
+                each, storages.setdefault(storage_id(each), len(storages)), elements=self.elements
+            )
+            for each in tensors
+        )
+        call = RecordedCall(
+            op=str(func),
+            args=[write(_without_generator(each)) for each in args],
+            kwargs={name: write(_without_generator(each)) for name, each in kwargs.items()},
+            tensors=described,
+            phase=key[-2],
+            autocast=key[-1],
+        )
+        found = self._calls[key] = _Seen(call)
+        return found
+
+    def recording(self, command: str = "") -> Recording:
+        """Returns what was recorded so far."""
+        calls = []
+        for seen in self._calls.values():
+            places: Counter[Place] = Counter()
+            for found, count in seen.places.items():
+                places[self._places.place(found)] += count
+            calls.append(_with_places(seen.call, places))
+        lacks = tuple(f"{count:,} x {why}" for why, count in self.left_out.items())
+        header = Header(FORMAT, VERSION, str(torch.__version__), command, lacks)
+        return Recording(header, tuple(calls))
+
+    # -- the program around the calls
+
+    @contextmanager
+    def recording_program(self) -> Iterator[None]:
+        """Records the calls of this thread, and of all threads that are started within the context, with their modules,
+        phases and autocast regions."""
+        steps = (
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        )
+        before = threading.getprofile()
+        threading.setprofile(self._join_thread)
+        try:
+            with self._places.following(), self._following_autocast(), self:
+                yield
+        finally:
+            threading.setprofile(before)
+            for hook in steps:
+                hook.remove()
+
+    def _join_thread(self, *_: Any) -> None:
+        """Makes a thread that begins record its calls. Python calls the function before the thread's first statement."""
+        sys.setprofile(None)
+        self.__enter__()  # type: ignore[no-untyped-call]  # until the thread ends
+
+    def _step_begins(self, *_: Any) -> None:
+        self._optimizing.steps = getattr(self._optimizing, "steps", 0) + 1
+
+    def _step_ends(self, *_: Any) -> None:
+        self._optimizing.steps = max(0, getattr(self._optimizing, "steps", 0) - 1)
+
+    @contextmanager
+    def _following_autocast(self) -> Iterator[None]:
+        """Follows the autocast regions within the context. Below autocast, where the recorder is, torch says that
+        autocast is off."""
+        original, state = torch.set_autocast_enabled, self._autocast
+
+        def set_enabled(*given: Any) -> None:
+            original(*given)
+            if len(given) == 2:
+                state.enabled = {**getattr(state, "enabled", {}), given[0]: given[1]}
+
+        torch.set_autocast_enabled = set_enabled  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled = original
+
+
+@contextmanager
+def record(path: str | Path, *, elements: bool = False) -> Iterator[CallRecorder]:
+    """Records the aten calls within the context, and writes them to a file at its end, also after an exception.
+
+    With ``elements``, the elements of the tensors are recorded too; without, only their range. Raises OSError if the file
+    cannot be written.
+    """
+    recorder = CallRecorder(elements=elements)
+    try:
+        with recorder.recording_program():
+            yield recorder
+    finally:
+        write_recording(Path(path), recorder.recording())
+
+
+def describe_tensor(
+    tensor: torch.Tensor, storage: int = 0, *, elements: bool = False
+) -> RecordedTensor:
+    """Returns the description of a strided tensor. ``storage`` is the number of its storage within the call."""
+    plain = tensor.detach()
+    return RecordedTensor(
+        dtype=dtype_name(tensor.dtype),
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()),
+        offset=int(tensor.storage_offset()),
+        storage=storage,
+        device=tensor.device.type,
+        requires_grad=tensor.requires_grad,
+        parameter=isinstance(tensor, torch.nn.Parameter),
+        values=values_of(plain),
+        elements=write_value(plain.cpu())["tensor"] if elements else None,
+    )
+
+
+def values_of(tensor: torch.Tensor) -> Values:
+    """Returns the range of the elements of a tensor, and which special ones it has."""
+    if tensor.numel() == 0:
+        return Values(repeats=False)
+    plain = tensor.resolve_conj().resolve_neg()
+    if plain.is_complex():
+        plain = torch.view_as_real(plain)
+    if plain.dtype is torch.bool:
+        return Values(float(plain.all()), float(plain.any()))
+    if not plain.is_floating_point():
+        low, high = (int(each) for each in plain.to(torch.int64).aminmax())
+        return Values(low, high, repeats=plain.unique().numel() < plain.numel())
+    plain = plain if plain.dtype in (torch.float32, torch.float64) else plain.to(torch.float32)
+    finite = plain if bool(plain.isfinite().all()) else plain[plain.isfinite()]
+    nan, infinite = bool(plain.isnan().any()), bool(plain.isinf().any())
+    if finite.numel() == 0:
+        return Values(nan=nan, infinite=infinite)
+    smallest, largest = finite.aminmax()
+    return Values(float(smallest), float(largest), nan=nan, infinite=infinite)
+
+
+def _with_places(call: RecordedCall, places: Mapping[Place, int]) -> RecordedCall:
+    most = sorted(places.items(), key=lambda each: -each[1])
+    return msgspec.structs.replace(call, count=sum(places.values()), places=tuple(most))
+
+
+def _without_generator(value: Any) -> Any:
+    """Returns None in place of a generator of random numbers, which cannot be written; otherwise the value."""
+    return None if isinstance(value, torch.Generator) else value
+
+
+def _form(values: Any, tensors: list[torch.Tensor]) -> Any:
+    """Returns the arguments as a key, with None in place of each tensor, which is added to ``tensors``."""
+    found: list[Any] = []
+    for each in values:
+        kind = type(each)
+        if kind in _PLAIN or isinstance(each, torch.Tensor):
+            tensors.append(each)
+            found.append(_TENSOR)
+        elif kind is list or kind is tuple:
+            found.append((kind, _form(each, tensors)))
+        elif kind is float:
+            found.append((kind, each < 0, frexp(each)[1]) if isfinite(each) else repr(each))
+        elif kind is int or kind is str or each is None:
+            found.append(each)
+        else:  # a bool equals an int, a dtype or device has a text of its own
+            found.append((kind, str(each)))
+    return tuple(found)
+
+
+_TENSOR: Final = object()
+
+
+def _geometries(tensors: list[torch.Tensor]) -> list[Any]:
+    found: list[Any] = []
+    for each in tensors:
+        if each.layout is torch.strided:
+            found += (
+                *(each.dtype, each.shape, each.stride(), each.storage_offset()),
+                each.requires_grad,
+            )
+        else:
+            found += (each.dtype, each.shape, each.layout)
+    if len(tensors) > 1:
+        numbers: dict[int, int] = {}
+        found += (
+            numbers.setdefault(storage_id(each), len(numbers))
+            for each in tensors
+            if each.layout is torch.strided
+        )
+    return found

@@ -1,0 +1,232 @@
+"""The source of samples that replays a recording: each recorded call is a subject, with the call as its sample."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from conformance.recordings.operands import arguments_of, geometries_of, repeat_elements
+from conformance.recordings.wire import (
+    RecordedCall,
+    Recording,
+    RecordingError,
+    read_recording,
+)
+from opinfo.compare import Arguments, tensors_of
+from opinfo.database import DATABASE
+from opinfo.sample_source import SampleSource
+from opinfo.samples import SEED, Sample
+from opinfo.subject import Function, Source, Subject, names_of_packet
+
+#: Up to this number of elements, a call runs in every layout; a larger one only in the neighbours of its own geometry.
+_EVERY_LAYOUT: Final = 2**16
+NEIGHBOURS: Final = (
+    "contiguous",
+    "contiguous+offset",
+    "contiguous+step_inner+offset",
+    "transposed",
+    "channels_last",
+    "contiguous/transposed",
+)
+
+
+#: The layouts of an op that only torch calls, besides the recorded one: in others torch need not call it.
+_OF_INTERNAL: Final = ("contiguous", "contiguous+offset")
+
+
+class NotReplayed(RecordingError):
+    """The error for a recorded call that cannot be made alone, or whose op is not registered with torch."""
+
+
+class WrittenArguments:
+    """An op that returns nothing and writes to lists of tensors, such as ``_foreach_mul_``, as a function that returns the
+    tensors that it wrote to."""
+
+    def __init__(self, overload: Any) -> None:
+        self.overload = overload
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.overload(*args, **kwargs)
+        given = dict(zip((each.name for each in self.overload._schema.arguments), args)) | kwargs
+        return tuple(
+            each
+            for argument in self.overload._schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+            for each in given.get(argument.name) or ()
+        )
+
+
+class AtenCall(Subject):
+    """A recorded call of an overload of an op."""
+
+    schemas: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
+    declares_view: bool = False
+    dtypes: frozenset[str] = frozenset()
+    #: the rules for special values make calls of their own, which an overload need not take
+    unwanted_families = ("special.",)
+
+    def __init__(self, call: RecordedCall) -> None:
+        overload = overload_of(call.op)
+        if torch.Tag.inplace_view in overload.tags:
+            raise NotReplayed("the op changes the sizes or strides of its operand in place")
+        self.call, self.overload = call, overload
+        schema = overload._schema
+        function = overload if schema.returns else WrittenArguments(overload)
+        self.id, self.function, self.reference = call.name, function, function
+        self.dtypes = frozenset({call.dtype})
+        self.schemas = (schema,)
+        space, _, packet = schema.name.partition("::")
+        own = (packet, packet.removeprefix("_foreach_")) if space == "aten" else ()
+        names = (name for each in own for name in names_of_packet(each))
+        self.names = tuple(dict.fromkeys(names)) or (f"{space}.{packet}",)
+        aliases = [each.alias_info for each in schema.returns]
+        self.declares_view = any(each is not None and not each.is_write for each in aliases)
+        # an op that only torch calls need not refuse what torch never passes to it
+        self.is_internal = space == "aten" and (
+            packet.startswith(("_", "native_")) or "backward" in packet
+        )
+        self.checks_sizes = space == "aten" and not self.is_internal
+        self.layouts = _OF_INTERNAL if self.is_internal else None
+
+    @property
+    def own_families(self) -> frozenset[str]:
+        """The families that follow from the schema, and those that keep the sizes of tensors."""
+        found = set(super().own_families)
+        if any(
+            each.alias_info is not None and each.alias_info.is_write for each in self._arguments
+        ):
+            found.add("mutates.arguments")
+        if torch.Tag.nondeterministic_seeded in self.overload.tags:
+            found.add("values.free")
+        if not self.checks_sizes:
+            found |= {"axes.keep_shapes", "explore.keeps_sizes"}
+        return frozenset(found)
+
+    @property
+    def _arguments(self) -> Any:
+        return self.overload._schema.arguments
+
+    def tolerance(self, dtype: str, torch_type: str) -> tuple[float, float] | None:
+        """Returns the largest tolerance that torch's database has for an op with a kernel of this name."""
+        found = [
+            each.tolerance(dtype, torch_type) for each in _entries_by_packet().get(self._packet, ())
+        ]
+        return max((each for each in found if each is not None), default=None)
+
+    @property
+    def _packet(self) -> str:
+        name: str = self.overload._schema.name
+        return name.replace("aten::_foreach_", "aten::").rstrip("_")
+
+    def written_tensors(self, call: Any) -> frozenset[int]:
+        """Returns the positions of the tensors to which the op writes by its schema."""
+        given = dict(zip((each.name for each in self._arguments), call.args)) | call.kwargs
+        written = {
+            id(tensor)
+            for each in self._arguments
+            if each.alias_info is not None and each.alias_info.is_write
+            for tensor in tensors_of(given.get(each.name))
+        }
+        return frozenset(n for n, each in enumerate(call.tensors) if id(each) in written)
+
+    def source_of(self, function: Function) -> Source:
+        """Returns the expression by which a repro script refers to the op."""
+        if isinstance(function, WrittenArguments):
+            return f"WrittenArguments(torch.ops.{function.overload})", (WrittenArguments,)
+        return super().source_of(function)
+
+    @cached_property
+    def unsafe_in_graphs(self) -> bool:
+        """True if the op has a tag that excludes it from graphs (see torch.Tag)."""
+        tags = {
+            torch.Tag.cudagraph_unsafe,
+            torch.Tag.dynamic_output_shape,
+            torch.Tag.data_dependent_output,
+        }
+        return bool(tags & set(self.overload.tags))
+
+    @cached_property
+    def pointwise(self) -> bool:
+        """True if the op is tagged as pointwise (torch.Tag.pointwise)."""
+        return torch.Tag.pointwise in self.overload.tags
+
+
+class RecordedSource:
+    """A recording as a :class:`opinfo.sample_source.SampleSource`. Calls that cannot be replayed are in
+    ``left_out``, with the reasons."""
+
+    def __init__(self, recording: Recording, digest: str) -> None:
+        self.recording, self.digest = recording, digest
+        self.left_out: dict[str, str] = {}
+        self._subjects: dict[str, Subject] = {}
+        for name, call in recording.named().items():
+            try:
+                self._subjects[name] = AtenCall(call)
+            except NotReplayed as error:
+                self.left_out[name] = str(error)
+
+    def subjects(self) -> Mapping[str, Subject]:
+        """Returns the distinct calls by name, in the order of their first occurrence."""
+        return self._subjects
+
+    def samples(self, subject: Subject, dtype: str, *, seed: int = SEED) -> list[Sample]:
+        """Returns the recorded call as the only sample. The seed draws its elements. Raises RecordingError if the call
+        cannot be made from the recording."""
+        assert isinstance(subject, AtenCall), f"{subject.id} is not of this recording"
+        call = subject.call
+        arguments = arguments_of(call, seed + int(call.digest, 16))
+        geometries = geometries_of(call)
+        tensors = [
+            repeat_elements(each, place.stride)
+            for each, place in zip(arguments.tensors, geometries, strict=True)
+        ]
+        arguments = Arguments(*arguments.bind(tensors))
+        layouts = subject.layouts
+        if layouts is None and sum(each.numel() for each in tensors) > _EVERY_LAYOUT:
+            layouts = NEIGHBOURS
+        return [Sample(0, arguments, None, layouts=layouts, geometries=geometries)]
+
+    def describe(self) -> str:
+        return f"a recording of {len(self._subjects)} distinct calls, {self.digest}"
+
+
+@cache
+def _entries_by_packet() -> Mapping[str, list[Subject]]:
+    """Returns the entries of torch's database by the name of an aten op without the underscore of in-place ops."""
+    found: dict[str, list[Subject]] = {}
+    for entry in DATABASE.subjects().values():
+        for packet in {each.rstrip("_") for each in entry.packets}:
+            found.setdefault(packet, []).append(entry)
+    return found
+
+
+def overload_of(op: str) -> Any:
+    """Returns the overload of an op by its name, such as ``aten.addmm.default``. Raises NotReplayed if no library has
+    registered it."""
+    space, _, rest = op.partition(".")
+    packet, _, overload = rest.rpartition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, space), packet), overload)
+    except (AttributeError, RuntimeError):
+        raise NotReplayed(
+            f"torch {torch.__version__} has no op {op}; import the module that registers it"
+        ) from None
+
+
+@cache
+def open_recording(path: Path) -> RecordedSource:
+    """Returns the source for the recording in a file. Raises RecordingError if the file is not a recording."""
+    recording = read_recording(path)
+    return RecordedSource(recording, hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest())
+
+
+def source_of(recording: str | None) -> SampleSource:
+    """Returns the source for the recording with the given path; torch's database of ops if the path is None. Raises
+    RecordingError if the file is not a recording."""
+    return DATABASE if recording is None else open_recording(Path(recording))
