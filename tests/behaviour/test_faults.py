@@ -218,8 +218,7 @@ def test_drawn_programs_catch_faults_and_are_shrunk(
         pytest.param(
             "allocator.ignore_record_stream", "allocator.record_stream", marks=pytest.mark.slow
         ),
-        # The script of this program misses the fault now and then: nothing in it delays the other stream.
-        pytest.param("streams.ignore_wait", "streams.wait", marks=pytest.mark.slow),
+        ("streams.ignore_wait", "streams.wait"),
         pytest.param(
             "streams.copy_ignores_peer_stream", "streams.cross_device", marks=pytest.mark.slow
         ),
