@@ -196,7 +196,8 @@ def test_a_derivative_without_derivatives_is_noticed_by_second_gradients(op: str
     with mutants.planted(mutant):
         noticed = item.noticed()
     assert mutant.reached
-    assert noticed == ["autograd.second"]
+    # compiled code has the derivative of the derivative too
+    assert {*noticed} - {"compile.eager_equals_compiled"} == {"autograd.second"}
 
 
 class _NoKernel(mutants.Mutant):

@@ -257,3 +257,32 @@ def test_programs_are_steered_towards_what_is_missing_and_end_there() -> None:
     [(_, program), *more] = steered(lambda _: Counter(), reach, 0, 9)
     assert not more and Counter().reached(program) >= reach.table
     assert program[-2:] in ([("back",), ("up", 0)], [("back",), program[-1]])
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_the_work_of_a_failing_program_is_over_before_its_buffers_are_freed(
+    settles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it writes to the memory of the next program, which then fails without being wrong. A device that cannot
+    be waited for does not hide the failure."""
+    monkeypatch.undo()  # programs run
+    held: list[bool] = []
+
+    class Buffer:
+        def __del__(self) -> None:
+            held.append(False)
+
+    def settle() -> None:
+        held.append(True)
+        if not settles:
+            raise RuntimeError("the device is lost")
+
+    def program() -> None:
+        buffer = Buffer()
+        raise AssertionError("the program fails", id(buffer))
+
+    trial = Trial(SimpleNamespace(search=None, settle=settle), ALLOCATOR.drawn)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="the program fails"):
+        trial.run((), program)
+    assert held == [True, False]
+    assert trial.found is not None and trial.found[0] == ()

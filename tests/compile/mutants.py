@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
 from conformance.suites.compile import eager_equals_compiled, together
-from conformance.suites.compile.calls import WHOLE
+from conformance.suites.compile.compiled_samples import WHOLE
 
 aten = torch.ops.aten
 Planted = AbstractContextManager[None]

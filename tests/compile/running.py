@@ -6,7 +6,7 @@ from conformance.checks.call_hooks import UNWATCHED, Guard
 from conformance.checks.cells import CellRecord, Recorder
 from conformance.checks.ops.context import OpContext, run_checks
 from conformance.suites.compile import SUITE
-from conformance.suites.compile.calls import WHOLE
+from conformance.suites.compile.compiled_samples import WHOLE
 from devices import registry
 from opinfo.axes import samples_of
 from opinfo.database import DATABASE

@@ -38,7 +38,8 @@ class Mutant:
     clauses: str = "distributed.collectives"
 
 
-def _dense(x: Tensor) -> Tensor:
+def read_as_dense(x: Tensor) -> Tensor:
+    """Returns what a kernel reads that takes the tensor for contiguous."""
     strides, step = [], 1
     for size in reversed(x.shape):
         strides.insert(0, step)
@@ -141,28 +142,36 @@ MUTANTS: dict[str, Mutant] = {
     "sound": Mutant(),
     "raises": Mutant(read=lambda name, x: x / (1 // 0)),
     # operands
-    "reads_dense": Mutant(read=lambda name, x: _dense(x)),
-    "reads_all_reduce_dense": Mutant(read=lambda name, x: _dense(x) if name == "all_reduce" else x),
-    "reads_gather_dense": Mutant(read=lambda name, x: _dense(x) if name == "gather" else x),
-    "reads_scatter_dense": Mutant(read=lambda name, x: _dense(x) if name == "scatter" else x),
-    "reads_sent_dense": Mutant(read=lambda name, x: _dense(x) if name == "send" else x),
+    "reads_dense": Mutant(read=lambda name, x: read_as_dense(x)),
+    "reads_all_reduce_dense": Mutant(
+        read=lambda name, x: read_as_dense(x) if name == "all_reduce" else x
+    ),
+    "reads_gather_dense": Mutant(read=lambda name, x: read_as_dense(x) if name == "gather" else x),
+    "reads_scatter_dense": Mutant(
+        read=lambda name, x: read_as_dense(x) if name == "scatter" else x
+    ),
+    "reads_sent_dense": Mutant(read=lambda name, x: read_as_dense(x) if name == "send" else x),
     "reads_lists_dense": Mutant(
-        read=lambda name, x: _dense(x) if name in ("reduce_scatter", "all_to_all") else x
+        read=lambda name, x: read_as_dense(x) if name in ("reduce_scatter", "all_to_all") else x
     ),
     "reads_without_offset": Mutant(read=lambda name, x: x.as_strided(x.shape, x.stride(), 0)),
     "reads_transposed_as_rows": Mutant(
-        read=lambda name, x: _dense(x) if x.numel() == _last(x) - x.storage_offset() + 1 else x
+        read=lambda name, x: (
+            read_as_dense(x) if x.numel() == _last(x) - x.storage_offset() + 1 else x
+        )
     ),
     "reads_channels_last_as_rows": Mutant(
         read=lambda name, x: (
-            _dense(x) if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) else x
+            read_as_dense(x)
+            if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+            else x
         )
     ),
-    "reads_expanded_once": Mutant(read=lambda name, x: _dense(x) if 0 in x.stride() else x),
+    "reads_expanded_once": Mutant(read=lambda name, x: read_as_dense(x) if 0 in x.stride() else x),
     "writes_received_dense": Mutant(
-        write=lambda name, target, result: (_dense(target) if name == "receive" else target).copy_(
-            result
-        )
+        write=lambda name, target, result: (
+            read_as_dense(target) if name == "receive" else target
+        ).copy_(result)
     ),
     "writes_past": Mutant(write=_write_past),
     "writes_before": Mutant(write=_write_before),

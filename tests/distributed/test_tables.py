@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conformance.suites.distributed.backend import subsets
-from conformance.suites.distributed.calls import COLLECTIVES, Views, root_of
+from conformance.suites.distributed.collective_calls import COLLECTIVES, Views, root_of
 from conformance.suites.distributed.reductions import MEANT, QUICK, given, reduced
 from conformance.suites.distributed.sizes import SPLITS
 from conformance.suites.distributed.views import LAYOUTS, SHAPE, numbers, shown

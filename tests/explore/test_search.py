@@ -235,7 +235,7 @@ PROGRAMS: list[tuple[BehaviourCase, tuple[Any, ...]]] = [
 @pytest.mark.parametrize(("case", "program"), PROGRAMS, ids=["streams", "allocator", "graphs"])
 def test_a_program_reads_back(case: BehaviourCase, program: tuple[Any, ...]) -> None:
     assert decode_program(case, encode_program(program)) == program
-    assert case.drawn is not None and case.drawn.told(*program)
+    assert case.drawn is not None and case.drawn.describe(*program)
 
 
 def test_what_data_cannot_hold_says_so() -> None:

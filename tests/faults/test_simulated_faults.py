@@ -85,7 +85,7 @@ def test_every_clause_has_a_fault_or_a_reason_why_it_has_none() -> None:
 
 #: Without a probe: these show only in compiled code, in a profile, or among several processes, which takes as much code as the
 #: cases that notice them (tests/behaviour/test_faults.py tries each).
-_SHOWN_BY_CASES = ("profiler.", "distributed.")
+_SHOWN_BY_CASES = ("profiler.", "distributed.", "sharing.")
 _ALSO_SHOWN_BY_CASES = frozenset(
     f"compile.{clause}"
     for clause in ("programs", "autograd", "stride_tags", "nested", "export", "device_interface")

@@ -104,7 +104,7 @@ def test_the_call_that_ended_the_process_is_left_out_of_its_group(disturbed: Dis
     strides = disturbed.cells[CellKey("layout.output_strides", "neg", "float32")]
     assert strides.outcome is Outcome.PASS
     assert strides.message == (
-        f"1 call was skipped because this or another call ended a process earlier in this run, see {POISON}"
+        f"1 call was skipped because it, or a call of another cell that runs it, ended a process earlier in this run, see {POISON}"
     )
     assert strides.checks < disturbed.calm[strides.key].checks
 

@@ -14,34 +14,66 @@ import torch
 _PROGRAMS: Final = 24
 #: Steps of a program: each makes a tensor of an earlier one, or of two.
 _ONE: Final[tuple[Callable[[Any], Any], ...]] = (
-    *(torch.sin, torch.cos, torch.exp, torch.tanh, torch.sigmoid, torch.abs, torch.neg, torch.relu),
-    *(torch.floor, torch.clone, torch.sqrt, lambda x: x.pow(2), lambda x: 2 ** (x * 0.1)),
-    *(lambda x: x.mT, lambda x: x[..., 1:], lambda x: x[..., ::2] * 1, lambda x: x.flip(0)),
-    *(lambda x: x.sum(0, keepdim=True) + x, lambda x: x.cumsum(0), lambda x: x.amax(-1, True) * x),
-    *(lambda x: x.unsqueeze(0) * 1, lambda x: x.argmax(0) + x, lambda x: x + x.mean()),
-    *(lambda x: x.select(0, 0) + x, lambda x: x + 1, lambda x: x * 3, lambda x: x.to(torch.int64)),
-    *(
-        lambda x: x + torch.rand_like(x.float()),
-        lambda x: x.var(0) + x,
-        lambda x: x.expand(2, *x.shape),
-    ),
-    *(lambda x: x[:0], lambda x: x.reshape(-1), lambda x: x * x.shape[0]),
+    torch.sin,
+    torch.cos,
+    torch.exp,
+    torch.tanh,
+    torch.sigmoid,
+    torch.abs,
+    torch.neg,
+    torch.relu,
+    torch.floor,
+    torch.clone,
+    torch.sqrt,
+    lambda x: x.pow(2),
+    lambda x: 2 ** (x * 0.1),
+    lambda x: x.mT,
+    lambda x: x[..., 1:],
+    lambda x: x[..., ::2] * 1,
+    lambda x: x.flip(0),
+    lambda x: x.sum(0, keepdim=True) + x,
+    lambda x: x.cumsum(0),
+    lambda x: x.amax(-1, True) * x,
+    lambda x: x.unsqueeze(0) * 1,
+    lambda x: x.argmax(0) + x,
+    lambda x: x + x.mean(),
+    lambda x: x.select(0, 0) + x,
+    lambda x: x + 1,
+    lambda x: x * 3,
+    lambda x: x.to(torch.int64),
+    lambda x: x + torch.rand_like(x.float()),
+    lambda x: x.var(0) + x,
+    lambda x: x.expand(2, *x.shape),
+    lambda x: x[:0],
+    lambda x: x.reshape(-1),
+    lambda x: x * x.shape[0],
 )
 _TWO: Final[tuple[Callable[[Any, Any], Any], ...]] = (
-    *(torch.add, torch.sub, torch.mul, lambda a, b: a / (b.abs() + 1), torch.maximum),
-    *(lambda a, b: torch.where(a > b, a, b), lambda a, b: (a >= b) * a, lambda a, b: (a < b) * b),
-    *(lambda a, b: torch.cat([a, b]), lambda a, b: a @ b.mT, torch.remainder),
+    torch.add,
+    torch.sub,
+    torch.mul,
+    lambda a, b: a / (b.abs() + 1),
+    torch.maximum,
+    lambda a, b: torch.where(a > b, a, b),
+    lambda a, b: (a >= b) * a,
+    lambda a, b: (a < b) * b,
+    lambda a, b: torch.cat([a, b]),
+    lambda a, b: a @ b.mT,
+    torch.remainder,
 )
 
 
 def different(planted: Callable[[], AbstractContextManager[Any]], backend: str, rng: Random) -> str:
-    """Says which drawn program a mutant changes; an empty text if none."""
+    """Says which drawn program a mutant changes; an empty text if none. Raises RuntimeError if no program runs, because a
+    mutant would then count as equivalent although nothing was tried."""
+    tried = 0
     for number in range(_PROGRAMS):
         seed = rng.randrange(2**32)
         try:
             sound = _left(seed, backend)
         except Exception:  # steps that do not fit: the next program may
             continue
+        tried += 1
         with planted():
             try:
                 wrong = _left(seed, backend)
@@ -49,6 +81,8 @@ def different(planted: Callable[[], AbstractContextManager[Any]], backend: str, 
                 return f"program {number} raises {type(error).__name__}"
         if repr(sound) != repr(wrong):
             return f"program {number} tells it apart"
+    if not tried:
+        raise RuntimeError(f"none of {_PROGRAMS} drawn programs runs without a mutant")
     return ""
 
 

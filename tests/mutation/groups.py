@@ -20,13 +20,13 @@ import torch.distributed as dist
 from conformance.checks.cases.cases import BehaviourCase
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.processes import DeviceLocator
-from conformance.suites.distributed.calls import COLLECTIVES, Views
+from conformance.suites.distributed.collective_calls import COLLECTIVES, Views
 from conformance.suites.distributed.groups import join
 from conformance.suites.distributed.views import put
 from devices.cell import Outcome
 from opinfo.device import Device
 from tests.distributed import measure
-from tests.distributed.faulty import ENVIRONMENT, MOVES, REDUCES, Mutant
+from tests.distributed.faulty import ENVIRONMENT, MOVES, REDUCES, Mutant, read_as_dense
 from tests.mutation.kernels import Result
 
 Tensor = torch.Tensor
@@ -65,23 +65,15 @@ CONDITIONS: dict[str, Callable[[Tensor], bool]] = {
 # -- what: of operands
 
 
-def _dense(x: Tensor) -> Tensor:
-    strides, step = [], 1
-    for size in reversed(x.shape):
-        strides.insert(0, step)
-        step *= max(size, 1)
-    return x.as_strided(x.shape, strides, x.storage_offset())
-
-
 READS: dict[str, Callable[[Tensor], Tensor]] = {
-    "read as dense": _dense,
+    "read as dense": read_as_dense,
     "read without its offset": lambda x: x.as_strided(x.shape, x.stride(), 0),
     "read reversed": lambda x: x.flip(0) if x.dim() else x,
     "read as zeros": torch.zeros_like,
     "last element not read": lambda x: _spoilt(x.clone(), lambda flat: flat[-1:].zero_()),
 }
 WRITES: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "written as dense": lambda target, result: _dense(target).copy_(result),
+    "written as dense": lambda target, result: read_as_dense(target).copy_(result),
     "not written": lambda target, result: None,
     "first row not written": lambda target, result: (
         target[1:].copy_(result[1:]) if target.dim() else None

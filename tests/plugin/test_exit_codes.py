@@ -33,7 +33,7 @@ def test_a_clean_op_exits_0(cache: Path, tmp_path: Path) -> None:
     ran = run_pytest(*GREEN, f"--results={tmp_path / 'run'}", cache=cache)
     assert ran.code == 0 and "green (exit 0)" in ran.text
     # an item of the layout suite, of graphs, of dispatch, of autograd, and one of precision for each of three dtypes
-    assert "7 passed" in ran.text
+    assert "8 passed" in ran.text
 
 
 def test_an_unexpected_failure_exits_1(fork: ForkServer, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -126,6 +126,10 @@ class Trial:
         try:
             part()
         except Exception as error:
+            # What the program queued may still run, and would write to the memory of this program's buffers after the next
+            # program has been given it: the next program would fail for the fault of this one.
+            with suppress(Exception):  # the failure of the program is the one to report
+                self.context.settle()
             # The collector is paused during a case: in a cycle with its exception, the memory of every failing program
             # would stay allocated until the device has none left.
             traceback.clear_frames(error.__traceback__)

@@ -17,7 +17,7 @@ from conformance.suites.compile import (
     stride_tags,
     view_programs,
 )
-from conformance.suites.compile.calls import WHOLE
+from conformance.suites.compile.compiled_samples import WHOLE
 from opinfo.torch_private import load_compiler
 
 SUITE = Suite(

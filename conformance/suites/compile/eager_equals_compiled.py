@@ -16,7 +16,9 @@ from conformance.checks.ops.calls import Laid
 from conformance.checks.ops.context import OpContext
 from conformance.checks.ops.failures import failed
 from conformance.checks.ops.modes import Mode
-from conformance.suites.compile.calls import (
+from conformance.suites.compile.compiled_calls import compared, compared_in_turn, compiled
+from conformance.suites.compile.compiled_judge import judge_compiled
+from conformance.suites.compile.compiled_samples import (
     DRAWN,
     STEPPED,
     laid_for,
@@ -24,8 +26,6 @@ from conformance.suites.compile.calls import (
     places_of,
     sampled,
 )
-from conformance.suites.compile.compiled_calls import compared, compared_in_turn, compiled
-from conformance.suites.compile.compiled_judge import judge_compiled
 from conformance.suites.compile.together import Outcome, Part, compile_together
 from opinfo.layouts import CONTIGUOUS
 from opinfo.reference import value_answer

@@ -6,7 +6,7 @@ from __future__ import annotations
 from conformance.checks.ops.call_reference import Reference
 from conformance.checks.ops.calls import Found, Laid, ReferenceParts, Unjudged
 from conformance.checks.ops.context import OpContext
-from conformance.suites.compile.calls import laid_for, lead_first, places_of, sampled
+from conformance.suites.compile.compiled_samples import laid_for, lead_first, places_of, sampled
 from conformance.suites.compile.fake_calls import AtenCall, AtenCalls, Described, called_beside_fake
 from opinfo.compare import Wrong, raised
 from opinfo.reference import significant

@@ -9,7 +9,7 @@ import torch
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.distributed.calls import COLLECTIVES, Views
+from conformance.suites.distributed.collective_calls import COLLECTIVES, Views
 from conformance.suites.distributed.groups import join
 from conformance.suites.distributed.views import LAYOUTS, check_input, check_result, put
 from devices.failure import Kind

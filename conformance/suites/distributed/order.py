@@ -12,7 +12,7 @@ from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
 from conformance.checks.cases.held_streams import WaitingCall
 from conformance.checks.clock import comes_to_be
-from conformance.suites.distributed.calls import named
+from conformance.suites.distributed.collective_calls import named
 from conformance.suites.distributed.groups import Ranks, join
 from devices.failure import Kind
 

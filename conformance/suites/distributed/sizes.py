@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.distributed.calls import named, peers, root_of
+from conformance.suites.distributed.collective_calls import named, peers, root_of
 from conformance.suites.distributed.groups import REFUSALS, Ranks, find, join
 from devices.failure import Kind
 

@@ -12,7 +12,7 @@ from torch.distributed import _functional_collectives as functional
 
 from conformance.checks.cases.cases import Cases
 from conformance.checks.cases.context import CaseContext
-from conformance.suites.distributed.calls import root_of
+from conformance.suites.distributed.collective_calls import root_of
 from conformance.suites.distributed.groups import Ranks, join
 from conformance.suites.distributed.training import ATOL, RTOL
 from conformance.suites.distributed.views import LAYOUTS, check_input, numbers, put, shown

@@ -160,7 +160,8 @@ def _judge_totals(context: CaseContext) -> None:
 
 @cases("profiler.activity", requires={"multi_device"}, indices=2)
 def memory_on_its_index(context: CaseContext) -> None:
-    """Memory of two device indices is listed on the index on which it lies, whichever is current, in two profiles."""
+    """Each allocation is listed on the device index that holds the memory, whichever index is current; in two profiles,
+    one after the other."""
     for _ in range(2):
         _judge_memory_of_indices(context)
 

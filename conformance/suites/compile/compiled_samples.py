@@ -64,7 +64,7 @@ def laid_for(ctx: OpContext, sample: Sample, *, lead: bool) -> list[Laid]:
 
 
 def sampled(op: str, one_in: int) -> bool:
-    """Return True for one op in so many, which a digest of the names chooses."""
+    """Return True for about one op in ``one_in``. A digest of the name chooses."""
     return zlib.crc32(op.encode()) % one_in == 1
 
 
