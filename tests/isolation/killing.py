@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,12 +125,17 @@ class Bench:
             each.mkdir()
         self._calm: dict[str, tuple[Outcomes, float]] = {}
 
+    def forget_libraries(self) -> None:
+        """Deletes what the C++ compiler made in other runs from the cache, so that the next run starts the compiler."""
+        shutil.rmtree(cache_root() / "compiler" / "libraries", ignore_errors=True)
+
     def leftovers(self) -> Leftovers:
         return Leftovers((self._home, self._temporary), CHECKOUT)
 
     @contextmanager
     def started(self, family: str, folder: Path, *more: str) -> Iterator[Run]:
         mark = uuid.uuid4().hex
+        self.forget_libraries()
         command = [
             *(
                 sys.executable,

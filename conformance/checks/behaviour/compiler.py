@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from conformance.checks.behaviour.compiled_libraries import libraries_from_cache
 from conformance.checks.scratch import scratch_folder
 from devices.files import cache_root
 
@@ -169,18 +169,22 @@ def _code_generator() -> Iterator[None]:
     """Prepares Inductor for a block: it compiles in this process, and forgets at both ends of the block what it knows of
     the files that it has written.
 
-    The precompiled header of C++ kernels, and the libraries by which Inductor finds out which vector instructions the
-    compiler knows, are in the suite's cache, because making them takes longer than all that a case does. Their names are
-    made of the compiler, its options and their text.
+    The precompiled header of C++ kernels, the libraries by which Inductor finds out which vector instructions the compiler
+    knows, and the libraries that the compiler made of the kernels are in the suite's cache, because making them takes longer
+    than all else that a case does. Their names are made of the compiler, its options and their text.
     """
     code: Any = importlib.import_module("torch._inductor.codecache")
     config: Any = importlib.import_module("torch._inductor.config")
     kept = cache_root() / "compiler"
     headers = kept / "headers"
-    names = {"_HEADER_DIR": str(headers), "_HEADER_LOCK_DIR": str(headers / "locks")}
-    before = {name: getattr(code, name) for name in names}
-    with config.patch(compile_threads=1):
-        for name, value in names.items():
+    values = {
+        "_HEADER_DIR": str(headers),
+        "_HEADER_LOCK_DIR": str(headers / "locks"),
+        "_precompile_header": _header_maker(str(headers), code._precompile_header),
+    }
+    before = {name: getattr(code, name) for name in values}
+    with config.patch(compile_threads=1), libraries_from_cache(kept / "libraries", headers):
+        for name, value in values.items():
             setattr(code, name, value)
         _find_instructions(kept / "instructions")
         _forget_files()
@@ -218,9 +222,16 @@ def _find_instructions(folder: Path) -> None:
             isa.VecISA._probe_load = load
 
 
+@cache
+def _header_maker(folder: str, precompile: Any) -> Callable[..., str]:
+    """Returns torch's function that makes a precompiled header, which remembers for the whole process the headers that it
+    has made in a folder. Torch's own would compute the text of all headers again for each block."""
+    made: Callable[..., str] = cache(precompile.__wrapped__)
+    return made
+
+
 def _forget_files() -> None:
     importlib.import_module("torch._inductor.utils").clear_caches()
-    sys.modules["torch._inductor.codecache"]._precompile_header.cache_clear()
 
 
 def device_interface(device: str) -> Any:
