@@ -97,6 +97,28 @@ def test_a_failure_of_the_compiler_is_not_kept(
     assert build("int a;") == ("INT A;", True)
 
 
+@pytest.mark.parametrize(
+    ("driver", "program", "starts"),
+    [
+        ("kill -9 $$", "", 2),
+        ("exit 1", "g++: fatal error: Killed signal terminated program cc1plus", 2),
+        ("exit 1", "a.cpp:1: error: expected ';'", 1),
+        ("kill -11 $$", "", 1),
+    ],
+)
+def test_a_compiler_that_was_killed_is_started_once_more(
+    driver: str, program: str, starts: int, tmp_path: Path
+) -> None:
+    """torch's own function runs a shell in place of the compiler."""
+    run = importlib.import_module("torch._inductor.cpp_builder").run_compile_cmd
+    started = tmp_path / "started"
+    script = tmp_path / "compiler.sh"
+    script.write_text(f"echo >> {started}\necho '{program.replace(chr(39), '')}'\n{driver}\n")
+    with pytest.raises(RuntimeError, match="C\\+\\+ compile error"):
+        compiled_libraries._compile(lambda: run(f"sh {script}", str(tmp_path)))
+    assert started.read_text().count("\n") == starts
+
+
 def test_the_key_does_not_depend_on_the_folder(tmp_path: Path) -> None:
     keys = set()
     for folder in ("a", "b"):

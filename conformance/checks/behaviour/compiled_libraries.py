@@ -17,6 +17,7 @@ import itertools
 import os
 import platform
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -54,17 +55,35 @@ def _build(builder: Any, build: Callable[[], None], folder: Path, headers: Path)
     target = Path(builder.get_target_file_path())
     key = library_key(builder, target, headers)
     if key is None:
-        build()
+        _compile(build)
         return
     library = folder / key
     with contextlib.suppress(FileNotFoundError):
         shutil.copyfile(library, target)
         os.utime(library)
         return
-    build()
+    _compile(build)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(library) as stream:
         stream.write(target.read_bytes())
+
+
+def _compile(build: Callable[[], None]) -> None:
+    """Runs the compiler, a second time if one of its processes was killed from outside: by a person, or by the kernel for
+    want of memory. That says nothing of the device."""
+    try:
+        build()
+    except Exception as error:
+        if not was_killed(error):
+            raise
+        build()
+
+
+def was_killed(error: Exception) -> bool:
+    """Returns whether an error of torch's builder says that SIGKILL ended the compiler, or a process that the compiler had
+    started."""
+    ended_by = getattr(error.__cause__, "returncode", None)
+    return ended_by == -signal.SIGKILL or "Killed signal terminated program" in str(error)
 
 
 def library_key(builder: Any, target: Path, headers: Path) -> str | None:
