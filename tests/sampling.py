@@ -29,6 +29,15 @@ def one_of_each_clause(faults: Iterable[F]) -> list[F]:
     return taken
 
 
+def one_of_each_family(faults: Iterable[F]) -> list[F]:
+    """Faults that together break a clause of every family of which any of them breaks one."""
+    first: dict[str, F] = {}
+    for fault in faults:
+        for clause in fault.clauses:
+            first.setdefault(clause.partition(".")[0], fault)
+    return [*{id(fault): fault for fault in first.values()}.values()]
+
+
 def trials_of(faults: Mapping[str, _Breaks]) -> list[Any]:
     """All faults as parameters of a test. Those that are not needed to break every clause once are slow."""
     fast = one_of_each_clause(faults.values())

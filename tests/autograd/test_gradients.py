@@ -60,8 +60,8 @@ def test_the_gradients_of_a_long_batch_and_of_a_long_result_are_asked_for() -> N
     assert 65_551 not in [shape[0] for shape in pooled]
 
 
-#: Ops whose gradients take tens of seconds to judge.
-_EXPENSIVE = ("nn.functional.conv", "nn.functional.grid_sample", "nn.functional.layer_norm")
+#: Ops whose gradients take a second or two to judge; some of the others take tens of seconds.
+_CHEAP = frozenset({"sigmoid", "cumsum", "exp", "mul", "add", "tanh"})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ _EXPENSIVE = ("nn.functional.conv", "nn.functional.grid_sample", "nn.functional.
             ),
             ("linalg.solve", "an input is not contiguous", "off by a thousandth", 0, "first"),
         ],
-        lambda mutant: None if mutant[0].startswith(_EXPENSIVE) else mutant[2],
+        lambda mutant: mutant[2] if mutant[0] in _CHEAP else None,
     ),
 )
 def test_a_wrong_derivative_is_noticed(

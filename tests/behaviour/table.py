@@ -23,7 +23,7 @@ CAUGHT = frozenset({Outcome.FAIL, Outcome.CRASH, Outcome.HANG})
 #: Cells of a clause that are let catch a fault.
 _ENOUGH = 4
 #: Cells of a clause where some stand for all.
-_SOME = 4
+_SOME = 2
 #: Clauses that are left out where some cells stand for all: each of their cells compiles for seconds, and so do the trials of
 #: their faults. ``compile.programs`` stands for them, with one cell.
 COMPILED = frozenset(

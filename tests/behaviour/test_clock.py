@@ -103,6 +103,7 @@ def test_a_thread_that_is_ready_has_had_its_turn_when_it_has_run_or_sleeps() -> 
     assert [turns.all_have_run() for _ in range(6)] == [False, False, False, True, True, True]
 
 
+@pytest.mark.slow
 def test_what_comes_to_be_later_is_seen() -> None:
     given = iter((False, False, True))
     assert comes_to_be(lambda: next(given), 60.0)

@@ -122,6 +122,7 @@ def test_the_address_holds_every_choice(browser: Any, site: Path) -> None:
         wait_until(page, "document.querySelector('#choose-columns').value == 'dtype'")
 
 
+@pytest.mark.slow
 def test_the_grid_counts_what_the_junit_files_hold(
     browser: Any, site: Path, found: dict[str, dict[tuple[str, str], str]]
 ) -> None:
@@ -181,6 +182,7 @@ DRAWN = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_squares_are_drawn_in_the_colour_of_their_kind(
     browser: Any, site: Path, scheme: str
@@ -218,6 +220,7 @@ def test_what_is_not_declared_is_shown_as_such(browser: Any, site: Path) -> None
         assert any(label.endswith(": unsupported by declaration") for label in labels)
 
 
+@pytest.mark.slow
 def test_the_grid_by_keyboard_alone(browser: Any, site: Path) -> None:
     with opened(browser, site, f"{GRID}&by=dtype&sort=name") as page:
         for _ in range(60):

@@ -25,9 +25,8 @@ AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 LU = "cell.html#device=alpha-quick&clause=layout.bounds&op=linalg.lu&dtype=bool"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "width"), [pytest.param("light", 1280, marks=pytest.mark.slow), ("dark", 360)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
 def test_pages_have_no_serious_accessibility_finding(
     browser: Any, site: Path, scheme: str, width: int
 ) -> None:
@@ -87,6 +86,7 @@ def test_every_status_has_a_shape_of_its_own(browser: Any, site: Path) -> None:
         assert len(set(paths)) == 13, "told apart without colour"
 
 
+@pytest.mark.slow
 def test_without_scripts_the_overview_and_each_operator_are_complete(
     browser: Any, site: Path
 ) -> None:
@@ -196,6 +196,7 @@ def test_compare_puts_the_environment_first(browser: Any, site: Path, runs: list
         assert page.locator("tbody th").all_inner_texts()[:2] == ["torch", "driver"]
 
 
+@pytest.mark.slow
 def test_compare_counts_as_the_junit_files_do(browser: Any, site: Path, runs: list[Path]) -> None:
     before = {each[:2]: each[2] for each in cells(runs[0])}
     after = {each[:2]: each[2] for each in cells(runs[2])}  # another device

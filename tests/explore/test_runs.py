@@ -61,7 +61,16 @@ class Odd:
 
     def run(self, name: str, *arguments: str, faulty: bool = True) -> Ran:
         return self.fork.pytest(
-            *("-q", "-n", "0", f"--descriptor={self.descriptor}", "--ops", "neg,exp"),
+            *(
+                "-q",
+                "-n",
+                "0",
+                f"--descriptor={self.descriptor}",
+                "--ops",
+                "neg,exp",
+                "--clauses",
+                "layout.*",
+            ),
             *(f"--results={self.folder / name}", *arguments),
             ODD="1" if faulty else "",
         )
@@ -102,6 +111,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory, fork: ForkServer, cache: Path)
     return made
 
 
+@pytest.mark.slow
 def test_the_plan_itself_is_green_and_its_cells_are_as_without_exploring(odd: Odd) -> None:
     plain = odd.run("plain")
     assert plain.code == 0 and "green" in plain.text
@@ -134,6 +144,7 @@ def test_the_effort_is_written_down(odd: Odd) -> None:
     assert effort["peak_bytes"] >= effort["start_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same(odd: Odd) -> None:
     odd.explore("again")
 
@@ -173,6 +184,7 @@ def pinned(kept: Odd) -> str:
     return pin.layout
 
 
+@pytest.mark.slow
 def test_a_pinned_example_is_a_check_of_every_later_plan(kept: Odd, pinned: str) -> None:
     before = load_run(kept.folder / "found")
     ran = kept.run("red")
@@ -185,12 +197,14 @@ def test_a_pinned_example_is_a_check_of_every_later_plan(kept: Odd, pinned: str)
     assert cell.repro is not None and (kept.folder / "red" / cell.repro).is_file()
 
 
+@pytest.mark.slow
 def test_mended_it_passes_and_is_still_checked(kept: Odd, pinned: str) -> None:
     ran = kept.run("mended", faulty=False)
     cell = kept.cell("mended")
     assert (ran.code, cell.outcome) == (0, Outcome.PASS) and pinned in cell.ran_layouts
 
 
+@pytest.mark.slow
 def test_a_manifest_may_name_it_among_the_layouts(kept: Odd, pinned: str) -> None:
     manifest = kept.folder / "expected.toml"
     manifest.write_text(
@@ -204,6 +218,7 @@ def test_a_manifest_may_name_it_among_the_layouts(kept: Odd, pinned: str) -> Non
     assert ran.code == 4 and "pinned:00000000" in ran.text
 
 
+@pytest.mark.slow
 def test_an_example_that_cannot_be_rebuilt_is_an_error(
     kept: Odd, pinned: str, tmp_path: Path
 ) -> None:

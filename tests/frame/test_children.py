@@ -66,7 +66,7 @@ def nothing_left(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("copies", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_answers_of_all_ranks_come_back_in_order(copies: bool) -> None:
     if not copies:
         use_copier(None)
@@ -87,8 +87,13 @@ def test_a_check_that_fails_in_one_rank_is_the_failure_of_the_group() -> None:
     ("how", "seconds", "said"),
     [
         ("dies", 60.0, "rank 1: the process was killed by SIGSEGV"),
-        ("hangs", 5.0, "rank 1: the process had not ended after 5 s"),
-        ("exits", 60.0, "rank 1: the process exited before its function returned"),
+        pytest.param(
+            *("hangs", 5.0, "rank 1: the process had not ended after 5 s"), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *("exits", 60.0, "rank 1: the process exited before its function returned"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_one_failure_names_the_rank_and_nothing_is_left(
@@ -172,6 +177,7 @@ def test_the_limit_counts_from_the_moment_in_which_all_are_ready(
     assert [each.value for each in results] == [6.0] * RANKS
 
 
+@pytest.mark.slow
 def test_a_call_that_every_rank_refuses_is_left_to_the_case() -> None:
     results = ran(ranks.refuses)
     assert group_failure(results) is None

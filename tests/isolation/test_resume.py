@@ -65,6 +65,7 @@ def test_a_controller_that_died_with_everything_done_is_gone_on_with(
     assert outcomes(cells_of(folder)) == outcomes(calm)
 
 
+@pytest.mark.slow
 def test_a_run_with_deselected_items_that_died_at_its_end_is_gone_on_with(
     fork: ForkServer, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_ctrl_c_leaves_a_result_that_can_be_read_and_gone_on_with(
     assert "the run in the folder is complete" in again.text
 
 
+@pytest.mark.slow
 def test_without_workers_a_crash_is_named_by_the_second_resume(
     fork: ForkServer, tmp_path: Path, calm: dict[CellKey, CellResult]
 ) -> None:

@@ -136,6 +136,7 @@ def test_nothing_that_the_run_needed_stays_behind(disturbed: Disturbed) -> None:
     assert list((disturbed.folder / "journal").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_device_whose_error_sticks_costs_the_cell_that_met_it(
     fork: ForkServer, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_stopped_process_counts_as_hung(expecting: Disturbed) -> None:
 # -- stopping early, and deaths that are nobody's
 
 
+@pytest.mark.slow
 def test_x_counts_a_crash(fork: ForkServer, tmp_path: Path) -> None:
     ran = fork.pytest(
         *("-p", "tests.isolation.planting", "-x", "-n", "1", "--maxschedchunk", "1"),

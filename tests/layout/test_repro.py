@@ -112,6 +112,7 @@ def test_in_a_fresh_python_the_script_of_a_memory_format_tells_the_fault(
     assert ran.code == 1 and "FAIL: " in ran.text and "Traceback" not in ran.text
 
 
+@pytest.mark.slow
 def test_every_failing_cell_s_script_shows_its_fault(scripts: list[Path], fork: ForkServer) -> None:
     silent = {}
     for path in scripts:
@@ -342,6 +343,7 @@ def test_the_faults_bring_about_scripts_of_every_kind(
     assert kinds == JUDGES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [op for op, _, _ in FAULTS])
 def test_a_script_exits_0_where_its_fault_is_gone(
     tmp_path: Path, fork: ForkServer, faulty_scripts: dict[str, dict[str, str]], op: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from click.testing import CliRunner
 
@@ -83,6 +84,7 @@ def test_an_error_beyond_the_bound_is_not_reported_twice() -> None:
     assert isinstance(found, Measured) and found.wrong is None
 
 
+@pytest.mark.slow
 def test_a_run_s_errors_are_kept_and_shown(tmp_path: Path, cache: Path) -> None:
     folder, results = tmp_path / "device", tmp_path / "run"
     folder.mkdir()

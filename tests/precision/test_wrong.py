@@ -21,7 +21,7 @@ OPS = ["isnan", "eq", "sum", "zeros_like", *Random(5).sample(sorted(catalogue())
 
 
 @pytest.mark.parametrize(
-    "ops", [OPS[:8], pytest.param(OPS[8:], marks=pytest.mark.slow)], ids=["some", "others"]
+    "ops", [OPS[:3], pytest.param(OPS[3:], marks=pytest.mark.slow)], ids=["some", "others"]
 )
 def test_wrong_answers_fail_or_there_is_a_reason(ops: list[str]) -> None:
     found, _ = passing(ops)

@@ -103,7 +103,9 @@ def test_a_worker_of_another_version_ends_the_run(fork: ForkServer, tmp_path: Pa
     assert len(said) == 1 and "Install the same versions on that machine" in ran.text, ran.text
 
 
-@pytest.mark.parametrize("tx", ["socket=127.0.0.1:9", "popen//python=/no/python"])
+@pytest.mark.parametrize(
+    "tx", ["socket=127.0.0.1:9", pytest.param("popen//python=/no/python", marks=pytest.mark.slow)]
+)
 def test_a_host_that_cannot_be_reached_is_named(fork: ForkServer, tmp_path: Path, tx: str) -> None:
     over = ("--dist", "load", "--tx", tx, f"--results={tmp_path / 'run'}")
     ran = fork.pytest(*BASE, *over, workers=None)

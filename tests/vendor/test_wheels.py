@@ -74,6 +74,7 @@ def test_the_vendor_s_device_is_found_by_its_entry_point(clean: Clean, cache: Pa
         assert Path(row["folder"]).is_relative_to(clean.folder), row["folder"]
 
 
+@pytest.mark.slow
 def test_it_runs_and_the_gate_refuses_the_part(clean: Clean, cache: Path) -> None:
     results = clean.folder / "results of a=b"  # as an argument of its own, outside the checkout
     ran = clean.conform(
