@@ -69,12 +69,20 @@ def _check_new_groups(context: CaseContext) -> None:
             mine = ranks.count - 1 - ranks.index if turned else ranks.index
             found = dist.get_rank(), dist.get_world_size()
             context.same(
-                found, (mine, ranks.count), "a group has another rank or size", at=f"group {turn}"
+                found,
+                (mine, ranks.count),
+                "a new group has a wrong rank or size",
+                at=f"group {turn}",
             )
             values = ranks.put(torch.full((3,), 10.0 * turn + mine))
             dist.broadcast(values, 0)
             want = torch.full((3,), 10.0 * turn)
-            context.equal(values, want, "a later group gave the values of another", f"group {turn}")
+            context.equal(
+                values,
+                want,
+                "a collective of a later group gave the values of an earlier group",
+                f"group {turn}",
+            )
         context.check(
             not dist.is_initialized(), ("a group still exists after destroy_process_group()")
         )

@@ -199,7 +199,10 @@ def _messages(context: CaseContext) -> None:
     for found, size in zip(targets, sizes):
         want = torch.full((size,), 10.0 * source + size)
         context.equal(
-            found, want, "messages between two ranks arrived in another order", f"{size} elements"
+            found,
+            want,
+            "messages from one rank to another arrived in another order than they were sent",
+            f"{size} elements",
         )
 
 
