@@ -207,7 +207,9 @@ def running_sum(context: CaseContext, limit: int) -> None:
 
     def check(count: int) -> None:
         found = repeated(context, slices, count).cumsum(0, dtype=torch.uint8)
-        check_repeats(context, found, want, "a running sum is wrong", at=f"{count:,} elements")
+        check_repeats(
+            context, found, want, "an element of a running sum is wrong", at=f"{count:,} elements"
+        )
 
     at_each_size(context, check, limit, "elements", sizes=few(limit))
 
@@ -235,7 +237,10 @@ def running_maximum(context: CaseContext, op: str, limit: int) -> None:
         x = torch.zeros(count, dtype=torch.uint8, device=context.device)
         x[2], x[-2] = 1, 2
         values, places = _MAXIMA[op].call(x)
-        text, at = "a running maximum or minimum is wrong", f"{count:,} elements"
+        text, at = (
+            "a value or index of a running maximum or minimum is wrong",
+            f"{count:,} elements",
+        )
         last = [int(each) for each in context.from_device(places[-4:])]
         context.same(last[2:], [count - 2, count - 2], text, at=at)
         context.same(last[:2], [2, 2], text, at=at)
@@ -297,7 +302,7 @@ def largest_elements(context: CaseContext, limit: int) -> None:
         for number, place in enumerate(where):
             x[place] = 1000 + number
         values, found = x.topk(3)
-        text, at = "the largest elements of a large tensor are wrong", f"{count:,} elements"
+        text, at = "topk of a large tensor did not find the largest elements", f"{count:,} elements"
         context.same(context.from_device(found).tolist(), where[::-1], text, at=at)
         context.same(context.from_device(values).tolist(), [1002, 1001, 1000], text, at=at)
 
@@ -334,7 +339,7 @@ def inverse_of_unique(context: CaseContext, limit: int) -> None:
     def check(count: int) -> None:
         numbers = torch.arange(count, dtype=torch.int32, device=context.device).flip(0)
         found, inverse = numbers.unique(return_inverse=True)
-        text, at = "unique of many numbers is wrong", f"{count:,} elements"
+        text, at = "unique of many different numbers gave a wrong result", f"{count:,} elements"
         context.same(len(found), count, text, at=at)
         for start, length in pieces(count, 2**20):
             end = start + length
