@@ -224,10 +224,9 @@ class Judge:
         watched: list[tuple[str, ...]],
     ) -> None:
         if exchange.not_plain:
-            expected = f"expected plain torch.Tensor objects on {exchange.torch_type}"
-            self.faults.insert(
-                0, Fault(RESULT, f"{expected}, found {', '.join(exchange.not_plain)}")
-            )
+            kinds = ", ".join(exchange.not_plain)
+            message = f"expected plain torch.Tensor objects on {exchange.torch_type}, found {kinds}"
+            self.faults.insert(0, Fault(RESULT, message))
         if exchange.late:
             message = "the result of a call changed during a later call"
             self.faults.append(Fault(KEPT, message, failed=exchange.late, checks=self.calls))
