@@ -262,7 +262,7 @@ class Judge:
             self.faults.append(Fault(DELEGATES, message, failed=len(calling), checks=len(calling)))
         else:
             count = sum(map(bool, calling))
-            self.notes.append(f"{count} of {len(calling)} watched calls call {name}")
+            self.notes.append(f"the kernel calls {name} in {count} of {len(calling)} watched calls")
 
     # -- the verdict
 

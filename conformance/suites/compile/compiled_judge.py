@@ -124,7 +124,11 @@ def other_inputs(eager: Answer, made: Answer, reference: ReferenceParts) -> Iter
         wrong = None
         if want is not None and got is not None and not reference.unspecified:
             found = tensor_difference(got, want, reference.tolerances, 0.0)
-            wrong = found.about("its storage, compared with the eager call") if found else None
+            wrong = (
+                found.about("the storage, compared with that after the eager call")
+                if found
+                else None
+            )
         if wrong is None and made.shapes[place] != eager.shapes[place]:
             expected = "shape {}, strides {}".format(*eager.shapes[place])
             wrong = Wrong("moved", expected, "shape {}, strides {}".format(*made.shapes[place]))

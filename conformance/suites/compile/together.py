@@ -64,7 +64,7 @@ def compile_together(
     reference: Callable[[Laid], Reference],
 ) -> Outcome:
     """Compile the calls in one graph and compare each with its eager call. If all are equal, the checks are counted,
-    and only the calls whose eager call raises must still be compiled alone. Otherwise all must."""
+    and only the calls whose eager call raises must still be compiled alone. Otherwise all must be compiled alone."""
     first = parts[0].laid.sample
     if not ctx.makes or not ctx.guard.call(CallKey(first.index, TOGETHER), (record.key.clause,)):
         return Outcome([*parts])
