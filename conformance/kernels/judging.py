@@ -256,8 +256,8 @@ class Judge:
         name = self.request.replaces if used == ["reference"] else ", ".join(used)
         if all(calling):
             message = (
-                "the kernel does not compute its result itself: each of the watched "
-                f"calls calls {name}"
+                "the kernel does not compute its result itself: it calls "
+                f"{name} in each watched call"
             )
             self.faults.append(Fault(DELEGATES, message, failed=len(calling), checks=len(calling)))
         else:
